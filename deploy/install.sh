@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs an archive of Anneal on machines without Rust. It uses the same layout as `cargo xtask install`, so each can
 # continue the other's work: PREFIX/lib/anneal/versions/NAME, the links `current` and `previous` beside it, and links to
-# `current` in PREFIX/bin and PREFIX/share. Everything is made and checked in a work folder; one rename makes it current.
+# `current` in PREFIX/bin and PREFIX/share. A version is unpacked and checked in a work folder; one rename makes it current.
 #
-# Exit codes: 0 done, 1 failed, 2 wrong usage, 69 this machine lacks what the build needs, 75 try again, 130 stopped.
+# Exit codes: 0 done, 1 failed, 2 wrong usage, 69 this machine does not meet the build's requirements, 75 try again, 130 stopped.
 
 set -eu
 LC_ALL=C
@@ -21,7 +21,7 @@ Installs Anneal from an archive.
 
   --prefix DIR     folder to install to [default: /usr/local for root, else ~/.local]
   --sha256 HEX     expected SHA-256 of the archive, instead of the one in FILE.sha256
-  --no-check       install without a checksum, so that neither damage nor forgery is detected
+  --no-check       install without a checksum; damage and forgery are not detected
   --key FILE|KEY   public minisign key that must have signed the archive (FILE.minisig)
                    [default: $ANNEAL_MINISIGN_KEY, else PREFIX/etc/anneal/minisign.pub if it exists]
 END
@@ -49,7 +49,7 @@ tell() { (show "$*" >&2) || :; }
 
 warn() { tell "warning: $*"; }
 
-say() { # reports work that is done, and stays done even if stdout cannot be written
+say() { # reports finished work, which remains valid even if stdout cannot be written
     code=0
     (show "$*") 2>/dev/null || code=$?
     # 141 is SIGPIPE: a reader that has closed the pipe is not an error.
@@ -190,7 +190,7 @@ target_of() { # prints the target of a link at $1 below the prefix: relative, so
 
 is_ours() { [ -L "$prefix/$1" ] && [ "$(readlink "$prefix/$1")" = "$(target_of "$1")" ]; }
 
-check_links() { # fails if a file of others is where a link of the version in $1 would be
+check_links() { # fails if a foreign file is at the path of a link of the version in $1
     wanted "$1" | while read -r link; do
         if { [ -e "$prefix/$link" ] || [ -L "$prefix/$link" ]; } && ! is_ours "$link"; then
             foreign "$prefix/$link"
@@ -219,7 +219,7 @@ staging='' becomes='' made_links='' placed='' locked='' stopped='' missing=''
 leave() {
     code=$?
     trap '' INT TERM HUP
-    # Removes links and a version that were made but did not become current.
+    # Removes new links and a new version that did not become current.
     if [ -n "$becomes" ] && [ "$(readlink "$home/current")" != "versions/$becomes" ]; then
         printf '%s' "$made_links" | while read -r link; do rm -f "$prefix/$link"; done
         [ -z "$placed" ] || wipe "$placed"
@@ -234,7 +234,7 @@ leave() {
 
 listen() { trap 'exit 130' INT TERM HUP; }
 
-# Stopping while links and folders are exchanged would leave an inconsistent state. The exchange takes milliseconds.
+# A stop while links and folders are exchanged would leave an inconsistent state. The exchange takes milliseconds.
 deafen() { trap '' INT TERM HUP; }
 
 # After the exchange nothing is undone: the rest is completed, and the message says which version is current.
@@ -325,7 +325,7 @@ told_folders() { # prints the folders in the list and those in $missing
     done
 }
 
-remove_folders() { # removes the folders on stdin, the deepest first; folders with files of others stay
+remove_folders() { # removes the folders on stdin, the deepest first; folders with foreign files stay
     root=$(cd -P "$prefix" 2>/dev/null && pwd -P) || root=''
     awk -F/ '$0 != "" { print ($0 == "." ? 0 : ($0 ~ /^\// ? NF - 10000 : NF)), $0 }' | sort -rn | cut -d' ' -f2- |
         while IFS= read -r folder; do
@@ -393,7 +393,7 @@ hint: check the network" ;;
             ulimit -f $(($3 / 512)) 2>/dev/null || :
             $limit wget -S -nv --max-redirect=0 -T 30 -t 1 -o "$staging/answer" -O "$2" "$1"
         ) || code=$?
-        # Its exit code does not distinguish 404 from 403, so the status is read from the response.
+        # wget's exit code does not distinguish 404 from 403, so the status is read from the response.
         status=$(sed -n 's,^ *HTTP/[0-9.]* \([0-9][0-9][0-9]\).*,\1,p' "$staging/answer" | tail -n 1)
         case $code:$status in
         0:* | *:[45]??) ;;
@@ -456,7 +456,7 @@ told_sum() { # prints the checksum of $2 in the list $1
     fail 1 "cannot check $2: $from.sha256 has no checksum for it and belongs to another file"
 }
 
-settle_key() { # sets the key: the given one, else the one in the prefix; fails if it is unknown whether there is one
+settle_key() { # sets the key: the given key, else the key in the prefix; fails if the prefix cannot be checked for a key
     [ -z "$key" ] || return 0
     kept=$prefix/etc/anneal/minisign.pub
     for folder in "$prefix/etc" "$prefix/etc/anneal"; do
@@ -465,7 +465,7 @@ settle_key() { # sets the key: the given one, else the one in the prefix; fails 
         fi
     done
     if [ -e "$kept" ] || [ -L "$kept" ]; then
-        [ -f "$kept" ] || fail 2 "cannot use the key of $kept: it is not a public key of minisign"
+        [ -f "$kept" ] || fail 2 "cannot use the key of $kept: it is not a minisign public key"
         key=$kept
     fi
 }
@@ -496,7 +496,7 @@ signature (.minisig) beside it"
 hint: install minisign, or remove the key"
     if [ -f "$key" ]; then flag=-p; else flag=-P; fi
     minisign -V -q -m "$archive" -x "$archive.minisig" "$flag" "$key" >&2 ||
-        fail 1 "signature mismatch: $from.minisig is not a signature of this archive by the configured key
+        fail 1 "signature mismatch: $from.minisig is not a valid signature of this archive for the configured key
 hint: do not install this archive"
 }
 
@@ -802,7 +802,7 @@ hint: --all removes all versions"
         fi
     fi
     if [ -n "$next" ]; then
-        (check_still_runs "$next") || fail $? "cannot remove $current: $next would become current instead"
+        (check_still_runs "$next") || fail $? "cannot remove $current: $next, which would become current, is not usable"
         becomes=$next
         make_links "$versions/$next"
         deafen
@@ -817,7 +817,7 @@ hint: --all removes all versions"
         say "removed $current; $next is current"
         return
     fi
-    # Links are removed first, because they must never lead to a partial version.
+    # Links are removed first, because a link must never lead to a partial version.
     present | while read -r link; do rm -f "$prefix/$link"; done
     rm -f "$home/current" "$home/previous"
     others '' | while read -r folder; do mv -T "$versions/$folder" "$staging/$folder"; done
@@ -830,6 +830,6 @@ hint: --all removes all versions"
 
 for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
     has "$tool" || fail 1 "$tool is missing
-hint: install the package with it, such as coreutils, findutils, diffutils or tar"
+hint: install the package that contains it, such as coreutils, findutils, diffutils or tar"
 done
 $do

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check-tag.sh TAG: fails unless TAG is `v` and the version in Cargo.toml. Archives are named by that version, so a
-# release under another name would offer files that belong to an older one.
+# check-tag.sh TAG: fails unless TAG is `v` followed by the version in Cargo.toml. Archives are named by this version,
+# so a release with another tag would contain files named by an older version.
 set -eu
 [ $# -eq 1 ] || {
     echo "usage: check-tag.sh TAG" >&2
@@ -10,7 +10,7 @@ manifest=$(dirname "$0")/../../Cargo.toml
 # The first version in [workspace.package].
 version=$(sed -n '/^\[workspace\.package\]/,/^\[workspace\.dep/s/^version = "\(.*\)"$/\1/p' "$manifest")
 if [ "$1" != "v$version" ]; then
-    echo "error: the tag is $1 and Cargo.toml says $version: set the version, commit, and tag that commit v$version" >&2
+    echo "error: the tag is $1, but the version in Cargo.toml is $version: set the version, commit, and tag that commit" >&2
     exit 1
 fi
 echo "$1 is the version in Cargo.toml"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# gather.sh OUT DIST...: one folder of several that `cargo xtask dist` made on several machines, with one index.json, so
-# that `install --from` finds all archives at one address. Checks every sum first.
+# gather.sh OUT DIST...: copies the folders DIST, which `cargo xtask dist` made on several machines, into the folder
+# OUT with a single index.json, so that `install --from` finds all archives at one address. Checks all digests first.
 set -eu
 [ $# -ge 2 ] || {
     echo "usage: gather.sh OUT DIST..." >&2
@@ -15,7 +15,7 @@ for dist in "$@"; do
         name=${file##*/}
         [ "$name" != index.json ] || continue
         if [ -e "$out/$name" ] && ! cmp -s "$file" "$out/$name"; then
-            echo "error: $name is in two folders, with other content" >&2
+            echo "error: $name is in two folders, with different content" >&2
             exit 1
         fi
         cp -p "$file" "$out/$name"
@@ -23,7 +23,7 @@ for dist in "$@"; do
 done
 indexes=''
 for dist in "$@"; do indexes="$indexes $dist/index.json"; done
-# shellcheck disable=SC2086 # the folders are the workflow's own, without spaces
-jq -s 'if (map(.schema) | unique | length) == 1 then . else error("index.json of two formats") end
+# shellcheck disable=SC2086 # the workflow's folders have no spaces in their names
+jq -s 'if (map(.schema) | unique | length) == 1 then . else error("the index.json files have different formats") end
     | {schema: .[0].schema, archives: (map(.archives) | add | unique_by(.file))}' $indexes >"$out/index.json"
 ls -l "$out"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# smoke-deb.sh DIST: what somebody does on Debian who was given the package. Installs DIST's .deb for this kind of machine with
-# dpkg, runs the program, removes the package, and looks that nothing is left. In a container or a chroot, as root: it
-# installs to /usr. Does nothing where there is no dpkg or no package.
+# smoke-deb.sh DIST: tests the Debian package in DIST for this architecture as a user would. Installs the package with
+# dpkg, runs the program, removes the package, and checks that nothing is left. Run it as root in a container or a
+# chroot, because it installs to /usr. Does nothing if dpkg or the package is missing.
 set -eu
 [ $# -eq 1 ] || {
     echo "usage: smoke-deb.sh DIST" >&2
@@ -12,27 +12,27 @@ fail() {
     exit 1
 }
 command -v dpkg >/dev/null 2>&1 || {
-    echo "no dpkg is here: no package is tried"
+    echo "dpkg is not installed: no package is tested"
     exit 0
 }
 package=''
 for found in "$1"/anneal_*_"$(dpkg --print-architecture)".deb; do
     [ -f "$found" ] || continue
-    [ -z "$package" ] || fail "several packages are in $1: $package and $found"
+    [ -z "$package" ] || fail "$1 contains several packages: $package and $found"
     package=$found
 done
 [ -n "$package" ] || {
-    echo "there is no package in $1"
+    echo "$1 contains no package for this architecture: no package is tested"
     exit 0
 }
-[ ! -e /usr/bin/anneal ] && [ ! -e /usr/lib/anneal ] || fail "anneal is in /usr already: try the package elsewhere"
+[ ! -e /usr/bin/anneal ] && [ ! -e /usr/lib/anneal ] || fail "anneal is already installed in /usr: test the package on another system"
 
 dpkg -i "$package"
 said=$(cd / && env -i /usr/bin/anneal --version)
 case $said in
 anneal\ *) echo "$said" ;;
-*) fail "/usr/bin/anneal --version says $said" ;;
+*) fail "unexpected output of /usr/bin/anneal --version: $said" ;;
 esac
 dpkg -r anneal
-[ ! -L /usr/bin/anneal ] && [ ! -e /usr/lib/anneal ] || fail "the package is removed, and /usr/lib/anneal or its link is left"
+[ ! -L /usr/bin/anneal ] && [ ! -e /usr/lib/anneal ] || fail "/usr/lib/anneal or its link is left after the removal of the package"
 echo "passed: $(basename "$package")"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# smoke-in.sh IMAGE DIST PROFILE MODEL: smoke.sh in a container of IMAGE, an old distribution for one, and then smoke-deb.sh,
-# which does nothing where there is no dpkg or no package. DIST and MODEL are read only there.
+# smoke-in.sh IMAGE DIST PROFILE MODEL: runs smoke.sh and then smoke-deb.sh in a container of IMAGE, such as an old
+# distribution. smoke-deb.sh does nothing if dpkg or the package is missing. The container mounts DIST and MODEL
+# read-only.
 set -eu
 [ $# -eq 4 ] || {
     echo "usage: smoke-in.sh IMAGE DIST PROFILE MODEL" >&2

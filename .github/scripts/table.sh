@@ -1,7 +1,6 @@
 #!/bin/sh
-# table.sh DIST [COMPARISON...]: what a release says of itself, in Markdown on stdout: the files in DIST with their sizes
-# and SHA-256, and of each COMPARISON, a file that `cargo xtask bench compare --json` wrote, what was measured. What was
-# not measured is not there.
+# table.sh DIST [COMPARISON...]: prints the text of a release in Markdown: the files in DIST with their sizes and
+# SHA-256 digests, and the results in each COMPARISON, a file that `cargo xtask bench compare --json` wrote.
 set -eu
 [ $# -ge 1 ] || {
     echo "usage: table.sh DIST [COMPARISON...]" >&2
@@ -24,7 +23,7 @@ for file in "$dist"/anneal-*.tar.zst "$dist"/anneal-*.tar.gz "$dist"/anneal_*.de
     echo "| \`${file##*/}\` | $size | \`$sum\` |"
 done
 if [ "$count" = 0 ]; then
-    echo "error: there are no archives in $dist" >&2
+    echo "error: $dist contains no archives" >&2
     exit 1
 fi
 
@@ -32,8 +31,8 @@ fi
 echo
 echo '## Measured'
 echo
-echo 'Medians of paired runs with 95 % intervals, on the machine that built it: one that others share. A ratio whose interval'
-echo 'holds 1 shows no difference.'
+echo 'Medians of paired runs with 95 % intervals, on the shared machine that built the archive. If an interval contains 1, no'
+echo 'difference was shown.'
 for comparison in "$@"; do
     echo
     jq -r '

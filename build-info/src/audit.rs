@@ -14,10 +14,9 @@ use crate::units::Bytes;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Rule {
-    /// No instruction beyond x86-64-v3, except in functions that check the CPU before they use it.
+    /// No instruction beyond x86-64-v3, except in functions that check the CPU first.
     Portable,
-    /// The program runs on every x86-64 CPU. Kernel libraries beside it use only the instructions of their CPU
-    /// variant.
+    /// The program runs on every x86-64 CPU. Each kernel library uses only the instructions of its CPU variant.
     Universal,
     /// The build uses the instruction sets that the host offers, and no kernel is scalar.
     Native,
@@ -64,13 +63,13 @@ pub struct Audit {
     /// Number of instructions decoded.
     #[serde(default)]
     pub instructions: u64,
-    /// Functions that may use more than x86-64-v3, because they only run on CPUs that support it.
+    /// Functions that may use more than x86-64-v3, because they run only on CPUs with the required instruction sets.
     #[serde(default)]
     pub allowed: Vec<AllowedSymbol>,
     /// Number of vector kernels found with the required vector width.
     #[serde(default)]
     pub kernels: u32,
-    /// GPU code in the files; `None` if there is none.
+    /// GPU code in the files; `None` if the files contain no GPU code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceAudit>,
     /// Duration of the audit, in wall-clock seconds.
@@ -85,7 +84,7 @@ pub struct DeviceAudit {
     /// Code per architecture: `sm_90` is a binary for compute capability 9.0, `compute_90` is PTX text that the
     /// driver compiles.
     pub architectures: BTreeMap<String, DeviceArchitecture>,
-    /// Number of kernels per family, as far as the files contain names. Each instance of a template counts.
+    /// Number of kernels with a name, per family. Each instance of a template counts.
     #[serde(default)]
     pub kernels: BTreeMap<String, u32>,
     /// CUDA libraries that the loader must find before the program starts; empty if they are loaded on first use.

@@ -1,7 +1,7 @@
 //! Rows of `anneal bench -o json` and `-o jsonl`: written by the engine, read by the orchestrator.
 //!
-//! Every field is optional for a reader: llama-bench only writes its own fields, and an older engine does not write
-//! the newer ones. A field whose value has another type counts as absent.
+//! Every field is optional for a reader: llama-bench writes only its own fields, and an older engine does not write
+//! newer fields. A field whose value has another type counts as absent.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use crate::gpu_use::GpuUse;
 
-/// One test and its results: llama-bench's fields in llama-bench's order, then Anneal's own. If llama-bench has a
-/// field for an option that Anneal lacks, the field contains the value that applies to Anneal.
+/// One test and its results: llama-bench's fields in llama-bench's order, then Anneal's own. A field for a
+/// llama-bench option that Anneal lacks contains a fixed value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BenchRow {
-    /// Name of the build. `cargo xtask bench --builds` adds it; `anneal bench` does not write it.
+    /// Name of the build, added by `cargo xtask bench --builds`; `anneal bench` does not write the field.
     #[serde(deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub build: Option<String>,
     /// Version of llama.cpp.
@@ -27,7 +27,7 @@ pub struct BenchRow {
     /// Names of the CPUs.
     #[serde(deserialize_with = "lenient")]
     pub cpu_info: Option<String>,
-    /// Names of the GPUs that the engine finds; empty if there are none.
+    /// Names of the GPUs that the engine finds; empty if the engine finds none.
     #[serde(deserialize_with = "lenient")]
     pub gpu_info: Option<String>,
     /// ggml's backends, `CUDA` for example, with commas between them.
@@ -36,22 +36,22 @@ pub struct BenchRow {
     /// Path of the model.
     #[serde(deserialize_with = "lenient")]
     pub model_filename: Option<String>,
-    /// Model type, as llama.cpp words it.
+    /// Model type, as llama.cpp describes it.
     #[serde(deserialize_with = "lenient")]
     pub model_type: Option<String>,
-    /// Bytes of all tensors.
+    /// Total size of all tensors, in bytes.
     #[serde(deserialize_with = "lenient")]
     pub model_size: Option<u64>,
     /// Number of parameters.
     #[serde(deserialize_with = "lenient")]
     pub model_n_params: Option<u64>,
-    /// Most tokens evaluated in one call.
+    /// Maximum number of tokens evaluated in one call.
     #[serde(deserialize_with = "lenient")]
     pub n_batch: Option<u32>,
-    /// Most tokens evaluated in one graph.
+    /// Maximum number of tokens evaluated in one graph.
     #[serde(deserialize_with = "lenient")]
     pub n_ubatch: Option<u32>,
-    /// Number of threads of the test: the prefill threads if nothing is generated, otherwise the decode threads.
+    /// Number of threads in the test: the prefill threads if nothing is generated, otherwise the decode threads.
     #[serde(deserialize_with = "lenient")]
     pub n_threads: Option<u32>,
     /// CPUs that threads are bound to, as a hexadecimal mask; `0x0` if threads are not bound.
@@ -72,10 +72,10 @@ pub struct BenchRow {
     /// Number of layers on GPUs: none if 0, all if negative.
     #[serde(deserialize_with = "lenient")]
     pub n_gpu_layers: Option<i64>,
-    /// Layers whose experts stay on the CPU.
+    /// Number of layers whose experts stay on the CPU.
     #[serde(deserialize_with = "lenient")]
     pub n_cpu_moe: Option<u32>,
-    /// Split of a model between GPUs: `layer`, `row`, `tensor` or `none`.
+    /// Split mode of a model on several GPUs: `layer`, `row`, `tensor` or `none`.
     #[serde(deserialize_with = "lenient")]
     pub split_mode: Option<String>,
     /// Index of the main GPU in `devices`.
@@ -117,16 +117,16 @@ pub struct BenchRow {
     /// Memory kept free on each device while the number of layers was searched, in MiB; 0 if there was no search.
     #[serde(deserialize_with = "lenient")]
     pub fit_target: Option<u64>,
-    /// llama-bench's smallest context for that search; always 0 in Anneal.
+    /// Minimum context size in llama-bench's search for the number of layers; always 0 in Anneal.
     #[serde(deserialize_with = "lenient")]
     pub fit_min_ctx: Option<u64>,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     #[serde(deserialize_with = "lenient")]
     pub n_prompt: Option<u32>,
-    /// Generated tokens.
+    /// Number of generated tokens.
     #[serde(deserialize_with = "lenient")]
     pub n_gen: Option<u32>,
-    /// Tokens in the context before the test.
+    /// Number of tokens in the context before the test.
     #[serde(deserialize_with = "lenient")]
     pub n_depth: Option<u32>,
     /// Start of the test, RFC 3339 in UTC.
@@ -135,13 +135,13 @@ pub struct BenchRow {
     /// Mean time of a sample, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub avg_ns: Option<u64>,
-    /// Standard deviation of that time.
+    /// Standard deviation of the time of a sample, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub stddev_ns: Option<u64>,
     /// Mean speed in tokens per second.
     #[serde(deserialize_with = "lenient")]
     pub avg_ts: Option<f64>,
-    /// Standard deviation of the speed.
+    /// Standard deviation of the speed, in tokens per second.
     #[serde(deserialize_with = "lenient")]
     pub stddev_ts: Option<f64>,
     /// Time of each sample, in nanoseconds.
@@ -153,7 +153,7 @@ pub struct BenchRow {
     /// `kernel` for llama-bench's method (random tokens, no sampling), or `end_to_end` for text in and text out.
     #[serde(deserialize_with = "lenient")]
     pub anneal_path: Option<String>,
-    /// Threads of prefill.
+    /// Number of prefill threads.
     #[serde(deserialize_with = "lenient")]
     pub n_threads_batch: Option<u32>,
     /// Peak resident memory of the process, in bytes.
@@ -180,7 +180,7 @@ pub struct BenchRow {
     /// Standard deviation of the time per output token, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub tpot_jitter_ns: Option<u64>,
-    /// Speed as a fraction of the roofline; 1 is the most that the machine can do.
+    /// Speed as a fraction of the roofline; 1 is the machine's limit.
     #[serde(deserialize_with = "lenient")]
     pub roof_share: Option<f64>,
     /// Resource that limits the test: `memory` or `compute`.
@@ -189,7 +189,7 @@ pub struct BenchRow {
     /// Number of graphs computed for generated tokens.
     #[serde(deserialize_with = "lenient")]
     pub graphs_computed: Option<u64>,
-    /// Number of those graphs that reused the previous graph with new inputs.
+    /// Number of graphs for generated tokens that reused the previous graph with new inputs.
     #[serde(deserialize_with = "lenient")]
     pub graphs_reused: Option<u64>,
     /// Mean time to the first token, in nanoseconds; end to end only.
@@ -203,7 +203,8 @@ pub struct BenchRow {
     pub gpu: Option<GpuColumns>,
 }
 
-/// GPU measurements in a row. If a driver is loaded, all columns are written, so that every row of a table has them.
+/// GPU measurements in a row. If a driver is loaded, every column is written, so that all rows of a table have the
+/// same columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GpuColumns {
@@ -227,20 +228,20 @@ pub struct GpuColumns {
 }
 
 impl BenchRow {
-    /// Returns llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
+    /// Returns llama-bench's name for the test: `pp512`, `tg128 @ d4096`.
     pub fn test(&self) -> String {
         let [prompt, generate, depth] =
             [self.n_prompt, self.n_gen, self.n_depth].map(Option::unwrap_or_default);
         test_name(prompt, generate, depth)
     }
 
-    /// True if the test went from text to text.
+    /// True if the test ran end to end, from text to text.
     pub fn is_end_to_end(&self) -> bool {
         self.anneal_path.as_deref() == Some("end_to_end")
     }
 }
 
-/// Returns llama-bench's name of a test: `pp512`, `tg128 @ d4096`.
+/// Returns llama-bench's name for a test: `pp512`, `tg128 @ d4096`.
 pub fn test_name(prompt: u32, generate: u32, depth: u32) -> String {
     let name = match (prompt, generate) {
         (prompt, 0) => format!("pp{prompt}"),
@@ -261,10 +262,10 @@ pub struct PartRow {
     /// Path of the model.
     #[serde(deserialize_with = "lenient")]
     pub model_filename: Option<String>,
-    /// Model type, as llama.cpp words it.
+    /// Model type, as llama.cpp describes it.
     #[serde(deserialize_with = "lenient")]
     pub model_type: Option<String>,
-    /// Bytes of all tensors.
+    /// Total size of all tensors, in bytes.
     #[serde(deserialize_with = "lenient")]
     pub model_size: Option<u64>,
     /// Number of parameters.
@@ -275,10 +276,10 @@ pub struct PartRow {
     pub n_vocab: Option<u32>,
     /// Name of the part.
     pub part: String,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     #[serde(deserialize_with = "lenient")]
     pub n_prompt: Option<u32>,
-    /// Generated tokens.
+    /// Number of generated tokens.
     #[serde(deserialize_with = "lenient")]
     pub n_gen: Option<u32>,
     /// Number of tokens in the context before the part runs.
@@ -299,13 +300,13 @@ pub struct PartRow {
     /// Mean time of a sample, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub avg_ns: Option<u64>,
-    /// Standard deviation of that time.
+    /// Standard deviation of the time of a sample, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub stddev_ns: Option<u64>,
     /// Mean speed in units per second.
     #[serde(deserialize_with = "lenient")]
     pub avg_per_second: Option<f64>,
-    /// Standard deviation of the speed.
+    /// Standard deviation of the speed, in units per second.
     #[serde(deserialize_with = "lenient")]
     pub stddev_per_second: Option<f64>,
     /// Time of each sample, in nanoseconds.
@@ -316,7 +317,7 @@ pub struct PartRow {
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// Row of either kind. A row with a `part` field comes from `--parts`.
+/// Row of a test or of a part. A row with a `part` field comes from `--parts`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]

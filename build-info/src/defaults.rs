@@ -1,11 +1,11 @@
-//! Run-time defaults that a profile sets for its program. None of them is compiled in. A command-line option, an
-//! environment variable and a tuning record override them.
+//! Run-time defaults that a profile sets for its program. These defaults are not compiled in: command-line options,
+//! environment variables and tuning records override them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Table `[defaults]` of a build profile. The engine decides about absent keys.
+/// Table `[defaults]` of a build profile. The engine chooses the value of an absent key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Defaults {
@@ -15,19 +15,20 @@ pub struct Defaults {
     /// Number of layers, counted from the first layer, whose experts stay in host memory (`tensor_buft_overrides`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_cpu_moe: Option<Layers>,
-    /// True if K and V lie on the devices of their layers; false if they stay in host memory (`offload_kqv`).
+    /// True if the K and V caches are on the devices of their layers; false if they stay in host memory
+    /// (`offload_kqv`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_offload: Option<bool>,
-    /// True if devices also compute with weights in host memory, for prompts (`op_offload`).
+    /// True if devices evaluate prompts even with weights that are in host memory (`op_offload`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_offload: Option<bool>,
     /// Flash attention (`flash_attn_type`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_attention: Option<FlashAttention>,
-    /// True if ggml launches captured CUDA graphs; if false, ggml sees `GGML_CUDA_DISABLE_GRAPHS=1`.
+    /// True if ggml launches captured CUDA graphs; if false, `GGML_CUDA_DISABLE_GRAPHS=1` is set for ggml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_graphs: Option<bool>,
-    /// True if ggml fuses several operations into one kernel; if false, ggml sees `GGML_CUDA_DISABLE_FUSION=1`.
+    /// True if ggml fuses several operations into one kernel; if false, `GGML_CUDA_DISABLE_FUSION=1` is set for ggml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_fusion: Option<bool>,
 }
@@ -86,7 +87,7 @@ impl fmt::Display for Defaults {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "Written", into = "Written")]
 pub enum Layers {
-    /// Number that the engine finds for the model and the free memory.
+    /// Number of layers that the engine chooses from the model and the free memory.
     Auto,
     /// All layers.
     All,

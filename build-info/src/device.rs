@@ -10,7 +10,7 @@ use crate::record::BuildInfo;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cuda {
-    /// Version of the toolkit that compiled it, `13.5`.
+    /// Version of the CUDA toolkit that compiled the build: `13.5`.
     pub toolkit: String,
     /// Architectures that the build contains code for, as CMake spells them: `89-real`, `90-virtual`.
     pub architectures: Vec<String>,
@@ -20,8 +20,8 @@ pub struct Cuda {
     pub mul_mat: String,
 }
 
-/// Kind of device that a build was made for. If no such device comes up, the engine reports it instead of silently
-/// running on the CPU.
+/// Kind of device that a build was made for. If no such device is available, the engine reports an error instead of
+/// silently running on the CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise<'a> {
     /// CUDA requirements of the build.
@@ -46,14 +46,14 @@ pub fn promised_device(build: &BuildInfo) -> Option<Promise<'_>> {
 impl Cuda {
     /// Returns the major version of the toolkit, which the driver must support. Within one major version, any driver
     /// runs the binaries of any toolkit (CUDA compatibility guide, "minor version compatibility"). PTX needs a driver
-    /// as new as the toolkit; CUDA reports that when it loads the PTX.
+    /// at least as new as the toolkit; CUDA reports an older driver when it loads the PTX.
     pub fn major(&self) -> Option<u32> {
         self.toolkit.split('.').next()?.parse().ok()
     }
 
-    /// Returns true if a GPU of compute capability `major.minor` can run the build: with code for the same major
-    /// version and an equal or lower minor version, or with PTX of any lower version. `None` if no architecture can
-    /// be parsed.
+    /// Returns true if a GPU with compute capability `major.minor` can run the build: with binary code for the same
+    /// major version and an equal or lower minor version, or with PTX for an equal or lower version. `None` if no
+    /// architecture can be parsed.
     pub fn runs_on(&self, (major, minor): (u32, u32)) -> Option<bool> {
         let gpu = major * 10 + minor;
         let mut known = false;
@@ -62,8 +62,8 @@ impl Cuda {
             known = true;
             // CMake builds both binary and PTX for an architecture without a suffix.
             let (has_code, has_ptx) = (!architecture.ends_with("-virtual"), !architecture.ends_with("-real"));
-            // `90a` runs on that architecture only. `100f` runs on its family: the same major version, from this
-            // minor version on (CUDA programming guide, "Feature set compiler targets").
+            // `90a` runs only on that architecture. `100f` runs on its family: GPUs with the same major version and
+            // at least this minor version (CUDA programming guide, "Feature set compiler targets").
             let runs = match suffix(architecture) {
                 "a" => number == gpu,
                 "f" => number / 10 == major && number <= gpu,

@@ -35,7 +35,7 @@ impl fmt::Display for Estimate {
             Some(error) => format!("{:.digits$} ± {error:.digits$}", self.value),
             None => format!("{:.digits$}", self.value),
         };
-        // `pad` would cut the text at the precision.
+        // `pad` would truncate the text at the precision.
         match f.width() {
             Some(width) => write!(f, "{text:>width$}"),
             None => f.write_str(&text),
@@ -108,8 +108,8 @@ pub fn divergence(pairs: &[Pair]) -> Option<Divergence> {
     let mut klds: Vec<f64> = pairs.iter().map(|pair| pair.kld).collect();
     klds.sort_by(f64::total_cmp);
     let reference: Vec<f64> = pairs.iter().map(|pair| pair.reference_nll).collect();
-    // ln(PPL / PPL of the reference) is the mean of the differences, so the spread of the differences is its error
-    // and already includes their covariance.
+    // ln(PPL / PPL of the reference) is the mean of the differences, so the spread of the differences gives the error
+    // of the mean and already includes the covariance.
     let ratio = perplexity(&pairs.iter().map(|pair| pair.nll - pair.reference_nll).collect::<Vec<_>>());
     let change = |pair: &Pair| (-pair.nll).exp() - (-pair.reference_nll).exp();
     let squares = mean(pairs.iter().map(|pair| change(pair).powi(2)));
@@ -199,7 +199,7 @@ mod tests {
         assert!(close(found.max_kld, far));
         // Of two equally likely tokens, the first counts as the most likely.
         assert!(close(found.top1.value, 0.5) && close(found.top1.error.unwrap(), 0.5 / 19f64.sqrt()));
-        // From 3/4 to 1/2 and to 1/4.
+        // The probability changes from 3/4 to 1/2 and to 1/4.
         assert!(close(found.mean_dp.value, -0.375), "{found:?}");
         assert!(close(found.rms_dp.value, ((0.0625 + 0.25) / 2.0f64).sqrt()), "{found:?}");
         assert!(close(found.perplexity_ratio.value, (0.75 / 0.125f64.sqrt()).abs()), "{found:?}");

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Comparison of a build's logits with those of a reference build, on models of random quantised blocks.
+/// Comparison of a build's logits with those of a reference build, on models with random quantised blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gate {
@@ -12,8 +12,7 @@ pub struct Gate {
     pub reference: Reference,
     /// Limits that every case must meet.
     pub limits: GateLimits,
-    /// Cases: every architecture, with and without flash attention and repacked weights, as a whole prompt and token
-    /// by token.
+    /// One case for each architecture and mode, with and without flash attention and repacked weights.
     pub cases: Vec<Case>,
     /// True if the same input on the same threads gave bit-identical logits twice.
     pub repeatable: bool,
@@ -45,7 +44,7 @@ pub struct GateLimits {
 
 impl GateLimits {
     /// Limits for small models, whose logits rounding hardly changes. For comparison, Q8_0 against F16 gives 2.4e-4
-    /// and 99.2 % on real models, and a rebuild must stay far below that.
+    /// nats and 99.2 % on real models, and a rebuild must be far closer to the reference.
     pub const GATE: Self = Self { mean_kld: 5e-5, top1: 0.998 };
 
     /// True if the results are within the limits.
@@ -53,9 +52,9 @@ impl GateLimits {
         mean_kld <= self.mean_kld && top1 >= self.top1
     }
 
-    /// Relaxes the limits for a model that is more sensitive to rounding. The arguments are the results of comparing
-    /// the reference with itself, with another order of additions, at `positions` positions. The limit for `top1`
-    /// allows two standard errors of a proportion.
+    /// Relaxes the limits for a model that is more sensitive to rounding. The arguments compare the reference with a
+    /// run of itself that adds in another order, at `positions` positions. The limit for `top1` allows two standard
+    /// errors of a proportion.
     #[must_use]
     pub fn or_as_near_as(self, mean_kld: f64, top1: f64, positions: u32) -> Self {
         if !mean_kld.is_finite() {
@@ -72,8 +71,8 @@ impl GateLimits {
 pub struct Case {
     /// Name of the architecture in llama.cpp.
     pub architecture: String,
-    /// True if flash attention was on and weights were repacked. Both are on or both are off, so that the kernels of
-    /// either mode are tested.
+    /// True if flash attention was on and weights were repacked. The two settings are always equal, and both values
+    /// are tested.
     pub flash_attention: bool,
     /// Mode in which the tokens were evaluated.
     pub mode: Mode,
@@ -97,7 +96,7 @@ pub struct Case {
 pub enum Mode {
     /// All tokens at once: matrix-matrix products.
     Prefill,
-    /// One token at a time: matrix-vector products.
+    /// Single tokens, one after the other: matrix-vector products.
     Decode,
 }
 
@@ -112,7 +111,7 @@ pub struct Greedy {
 }
 
 impl Case {
-    /// True if the case is within `limits`. A mean that is not a number never is.
+    /// True if the case is within `limits`. A case with a NaN mean never passes.
     pub fn passes(&self, limits: &GateLimits) -> bool {
         limits.hold(self.mean_kld, self.top1)
     }

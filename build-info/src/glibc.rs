@@ -1,4 +1,4 @@
-//! Versions of glibc, the C library: the oldest version that a program starts with.
+//! Version of glibc, the C library. A program states the oldest version that it runs with.
 
 use std::fmt;
 use std::str::FromStr;

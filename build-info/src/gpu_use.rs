@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct GpuUse {
     /// Marketing name.
     pub name: String,
-    /// CUDA's number of the GPU, as in `CUDA1`. Absent if unknown, because CUDA counts the fastest GPU first and the
+    /// CUDA's number for the GPU, as in `CUDA1`. Absent if unknown, because CUDA counts the fastest GPU first and the
     /// driver counts by bus position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<usize>,
-    /// Number of samples that the figures come from.
+    /// Number of samples taken.
     pub samples: u32,
     /// Mean fraction of the time in which a kernel ran on the GPU, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct GpuUse {
     /// Lowest clock seen, in MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz_lowest: Option<u32>,
-    /// Reason why the driver stopped reporting, for example a lost GPU; `None` if it did not.
+    /// Reason why the driver stopped reporting, for example a lost GPU; `None` if it kept reporting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }

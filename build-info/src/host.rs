@@ -1,7 +1,7 @@
 //! Machine that a build is planned for, or that an engine runs on.
 //!
-//! A [`Host`] is plain data. The `host` crate fills it from a live machine; `fixtures/hosts` contains further
-//! examples. Anything that cannot be determined is `None` or empty, never guessed.
+//! A [`Host`] is plain data. The `host` crate creates it from a live machine; `fixtures/hosts` contains further
+//! examples. Properties that cannot be determined are `None` or empty, never guessed.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ pub struct Cpu {
     /// Instruction sets that the CPU has but the operating system does not enable.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub disabled_features: BTreeSet<String>,
-    /// x86-64 psABI level 1 to 4 that `features` reach; absent on other architectures.
+    /// Highest x86-64 psABI level, 1 to 4, that `features` cover; absent on other architectures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x86_64_level: Option<u8>,
 }

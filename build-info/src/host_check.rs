@@ -1,4 +1,4 @@
-//! Validation of a host description written by hand: impossible values are reported before they are used.
+//! Validation of a host description that a person wrote: impossible values are reported before they are used.
 
 use std::collections::BTreeSet;
 
@@ -89,7 +89,7 @@ impl Host {
         Some(format!("limits.cpu_quota is {quota}: use a number of cores above 0, or omit it"))
     }
 
-    /// Escapes control characters in all texts.
+    /// Escapes control characters in all strings.
     fn clean(&mut self) {
         let clean = |text: &mut String| *text = printable(text).into_owned();
         let Self { arch, hostname, os, cpu, gpus, .. } = self;

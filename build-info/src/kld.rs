@@ -5,7 +5,7 @@
 pub struct Comparison {
     /// Number of positions compared.
     pub positions: u32,
-    /// Mean KL divergence, in nats; not a number if a logit is not a number.
+    /// Mean KL divergence, in nats; NaN if a logit is NaN.
     pub mean_kld: f64,
     /// Maximum KL divergence at any position, in nats.
     pub max_kld: f64,
@@ -24,7 +24,7 @@ pub fn log_softmax<T: Into<f64> + Copy>(logits: &[T]) -> Vec<f64> {
 /// Returns the Kullback-Leibler divergence of `other` from `reference`, Σ p (ln p − ln q), in nats. Both are rows of
 /// log-probabilities over the same vocabulary.
 pub fn divergence(reference: &[f64], other: &[f64]) -> f64 {
-    // A token that never occurs in the reference adds nothing, whatever `other` says: 0 ln 0 is 0, not NaN.
+    // A token that never occurs in the reference adds nothing: 0 ln 0 is 0, not NaN.
     let term = |(p, q): (&f64, &f64)| if *p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
     let sum: f64 = reference.iter().zip(other).map(term).sum();
     // Rounding can make the sum slightly negative.
@@ -34,14 +34,14 @@ pub fn divergence(reference: &[f64], other: &[f64]) -> f64 {
 /// Steps per nat in a [`compact`] log-probability.
 const STEPS: f64 = 2048.0;
 
-/// Encodes a log-probability in 16 bits: n represents -n / 2048. The step of 0.0005 nats adds 1e-8 to a mean
-/// divergence. Values are capped at 32 nats, a probability too small to matter.
+/// Encodes a log-probability in 16 bits: the number n stands for -n / 2048. The step of 0.0005 nats adds 1e-8 to a
+/// mean divergence. Values below -32 nats become -32, because such small probabilities do not matter.
 pub fn compact(log_probability: f64) -> u16 {
     (-log_probability * STEPS).round().clamp(0.0, f64::from(u16::MAX)) as u16
 }
 
-/// Decodes [`compact`] log-probabilities and normalises them, so that the probabilities add up to 1. Without that,
-/// the rounding would count as divergence.
+/// Decodes [`compact`] log-probabilities and normalises them, so that the probabilities add up to 1. Without the
+/// normalisation, rounding would count as divergence.
 pub fn expand(cells: &[u16]) -> Vec<f64> {
     let row: Vec<f64> = cells.iter().map(|cell| -f64::from(*cell) / STEPS).collect();
     log_softmax(&row)

@@ -25,7 +25,7 @@ pub struct Logits {
 /// Reason why bytes are not a valid logits file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogitsError {
-    /// The bytes are another kind of file, or a later version.
+    /// The bytes are not a logits file, or the file has a later version of the format.
     #[error("not a logits file: it does not begin with ALOGITS1")]
     Magic,
     /// The file is truncated or too long.
@@ -47,8 +47,8 @@ impl Logits {
         Self { tokens: Vec::new(), vocabulary, values: Vec::new() }
     }
 
-    /// Appends the logits that follow `token`. A row is as long as the vocabulary: a longer row is cut, and a shorter
-    /// row is padded with negative infinity.
+    /// Appends the logits that follow `token`. A row is as long as the vocabulary: a longer row is truncated, and a
+    /// shorter row is padded with negative infinity.
     pub fn push(&mut self, token: u32, row: &[f32]) {
         self.tokens.push(token);
         self.values.extend(row.iter().take(self.vocabulary));
@@ -79,7 +79,7 @@ impl Logits {
     /// Parses the logits in `bytes`.
     ///
     /// # Errors
-    /// If the bytes are another kind of file, or the file is truncated or too long.
+    /// If the bytes are not a logits file, or the file is truncated or too long.
     pub fn parse(bytes: &[u8]) -> Result<Self, LogitsError> {
         if bytes.get(..8) != Some(&MAGIC) {
             return Err(LogitsError::Magic);
@@ -90,7 +90,7 @@ impl Logits {
         if vocabulary == 0 {
             return Err(LogitsError::Empty);
         }
-        // This cannot overflow: both factors are 32-bit numbers, and the arithmetic is 64-bit.
+        // The product cannot overflow: both factors are 32-bit numbers, and the arithmetic is 64-bit.
         let cells = u64::from(rows) * (u64::from(vocabulary) + 1);
         let expected = cells.saturating_mul(4).saturating_add(HEADER as u64);
         if found != expected {

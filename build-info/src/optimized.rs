@@ -19,7 +19,7 @@ pub struct Pgo {
     /// Training that produced the profile; `None` if the profile was supplied by the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,
-    /// Coverage of a run by the profile.
+    /// Part of another run's hot functions that the profile covers.
     pub coverage: Coverage,
 }
 
@@ -36,16 +36,16 @@ pub struct Training {
     /// Duration of the training, in wall-clock seconds.
     pub seconds: f64,
     /// Kind of counters: `single` is fast but loses counts between threads; `atomic` loses none but is slow;
-    /// `sampled` means that perf sampled the program and there were no counters.
+    /// `sampled` means that perf sampled the program without counters.
     pub counters: String,
 }
 
-/// Coverage of a run by a profile. The run uses a workload that was not trained on.
+/// Comparison of a profile with the hot functions of a run. The workload of the run was not used in training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Coverage {
-    /// Models of that run: the workload's own, or the user's if the training used one. Empty in records of Anneal
-    /// versions that lack this field.
+    /// Models of the run that measured the coverage: the workload's own models, or the user's model if it was used in
+    /// training. Empty in records of Anneal versions that lack this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
     /// Number of functions in the profile.
@@ -88,7 +88,7 @@ pub struct Bolt {
     pub options: Vec<String>,
     /// Changes that BOLT made to the code.
     pub layout: Layout,
-    /// Size of the program before BOLT, as it was linked without relocations, in bytes.
+    /// Size in bytes of the program before BOLT, linked without relocations.
     pub size_before: Bytes,
     /// Size of the program after BOLT, in bytes.
     pub size_after: Bytes,
@@ -105,8 +105,8 @@ pub enum BoltMethod {
     Perf,
 }
 
-/// Changes that BOLT made to the code, as BOLT reports them. Execution counts are those of the training; 0 if BOLT
-/// did not report a figure.
+/// Changes that BOLT made to the code, as BOLT reports them. Execution counts come from the training. A figure that
+/// BOLT did not report is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Layout {
@@ -118,9 +118,9 @@ pub struct Layout {
     pub reordered: u64,
     /// Number of identical functions that were folded into one.
     pub folded: u64,
-    /// Hot code, placed together, in bytes.
+    /// Size of the hot code, which BOLT placed together, in bytes.
     pub hot_bytes: Bytes,
-    /// Cold code, moved away from the hot code, in bytes.
+    /// Size of the cold code, which BOLT moved away from the hot code, in bytes.
     pub cold_bytes: Bytes,
     /// Number of taken branches.
     pub taken_branches: Change,
@@ -134,22 +134,22 @@ pub struct Layout {
 pub struct Change {
     /// Count in the program before BOLT.
     pub before: u64,
-    /// Computed count in the program after BOLT.
+    /// Count that BOLT computed for the rewritten program.
     pub after: u64,
 }
 
 impl Change {
-    /// Returns the fraction by which the count fell; negative if it rose, 0 if there was nothing to count.
+    /// Returns the fraction by which the count fell; negative if it rose, 0 if the count was 0 before.
     pub fn less(&self) -> f64 {
         if self.before == 0 { 0.0 } else { 1.0 - self.after as f64 / self.before as f64 }
     }
 }
 
-/// Comparison of a build with the build that it was made from.
+/// Comparison of an optimised build with the original build.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gain {
-    /// Description of the baseline build, for people.
+    /// Human-readable description of the baseline build.
     pub against: String,
     /// Plan hash of the baseline build.
     pub against_plan: Sha256,

@@ -1,7 +1,7 @@
 //! Build record `build_info.json`: the inputs of a build, and the results of its checks.
 //!
 //! Unknown fields are ignored, so that an older reader accepts a newer minor version. A newer major version is
-//! rejected with an error. [`BuildInfo::read`] never panics, whatever a file contains.
+//! rejected with an error. [`BuildInfo::read`] never panics, even if the file is damaged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::units::Bytes;
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
 pub const SCHEMA_VERSION: &str = "1.7";
 
-/// The record of one build. It keeps the names that existing scripts read (`build_type`, `date`, `hostname`,
+/// The record of one build. It keeps the field names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -49,7 +49,7 @@ pub struct BuildInfo {
     pub llama_version: String,
     /// C++ compiler and its version.
     pub compiler: String,
-    /// True if the build names every flag and used no property of the build host.
+    /// True if every flag is explicit and no property of the build host was used.
     pub reproducible: bool,
     /// Number of decode threads under the `balanced` policy on the build host.
     pub optimal_threads: u32,
@@ -68,11 +68,11 @@ pub struct BuildInfo {
     pub effective_flags: EffectiveFlags,
     /// Instruction sets that the CPU guard requires at start-up.
     pub isa_required: Vec<String>,
-    /// Kernel libraries for kinds of CPUs, of which the engine loads one; empty if the kernels are part of the
+    /// Kernel libraries, one for each kind of CPU; the engine loads one of them. Empty if the kernels are part of the
     /// program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpu_variants: Vec<CpuVariant>,
-    /// Oldest glibc that the program starts with, if that is not the build host's glibc.
+    /// Oldest glibc that the program runs with; `None` means the build host's glibc.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<Glibc>,
     /// BLAS library; `None` if none is linked.
@@ -96,7 +96,7 @@ pub struct BuildInfo {
     pub defaults: Defaults,
     /// Link-time optimisation: `off`, `thin` or `full`.
     pub lto: String,
-    /// Plan hash of the build that this one was made from, with a profile or by BOLT.
+    /// Plan hash of the original build, if this build was made from it by PGO or BOLT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_plan: Option<Sha256>,
     /// Profile-guided optimisation.
@@ -108,8 +108,7 @@ pub struct BuildInfo {
     /// Measured effect of the profile or of BOLT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
-    /// Measured effect of a profile or BOLT that was rejected: the last comparison in which this build stayed
-    /// current.
+    /// Last comparison in which an optimised build was rejected and this build stayed current.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Gain>,
     /// The build host.
@@ -163,7 +162,7 @@ pub struct FromStore {
 pub struct Source {
     /// Kind of origin: `crate`, `sdist`, `git` or `path`.
     pub origin: String,
-    /// Version within the origin: of a crate, of a package, or a commit.
+    /// Version within the origin: a crate version, a package version or a commit.
     pub version: String,
     /// SHA-256 of the source tree as unpacked, before the patches.
     pub digest: Sha256,
@@ -212,12 +211,13 @@ pub struct EffectiveFlags {
 pub struct Blas {
     /// `openblas`, `blis`, `mkl`, …
     pub vendor: String,
-    /// Version that the library's files state.
+    /// Version according to the library's files.
     pub version: String,
     /// Threading model, if the library states it: `pthread`, `openmp` or `serial`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threading: Option<String>,
-    /// Library files: those that the loader finds for the finished program, or the archives linked into it.
+    /// Library files: the shared libraries that the loader finds for the finished program, or the archives linked
+    /// into the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub libraries: Vec<PathBuf>,
     /// Name and version that the library reports to the finished program.
@@ -239,7 +239,7 @@ pub enum Threading {
     Threadpool,
 }
 
-/// Kernels for one kind of CPU, in a library of their own: `lib/libggml-cpu-NAME.so`.
+/// Kernels for one kind of CPU, in a separate library: `lib/libggml-cpu-NAME.so`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuVariant {
@@ -293,9 +293,9 @@ pub struct Smoke {
     pub model: String,
     /// Number of tokens compared.
     pub tokens: u32,
-    /// Prefill speed in tokens per second. The model is tiny, so this is a sign of life and not a benchmark.
+    /// Prefill speed in tokens per second. The model is tiny, so the figure is not a benchmark.
     pub prefill_tokens_per_second: f64,
-    /// Decode speed in tokens per second, with the same caveat.
+    /// Decode speed in tokens per second. The model is tiny, so the figure is not a benchmark.
     pub decode_tokens_per_second: f64,
 }
 
@@ -313,7 +313,7 @@ pub enum ReadError {
     /// The path is a folder, a pipe, a socket or a device.
     #[error("{} is not a regular file", path.display())]
     NoFile {
-        /// Path of that object.
+        /// Path of the folder, pipe, socket or device.
         path: PathBuf,
     },
     /// The content does not match this version of the format.
@@ -358,7 +358,7 @@ impl BuildInfo {
     /// If the text is damaged or has a newer major version.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
         let damaged = |source| ReadError::Damaged { path: path.to_path_buf(), source };
-        // The version is parsed first, because the rest of a newer major version can have any form.
+        // The version is parsed first, because other fields may have any form in a newer major version.
         #[derive(Deserialize)]
         struct RecordVersion {
             schema_version: String,

@@ -13,7 +13,7 @@ impl BuildInfo {
     #[must_use]
     pub fn released(mut self, date: &str) -> Self {
         let os = Os { family: self.host.os.family, ..Os::default() };
-        // The recorded architecture is the one that runs the build, not the one that compiled it.
+        // The record names the architecture that the program runs on, not the architecture that compiled it.
         let arch = match (&self.emulated, self.target.split_once('-')) {
             (Some(_), Some((arch, _))) => arch.to_string(),
             _ => self.host.arch,
@@ -32,7 +32,7 @@ impl BuildInfo {
         for tool in self.toolchain.values_mut() {
             tool.path = tool.path.file_name().map(PathBuf::from).unwrap_or_default();
         }
-        // The definition contains nothing but the path of a tool.
+        // The definition contains only the path of a tool.
         self.cmake_flags.retain(|flag| !flag.starts_with("-DCMAKE_MAKE_PROGRAM="));
         self
     }

@@ -7,8 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Switches of one build. In a record, they are the switches found in the compile database and the finished program.
-/// The default is that of llama.cpp.
+/// Switches of one build. A record contains the switches found in the compile database and in the finished program.
+/// The defaults are those of llama.cpp.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Switches {
@@ -16,15 +16,15 @@ pub struct Switches {
     pub repack: bool,
     /// True if llamafile's matrix kernels are compiled in (`GGML_LLAMAFILE`).
     pub llamafile: bool,
-    /// True if kernels prefetch weights (`GGML_CPU_PREFETCH`, from Anneal's patch). Absent in records of builds from
-    /// before the patch.
+    /// True if kernels prefetch weights (`GGML_CPU_PREFETCH`, from Anneal's patch). Absent in records of builds that
+    /// predate the patch.
     #[serde(default)]
     pub prefetch: bool,
     /// True if the kernels of Anneal's patches are compiled in (`GGML_CPU_PATCHED_KERNELS`). Absent in records of
-    /// builds from before the patches.
+    /// builds that predate the patches.
     #[serde(default)]
     pub patched_kernels: bool,
-    /// Allocator of the engine's memory, including that of the C++ code.
+    /// Allocator of the engine's memory, for Rust and C++ code.
     pub allocator: Allocator,
     /// True if large buffers ask the kernel for huge pages.
     pub huge_pages: bool,
@@ -61,7 +61,7 @@ pub struct CmakeSwitch {
     pub x86_only: bool,
     /// Description for the profile reference.
     pub help: &'static str,
-    /// Reads the switch in `Switches`.
+    /// Reads the switch from `Switches`.
     pub get: fn(&Switches) -> bool,
     /// Returns the switch in `Switches` for writing.
     pub place: fn(&mut Switches) -> &mut bool,
@@ -141,7 +141,7 @@ impl fmt::Display for Allocator {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenMp {
-    /// Name that the program asks the loader for (`DT_NEEDED`): `libomp.so.5`, `libgomp.so.1`.
+    /// Library name that the program requests from the loader (`DT_NEEDED`): `libomp.so.5`, `libgomp.so.1`.
     pub library: String,
     /// File that the loader used on the build host, with links resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Choice of the number of threads: one function for the orchestrator's record and for the engine at run time.
+//! Choice of the number of threads, for the orchestrator's record and for the engine at run time.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::{CoreKind, Host};
 
-/// Share of the usable cores that decode uses. Prefill always uses all of them.
+/// Share of the usable cores that decode uses. Prefill always uses all usable cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// All cores.
     Max,
-    /// Three quarters, rounded half up: N - 1 of three or four cores, all of one or two cores.
+    /// Three quarters of the cores, rounded half up: all of one or two cores, N - 1 of three or four cores.
     #[default]
     Balanced,
     /// Half of the cores, rounded up.
@@ -69,7 +69,7 @@ pub struct ThreadBudget {
 /// Returns the thread budget of `host` under `policy`.
 ///
 /// The number of cores is the minimum of two limits:
-/// - the physical cores with a CPU in the affinity mask; on a hybrid CPU, only the performance cores among them
+/// - the physical cores with a CPU in the affinity mask; on a hybrid CPU, only the performance cores
 /// - the tightest CPU quota, rounded down, but at least 1
 ///
 /// Two SMT siblings count as one core, because one thread of llama.cpp's kernels saturates a core's vector units and
@@ -87,7 +87,7 @@ pub fn budget(host: &Host, policy: Policy) -> ThreadBudget {
         .collect();
 
     let (mut cpus, mut bound_by) = if all.is_empty() {
-        // If the topology could not be read, only the mask is known.
+        // If the topology could not be read, only the affinity mask is known.
         (host.limits.affinity.clone(), "affinity mask".to_string())
     } else if !performance.is_empty() && performance.len() < all.len() {
         (performance, "performance cores".to_string())
@@ -97,7 +97,7 @@ pub fn budget(host: &Host, policy: Policy) -> ThreadBudget {
         (all, "physical cores".to_string())
     };
     if cpus.is_empty() {
-        (cpus, bound_by) = (vec![0], "nothing could be read".to_string());
+        (cpus, bound_by) = (vec![0], "the machine's properties could not be read".to_string());
     }
     let mut cores = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
     if let Some(quota) = host.limits.cpu_quota {

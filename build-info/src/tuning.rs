@@ -1,7 +1,7 @@
 //! Tuning record: the fastest settings found for a build, CPU, model and objective.
 //!
-//! Like FFTW's wisdom, an entry never causes wrong results. It applies only if its whole [`TuningKey`] still matches.
-//! This module is pure: the engine reads and writes the file.
+//! Like FFTW's wisdom, an entry never causes wrong results. An entry applies only if its whole [`TuningKey`] still
+//! matches. This module does no input or output: the engine reads and writes the file.
 
 use std::fmt;
 
@@ -28,13 +28,14 @@ pub struct TuningRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TuningKey {
-    /// Identity of the engine: the hash of its plan, or the versions of llama.cpp and Anneal if it has no record.
+    /// Identity of the engine: the hash of the build's plan, or the versions of llama.cpp and Anneal if the engine
+    /// has no record.
     pub build: String,
-    /// Run-time defaults of the build's profile. They decide where the model is placed and are not part of the plan's
-    /// hash. Absent before version 1.1 of this format.
+    /// Run-time defaults of the build's profile. The defaults determine the placement of the model and are not part
+    /// of the plan's hash. Absent before version 1.1 of this format.
     #[serde(default, skip_serializing_if = "Defaults::is_empty")]
     pub defaults: Defaults,
-    /// CPU, and the process's share of it.
+    /// CPU, and the share of it that the process may use.
     pub cpu: CpuKey,
     /// Shape of the model.
     pub model: ModelShape,
@@ -65,7 +66,7 @@ pub struct CpuKey {
     pub quota: Option<f64>,
 }
 
-/// Properties of a model that determine its speed. Another file of the same shape uses the same settings.
+/// Properties of a model that determine its speed. Models of the same shape share their settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ModelShape {
@@ -112,8 +113,7 @@ pub struct Chosen {
     /// True if the tiled kernels are used for weights that are not repacked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tiled: Option<bool>,
-    /// True if prompts are evaluated with the weights as in the file while tokens are generated with repacked
-    /// weights.
+    /// True if prompts use the weights in the file's layout while generated tokens use repacked weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split_layout: Option<bool>,
     /// Load mode of the weights, a value of `--load-mode`.
@@ -137,7 +137,7 @@ pub struct Chosen {
     /// True if large buffers ask for huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<bool>,
-    /// CPU variant to load among the kernel libraries beside the program.
+    /// CPU variant whose kernel library the engine loads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_variant: Option<String>,
 }
@@ -150,7 +150,7 @@ pub struct Entry {
     pub key: TuningKey,
     /// Chosen settings; empty if the defaults are as fast.
     pub chosen: Chosen,
-    /// Date when tuning finished, RFC 3339 in UTC. Informational only: no decision depends on it.
+    /// Date when tuning finished, RFC 3339 in UTC. The date is informational: no decision depends on it.
     pub date: String,
     /// Version of Anneal that wrote the entry.
     pub anneal_version: String,
@@ -221,7 +221,7 @@ pub struct Sample {
     pub prefill_ns: u64,
     /// Number of tokens generated.
     pub generated: u32,
-    /// Number of tokens in the context before the generated ones; 0 if they followed the prompt.
+    /// Number of tokens in the context before generation; 0 if generation followed the prompt.
     #[serde(default)]
     pub generated_after: u32,
     /// Time of the generation, in nanoseconds.
@@ -256,10 +256,10 @@ pub struct Candidate {
     /// Speedup over the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Interval>,
-    /// Comparison of its output with the baseline's; `None` if it was not checked.
+    /// Comparison of the candidate's output with the baseline's; `None` if the output was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Reason why the candidate was dropped; `None` if it was not.
+    /// Reason why the candidate was dropped; `None` if it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<String>,
 }
@@ -271,19 +271,19 @@ pub enum Miss {
     Model,
     /// The model was tuned on another CPU.
     Cpu {
-        /// Name of that CPU.
+        /// Name of the CPU in the record.
         found: String,
     },
     /// The model was tuned on the same CPU with other cores or another quota.
     Given {
-        /// Cores and quota of the tuning.
+        /// Cores and CPU quota of the tuning run.
         found: String,
     },
     /// The model was tuned with another build of the engine.
     Build,
-    /// The model was tuned with the same build when its profile set other defaults.
+    /// The model was tuned with the same build but with other defaults in its profile.
     Defaults {
-        /// Defaults of the tuning.
+        /// Defaults during the tuning run.
         found: Defaults,
     },
     /// The model was tuned for other objectives.
@@ -339,7 +339,7 @@ impl TuningRecord {
     /// # Errors
     /// If the record is damaged or has a newer major version.
     pub fn parse(text: &[u8]) -> Result<Self, TuningError> {
-        // The version is parsed first, because the rest of a newer major version can have any form.
+        // The version is parsed first, because other fields may have any form in a newer major version.
         #[derive(Deserialize)]
         struct TuningVersion {
             schema_version: String,
@@ -353,8 +353,8 @@ impl TuningRecord {
         Ok(serde_json::from_slice(text)?)
     }
 
-    /// Returns the newest entry for `build` with its `defaults` on `cpu` and a model of shape `model`. The entry was
-    /// tuned for `objective`; `None` accepts any objective.
+    /// Returns the newest entry for `build` with its `defaults`, on `cpu`, for models of shape `model`. If
+    /// `objective` is `None`, an entry for any objective matches.
     ///
     /// # Errors
     /// If no entry matches; the error is the first condition that fails.
@@ -399,8 +399,8 @@ impl TuningRecord {
         self.entries.push(entry);
     }
 
-    /// Inserts those of `others` whose keys are new, as the oldest entries: measurements of this machine take
-    /// precedence over imported ones. Returns the number of inserted entries.
+    /// Inserts the entries of `others` whose keys are new. The inserted entries count as the oldest, because
+    /// measurements of this machine take precedence over imported ones. Returns the number of inserted entries.
     pub fn merge(&mut self, others: impl IntoIterator<Item = Entry>) -> usize {
         let mut new: Vec<Entry> = Vec::new();
         for other in others {
@@ -428,7 +428,7 @@ impl CpuKey {
         }
     }
 
-    /// True if both are the same CPU model, whatever share of it the processes have.
+    /// True if both are the same CPU model; the processes' shares of the CPU are ignored.
     fn is_chip(&self, other: &Self) -> bool {
         let chip = |key: &Self| (key.vendor.clone(), key.family, key.model, key.features.clone());
         chip(self) == chip(other)
@@ -442,7 +442,8 @@ impl CpuKey {
     }
 }
 
-/// FNV-1a over lines: <http://www.isthe.com/chongo/tech/comp/fnv/>. The hash detects accidental changes, not attacks.
+/// Returns the FNV-1a hash of `lines`: <http://www.isthe.com/chongo/tech/comp/fnv/>. The hash detects accidental
+/// changes, not attacks.
 fn digest<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in lines.flat_map(|line| line.bytes().chain([b'\n'])) {
@@ -468,7 +469,7 @@ impl Entry {
 }
 
 impl Chosen {
-    /// Returns every chosen setting as the name of its flag and its value.
+    /// Returns every chosen setting as a flag name and its value.
     pub fn named(&self) -> Vec<(&'static str, String)> {
         let on = |value: bool| if value { "on" } else { "off" }.to_string();
         let number = |value: u32| value.to_string();

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::error::Error;
 
-/// Begin of the line with a hint, after the message of an error.
+/// Start of the hint line that follows an error message.
 const HINT: &str = "\nhint: ";
 
-/// Returns `text` on one line with control characters escaped, so that a file name cannot move the cursor. A hint, which
-/// errors have on a line of its own, follows after a semicolon.
+/// Returns `text` on one line with control characters escaped, so that a file name cannot move the cursor. The hint
+/// line of an error is appended after a semicolon.
 pub fn printable(text: &str) -> Cow<'_, str> {
     match text.contains(HINT) {
         true => Cow::Owned(escaped(&with_inline_hint(text), steers).into_owned()),
@@ -15,12 +15,13 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns the message `text` of an error with its hint after a semicolon, for places that show one line.
+/// Returns the error message `text` with its hint after a semicolon, for output on a single line.
 pub fn with_inline_hint(text: &str) -> String {
     text.replace(HINT, "; ")
 }
 
-/// Splits the message of an error into the message and its hint. The last hint counts: text of a file may precede it.
+/// Splits an error message into the message and its hint. The last hint counts, because an earlier one may come from
+/// a file.
 pub fn split_hint(text: &str) -> (&str, Option<&str>) {
     text.rsplit_once(HINT).map_or((text, None), |(text, hint)| (text, Some(hint)))
 }
@@ -30,8 +31,8 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| steers(c) && c != '\n' && c != '\t')
 }
 
-/// True for characters that control a terminal: control characters, which can move the cursor, set the title or change the
-/// clipboard, and bidirectional formatting characters, which reorder text (<https://trojansource.codes>).
+/// True for characters that control a terminal. Control characters can move the cursor, set the title or change the
+/// clipboard. Bidirectional formatting characters reorder text (<https://trojansource.codes>).
 pub fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,17 +1,17 @@
-# An image with the sources, the compilers, `xtask` and its programs. It builds, tunes and publishes on a node of one kind
-# (deploy/kubernetes/build.yaml), and installs from the store. Nothing in it depends on the CPU of the machine that built it.
+# An image with the sources, the compilers, `xtask` and its programs. Its pods build, tune and publish on nodes of one CPU kind
+# (deploy/kubernetes/build.yaml), or install from the store. The image does not depend on the CPU that built it.
 #
 #   docker build -f deploy/containers/Dockerfile.builder -t "$REGISTRY/anneal-builder:0.1.0" \
 #       --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" .
 #   docker push "$REGISTRY/anneal-builder:0.1.0"
 
 FROM rust:1.95-bookworm
-# Published archives have this time, because the repository's history is not sent to the builder.
+# Time stamp of published archives, because the repository's history is not sent to the builder.
 ARG SOURCE_DATE_EPOCH
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH}
 WORKDIR /src
 COPY . .
-# The query to a store compiles the program that queries it. A dry run does not fail if the store is unreachable.
+# The dry run compiles the program that queries stores. It does not fail if the store is unreachable.
 RUN cargo build --locked --package xtask \
     && install target/debug/xtask /usr/local/bin/xtask && rm -rf target/debug \
     && xtask setup --profile native --yes \
@@ -20,7 +20,8 @@ RUN cargo build --locked --package xtask \
     && xtask install --list \
     && xtask build-native --dry-run --store s3://nobody/nothing \
     && rm -rf /var/lib/apt/lists/*
-# Builds write beside their sources, but the root file system is read-only. So /src and cargo's home must be copied to /work.
+# Builds write beside their sources, but the root file system is read-only. A pod must therefore copy /src and cargo's home to
+# /work.
 ENV ANNEAL_WORKSPACE=/work/src CARGO_HOME=/work/cargo HOME=/work ANNEAL_STATE_DIR=/var/lib/anneal
 WORKDIR /work
 USER 65532:65532

@@ -1,7 +1,7 @@
 #!/bin/sh
-# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: creates the content of the images without a container engine. DIR
-# gets a small Debian in which the install.sh beside ARCHIVE has installed ARCHIVE, without Rust and compilers. Needs root and
-# debootstrap.
+# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: creates the content of the images without a container engine. The script
+# creates a small Debian in DIR, without Rust and compilers, and installs ARCHIVE with the install.sh beside ARCHIVE. Needs root
+# and debootstrap.
 #
 # SUITE is bookworm [default], or bullseye, which tests that glibc 2.31 is sufficient. URL is a Debian mirror [default:
 # debootstrap's].
@@ -40,7 +40,7 @@ esac
 # shellcheck disable=SC2086 # one word or none
 debootstrap --variant=minbase $include "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
     {
-        # A partial system would hinder the next attempt. File systems that are mounted in it are left alone.
+        # A partial system would block the next attempt. File systems mounted in the partial system are left alone.
         rm -rf --one-file-system "$root" || :
         fail "debootstrap failed; its output is in $root.log: $(tail -n 3 "$root.log")"
     }

@@ -1,9 +1,9 @@
 #!/bin/sh
 # run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL from a root file system of rootfs.sh as a container
 # engine would: with its own mount and process namespaces, read-only except for two tmpfs, without capabilities, as user 65532.
-# --cpus N adds a CPU quota, such as 1.5, if control groups can be created. FILE is a server_config.toml, which is mounted where
-# the pods of deploy/kubernetes have theirs. The script then tests the server from outside: health, API key, an answer, the
-# image's health check, SIGTERM. Needs root, unshare and curl.
+# --cpus N adds a CPU quota, such as 1.5, if control groups can be created. FILE is a server_config.toml, mounted at the same path
+# as in the pods of deploy/kubernetes. The script then tests the server from outside: health, API key, an answer, the image's
+# health check, SIGTERM. Needs root, unshare and curl.
 set -eu
 usage() {
     echo "usage: run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]" >&2
@@ -33,7 +33,7 @@ work=$(mktemp -d)
 outer='' group=''
 leave() {
     code=$?
-    # This also kills everything inside (--kill-child).
+    # This also kills all processes inside (--kill-child).
     [ -z "$outer" ] || kill -9 "$outer" 2>/dev/null || :
     [ -z "$group" ] || rmdir "$group" 2>/dev/null || :
     rm -rf "$work"
@@ -48,7 +48,7 @@ key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 echo "$key" >"$work/etc/keys/api-keys.txt"
 chmod 440 "$work/etc/keys/api-keys.txt"
 chgrp 65532 "$work/etc/keys/api-keys.txt"
-# The folder of mktemp is inaccessible to others; only this part of it is mounted.
+# Other users cannot access the folder of mktemp; only this part of the folder is mounted.
 chmod 755 "$work/etc" "$work/etc/keys" "$work/etc/config"
 
 cat >"$work/inside" <<'INSIDE'
@@ -110,7 +110,7 @@ done
 echo "GET /health: $health"
 [ "$health" = '{"status":"ok"}' ] || fail "the server is not healthy"
 status=$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/models")
-[ "$status" = 401 ] || fail "without a key /v1/models answers with $status instead of 401"
+[ "$status" = 401 ] || fail "without a key, /v1/models answers with status $status instead of 401"
 echo "without a key: $status"
 
 # The child of unshare is the server, process 1 of its namespace.
@@ -126,7 +126,7 @@ fi
 
 # Runs the image's HEALTHCHECK in the server's namespaces and as its user.
 nsenter -t "$pid" -m -p -r -G 65532 -S 65532 /usr/local/bin/anneal top --once --interval 0.1 /run/anneal/anneal.sock >"$work/top" ||
-    fail "anneal top --once: $(cat "$work/top")"
+    fail "anneal top --once failed: $(cat "$work/top")"
 echo "health check: $(sed -n 1p "$work/top")"
 curl -sS "$url/status" -H "Authorization: Bearer $key" | grep -o '"threads":{[^}]*}'
 answer=$(curl -sS --max-time 60 "$url/v1/completions" -H "Authorization: Bearer $key" -H 'Content-Type: application/json' \
@@ -134,12 +134,12 @@ answer=$(curl -sS --max-time 60 "$url/v1/completions" -H "Authorization: Bearer 
 echo "$answer" | cut -c 1-160
 case $answer in
 *'"choices"'*) ;;
-*) fail "no answer: $answer $(cat "$work/log")" ;;
+*) fail "the server sent no completion: $answer $(cat "$work/log")" ;;
 esac
 
 kill -TERM "$pid"
 code=0
 wait "$outer" || code=$?
 outer=''
-[ "$code" = 0 ] || fail "SIGTERM ended it with $code: $(cat "$work/log")"
+[ "$code" = 0 ] || fail "after SIGTERM, the server exited with code $code: $(cat "$work/log")"
 echo "SIGTERM: exit code 0"

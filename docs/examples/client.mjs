@@ -1,15 +1,15 @@
 #!/usr/bin/env node
-// Asks `anneal serve` for text over its Unix socket and prints it as it comes.
+// Requests text from `anneal serve` over its Unix socket and prints the text as it arrives.
 //
 //     node docs/examples/client.mjs "Once upon a time" [SOCKET]
 //
-// Nothing but Node itself is needed.
+// Needs only Node.
 
 import { createConnection } from "node:net";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 
-/** Yields the lines of the answer; the last one has `done`. */
+/** Yields the lines of the answer; the last line has `done`. */
 async function* generate(path, prompt, fields = {}) {
   const connection = createConnection(path);
   connection.write(JSON.stringify({ prompt, stream: true, ...fields }) + "\n");

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Asks `anneal serve` for text over its Unix socket and prints it as it comes.
+"""Requests text from `anneal serve` over its Unix socket and prints the text as it arrives.
 
     python3 docs/examples/client.py "Once upon a time" [SOCKET]
 
-Nothing but Python's standard library is needed.
+Needs only Python's standard library.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 
 
 def generate(path, prompt, **fields):
-    """Yields the lines of the answer; the last one has "done"."""
+    """Yields the lines of the answer; the last line has "done"."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         request = {"prompt": prompt, "stream": True, **fields}

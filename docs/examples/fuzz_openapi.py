@@ -1,7 +1,8 @@
-"""What fuzz_openapi.sh has schemathesis know beyond the file: rules that no JSON schema can say.
+"""Hooks that fuzz_openapi.sh loads into schemathesis: rules that the JSON schemas of /openapi.json cannot express.
 
-A grammar must be one, a schema too, the function of `tool_choice` must be among `tools`, and a call cannot be demanded
-beside another demand on the answer. Without this it would call the refusals wrong. Answers are kept short, too.
+A grammar and a schema must be valid, `tool_choice` must name a function in `tools`, and a request cannot both force a
+call and set another constraint on the answer. Without these hooks, schemathesis would report the server's refusals as
+faults. The hooks also keep the answers short.
 """
 
 import schemathesis
@@ -12,13 +13,13 @@ FORMATS = ("text", "json_object")
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    # What the file forbids goes out as it is.
+    # Deliberately invalid requests are sent unchanged.
     if case.meta is not None and case.meta.generation.mode.is_positive and isinstance(case.body, dict):
         mend(case.body)
 
 
 def mend(body):
-    # Texts that happen to be grammars, and schemas that somebody can fit, are tests of their own: anneal/tests.
+    # Random grammars and schemas are rarely valid; engine/anneal/tests covers grammars and schemas separately.
     if isinstance(body.get("grammar"), str):
         body["grammar"] = 'root ::= "a" | "b"'
     if isinstance(body.get("json_schema"), (dict, bool)):
@@ -40,13 +41,13 @@ def mend(body):
     if isinstance(choice, dict) and isinstance(choice.get("function"), dict) and names:
         if isinstance(choice["function"].get("name"), str):
             choice["function"]["name"] = names[0]
-    # They would be variables of the template in place of its own.
+    # Random arguments could override the template's own variables.
     if isinstance(body.get("chat_template_kwargs"), dict):
         body["chat_template_kwargs"] = {}
     if isinstance(body.get("logit_bias"), dict):
         body["logit_bias"] = {key: bias for key, bias in body["logit_bias"].items() if not key.isdigit() or int(key) < 100}
     if "input" in body:
-        # A thousandth of a second may be too little, which is an answer, too.
+        # With a random limit, such as a millisecond, the request could time out.
         body.update(timeout_s=None)
     if "prompt" in body or "messages" in body:
         body.update(max_tokens=4, max_completion_tokens=None, timeout_s=None)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Asks a running `anneal serve` thousands of things that its /openapi.json allows and forbids, and checks every answer
-# against that file: https://schemathesis.readthedocs.io (pip install schemathesis).
+# Sends thousands of valid and invalid requests to a running `anneal serve`, and checks every answer against the
+# server's /openapi.json, with schemathesis (https://schemathesis.readthedocs.io, pip install schemathesis).
 #
 #     anneal serve -m tiny.gguf --chat-template chatml --listen 127.0.0.1:8080
 #     docs/examples/fuzz_openapi.sh http://127.0.0.1:8080 [CASES PER ENDPOINT]

@@ -5,7 +5,7 @@
     python3 docs/examples/mcp_client.py "What is steel?" anneal mcp -m model.gguf
     python3 docs/examples/mcp_client.py "What is steel?" anneal mcp --connect SOCKET
 
-What follows the question is the command that the client starts.
+The client starts the command that follows the question.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from mcp.client.stdio import stdio_client
 
 
 async def show(progress, total, message):
-    """Called as the answer grows: how many tokens there are, and what is new."""
+    """Prints the new part of the answer. `progress` is the number of tokens so far."""
     print(message or "", end="", flush=True, file=sys.stderr)
 
 

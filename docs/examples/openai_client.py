@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Asks `anneal serve` for everything that the `openai` package can: pip install openai.
+"""Tests `anneal serve` with the `openai` package (pip install openai).
 
     anneal serve -m model.gguf --chat-template chatml --listen 127.0.0.1:8080
     python3 docs/examples/openai_client.py http://127.0.0.1:8080/v1
 
-It says what it tried, and ends with an error where an answer is not what the package promises.
+Prints each tested part, and ends with an error if an answer is not as the package's documentation promises.
 """
 
 import json
@@ -63,14 +63,14 @@ def tools(client, model):
         check(call.function)
         if choice != "required":
             assert call.function.name == "get_heat"
-        # The package puts the deltas of a stream together.
+        # The package joins a stream's deltas.
         with client.chat.completions.stream(**asked, tool_choice=choice) as stream:
             for _ in stream:
                 pass
             final = stream.get_final_completion().choices[0]
         assert final.finish_reason == "tool_calls"
         check(final.message.tool_calls[0].function)
-        # The next turn, with what the tool said.
+        # The next turn contains the tool's result.
         said = [whole.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "9"}]
         assert client.chat.completions.create(**{**asked, "messages": [*ASK, *said]}, tool_choice="none").choices
     for choice in ("auto", "none"):

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Two workers, each in a network namespace of its own joined to this one by a cable (veth), and a model over both:
+# Distributes a model over two workers. Each worker runs in a separate network namespace, connected by a veth pair:
 #
 #   docs/examples/two_workers.sh ANNEAL MODEL
 #
-# as root, with iproute2; ANNEAL is a build with RPC in it, as native is. All of it is taken away again.
+# Needs root and iproute2. ANNEAL is a build with RPC, such as native. Everything is removed at the end.
 set -eu
 [ $# = 2 ] || { echo "usage: $0 ANNEAL MODEL" >&2; exit 2; }
 anneal=$1 model=$2 folder=$(mktemp -d)
-# Names of networks and cables; the latter have 15 letters at most.
+# Prefix of the names of namespaces and interfaces. The name of an interface has at most 15 characters.
 name=w$$-
 pids=
 
@@ -29,7 +29,7 @@ for number in 1 2; do
     ip -n "$name$number" link set eth0 up
     ip -n "$name$number" link set lo up
     : >"$folder/$number"
-    # Nobody else is in a network of two.
+    # --trust-network is safe, because no other machine is in this network.
     ip netns exec "$name$number" "$anneal" worker -t 1 --listen "10.77.$number.2:50052" --trust-network \
         2>"$folder/$number" &
     pids="$pids $!"
@@ -43,13 +43,14 @@ for number in 1 2; do
 done
 
 run() { "$anneal" run -m "$model" -p "Once upon a time" -n 32 --greedy --ignore-eos --no-repack -t 1 "$@"; }
-# Not through a pipe: sh would take its last command's word for that of the first, and two runs that failed say the same nothing.
+# Does not use a pipe, because sh returns only the exit code of its last command: two failed runs would compare as
+# equal.
 show() {
     file=$1
     shift
     run "$@" >"$file" || { code=$?; cat "$file"; echo "$0: $anneal run $* failed ($code)" >&2; exit 1; }
     cat "$file"
-    [ -s "$file" ] || { echo "$0: $anneal run $* said nothing" >&2; exit 1; }
+    [ -s "$file" ] || { echo "$0: $anneal run $* printed no text" >&2; exit 1; }
 }
 echo "over both:"
 show "$folder/both" --rpc 10.77.1.2,10.77.2.2

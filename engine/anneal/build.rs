@@ -1,5 +1,5 @@
-//! Passes on linker arguments that llama-link cannot set, because cargo only accepts them from the executable's
-//! package. Also embeds the list of crates if there is one.
+//! Passes linker arguments that llama-link cannot set, because cargo accepts them only from the executable's package.
+//! Also embeds the list of crates, if it exists.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

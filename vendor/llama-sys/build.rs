@@ -24,7 +24,7 @@ fn headers(out: &Path) -> Result<Vec<PathBuf>> {
     if let Some(folders) = std::env::var_os("ANNEAL_LLAMA_HEADERS") {
         return Ok(std::env::split_paths(&folders).collect());
     }
-    // Registered only now: if the headers are named explicitly, another prefix changes nothing here.
+    // Registered only here: if the headers are named explicitly, the prefix does not matter.
     println!("cargo::rerun-if-env-changed=ANNEAL_LLAMA_PREFIX");
     if let Some(prefix) = std::env::var_os("ANNEAL_LLAMA_PREFIX") {
         let prefix = PathBuf::from(prefix);
@@ -40,7 +40,7 @@ fn headers(out: &Path) -> Result<Vec<PathBuf>> {
     Ok(tree.headers().to_vec())
 }
 
-/// Sets libclang's folder to the one recorded in `prefix`.
+/// Sets libclang's folder to the folder recorded in `prefix`.
 fn find_libclang_as(prefix: &Path) -> Result<()> {
     let path = prefix.join("link.json");
     println!("cargo::rerun-if-changed={}", path.display());
@@ -76,7 +76,7 @@ fn generate(headers: &[PathBuf], out: &Path) -> Result<()> {
     if let Some(folder) = compiler_headers() {
         builder = builder.clang_arg("-isystem").clang_arg(folder.display().to_string());
     }
-    // bindgen panics if there is no libclang.
+    // bindgen panics if libclang is missing.
     let bindings = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()))
         .map_err(|_| {
             anyhow!("no libclang was found: install libclang (Debian: libclang1-22) or set LIBCLANG_PATH")
@@ -85,8 +85,8 @@ fn generate(headers: &[PathBuf], out: &Path) -> Result<()> {
     bindings.write_to_file(out.join("bindings.rs")).context("cannot write the bindings")
 }
 
-/// Returns the folder of GCC's own headers (`stddef.h`, `stdbool.h`). libclang may come without clang's headers, as
-/// in packages of pip and of some distributions.
+/// Returns the folder of GCC's own headers (`stddef.h`, `stdbool.h`). libclang may be installed without clang's
+/// headers, for example from pip or from some distributions.
 fn compiler_headers() -> Option<PathBuf> {
     let compiler = cc::Build::new().cargo_metadata(false).try_get_compiler().ok()?;
     let output = Command::new(compiler.path()).arg("-print-file-name=include").output().ok()?;

@@ -11,8 +11,9 @@ pub struct Ceiling {
     beyond: BTreeSet<String>,
 }
 
-/// Instruction sets that are present on every CPU with another one. The list follows clang, whose flag for an
-/// instruction set also enables these (X86.td, `FeatureSSE42` and so on), and adds `popcnt`, which came with SSE4.2.
+/// Instruction sets that every CPU with another instruction set also has. The list follows clang, whose flag for an
+/// instruction set enables the implied sets, too (X86.td, `FeatureSSE42` and so on), and adds `popcnt`, which came
+/// with SSE4.2.
 const IMPLIED: [(&str, &[&str]); 7] = [
     ("sse4_2", &["sse3", "ssse3", "sse4_1", "popcnt"]),
     ("avx", &["sse3", "ssse3", "sse4_1", "sse4_2"]),
@@ -29,8 +30,8 @@ impl Ceiling {
         Self { level, beyond: BTreeSet::new() }
     }
 
-    /// Allows the instructions of every x86-64 CPU and those of `features`, with the instruction sets that these
-    /// imply.
+    /// Allows the instructions of every x86-64 CPU and those of `features`, including the instruction sets that
+    /// `features` imply.
     pub fn features<'a>(features: impl IntoIterator<Item = &'a str>) -> Self {
         let mut beyond = BTreeSet::new();
         let mut waiting: Vec<&str> = features.into_iter().collect();

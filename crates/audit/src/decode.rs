@@ -86,12 +86,12 @@ impl Decode {
         let instruction = &self.instruction;
         let code = instruction.code();
         for feature in code.cpuid_features() {
-            // On CPUs without 3DNow!, its plain prefetch is a no-operation, like prefetchw.
+            // On CPUs without 3DNow!, its plain prefetch does nothing, like prefetchw.
             let feature = match (code, feature) {
                 (Code::Prefetch_m8, CpuidFeature::D3NOW) => &CpuidFeature::PREFETCHW,
-                // tzcnt is encoded as `rep bsf`, which CPUs without BMI1 execute as `bsf`. The two only differ for an
-                // operand of 0. Compilers for plain x86-64 emit it if the operand cannot be 0, because it is faster
-                // on newer CPUs.
+                // tzcnt is encoded as `rep bsf`, which CPUs without BMI1 execute as `bsf`. The two instructions only
+                // differ for an operand of 0. Compilers for plain x86-64 emit tzcnt if the operand cannot be 0,
+                // because tzcnt is faster on newer CPUs.
                 (code, CpuidFeature::BMI1) if code.mnemonic() == Mnemonic::Tzcnt => &CpuidFeature::INTEL386,
                 _ => feature,
             };
@@ -124,7 +124,7 @@ impl Decode {
     }
 }
 
-/// Returns `length` of `bytes` from `start` on, or as many as there are.
+/// Returns `length` of `bytes` from `start` on, or fewer if `bytes` is shorter.
 fn within(bytes: &[u8], start: u64, length: u64) -> &[u8] {
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
     &bytes[place(start)..place(start.saturating_add(length))]

@@ -35,7 +35,7 @@ pub struct DeviceCode {
 pub enum DeviceCodeKind {
     /// Text that the driver compiles at program start, for a GPU of this architecture or a later one.
     Ptx,
-    /// Binary for GPUs of the same major version with this or a later minor version.
+    /// Binary for GPUs of the same major version with the same or a later minor version.
     Binary,
 }
 
@@ -73,7 +73,7 @@ impl DeviceTarget {
 }
 
 impl DeviceCode {
-    /// Returns all code objects in the 64-bit ELF file `bytes`; empty if the file has no GPU code.
+    /// Returns all code objects in the 64-bit ELF file `bytes`; empty if the file contains no GPU code.
     ///
     /// # Errors
     /// If the file is not a 64-bit ELF file, or its sizes are inconsistent.
@@ -95,7 +95,7 @@ impl DeviceCode {
     }
 }
 
-/// Returns the sections that hold containers.
+/// Returns the sections that contain containers.
 fn sections(bytes: &[u8]) -> read::Result<Vec<&[u8]>> {
     let header = FileHeader64::<Endianness>::parse(bytes)?;
     let endian = header.endian()?;
@@ -109,7 +109,7 @@ fn sections(bytes: &[u8]) -> read::Result<Vec<&[u8]>> {
     Ok(found)
 }
 
-/// Reads all containers in `data`; `None` if one extends beyond the end.
+/// Reads all containers in `data`; `None` if a container extends beyond the end of `data`.
 fn containers(mut data: &[u8], found: &mut Vec<DeviceCode>) -> Option<()> {
     loop {
         // Linkers fill the gaps between objects with zeros.
@@ -139,7 +139,7 @@ fn entries(mut data: &[u8], found: &mut Vec<DeviceCode>) -> Option<()> {
         let kind = match u16_at(data, 0)? {
             1 => Some(DeviceCodeKind::Ptx),
             2 => Some(DeviceCodeKind::Binary),
-            // Other kinds contain compiler options and similar data.
+            // Entries of other kinds contain compiler options and similar data.
             _ => None,
         };
         // Uncompressed entries have only one size.
@@ -240,7 +240,7 @@ mod tests {
         for cut in 1..whole.len() {
             assert_eq!(read(&whole[..cut]), None, "cut to {cut} bytes");
         }
-        // Inconsistent sizes: each field is set to all ones, and to zero.
+        // Makes sizes inconsistent: sets each field to all ones, and to zero.
         for at in [6..8, 8..16, CONTAINER + 4..CONTAINER + 8, CONTAINER + 8..CONTAINER + 16] {
             for value in [0xff, 0] {
                 let mut bytes = whole.clone();

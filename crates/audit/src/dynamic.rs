@@ -20,7 +20,7 @@ impl Dynamic {
     /// Reads the 64-bit ELF file `bytes`.
     ///
     /// # Errors
-    /// If it is not a 64-bit ELF file, or is damaged.
+    /// If `bytes` is not a 64-bit ELF file, or is damaged.
     pub fn read(bytes: &[u8]) -> read::Result<Self> {
         let header = FileHeader64::<Endianness>::parse(bytes)?;
         let endian = header.endian()?;

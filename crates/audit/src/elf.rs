@@ -1,4 +1,4 @@
-//! Executable parts of an ELF file, and the symbols in them. The file may be damaged or hostile.
+//! Executable parts of an ELF file, and the symbols in these parts. The file may be damaged or hostile.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::program::Symbols;
 
 /// Maximum number of names kept per address. Linkers fold identical functions into one, but a file with more names
-/// than this is an attempt to waste time.
+/// than this limit is an attempt to waste time.
 const NAMES: usize = 256;
 
 /// Audited parts of a file.
@@ -21,7 +21,7 @@ pub struct Image<'a> {
     pub symbols: Symbols,
 }
 
-/// Executable section, or executable segment if there are no section headers.
+/// Executable section, or executable segment if the file has no section headers.
 pub struct Section<'a> {
     pub address: u64,
     pub bytes: &'a [u8],
@@ -79,7 +79,7 @@ pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
     if sections.is_empty() {
         return Err(Error::NoCode { path: path.to_path_buf() });
     }
-    // Headers that refer to the same bytes a thousand times would take hours.
+    // Thousands of headers that refer to the same bytes would take hours to process.
     let total: u64 = sections.iter().map(|(_, section)| section.bytes.len() as u64).sum();
     if total > bytes.len() as u64 {
         return Err(damaged("its executable sections overlap".to_string()));
@@ -88,7 +88,7 @@ pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
     Ok(Image { sections: sections.into_iter().map(|(_, section)| section).collect(), symbols })
 }
 
-/// Names the format of `bytes` that are not an ELF file, if it is recognised.
+/// Returns the format of `bytes` that are not an ELF file; `None` if the format is unknown.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x7f, b'E', b'L', b'F', ..] => None,
@@ -100,8 +100,8 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns executable sections with their index, or executable segments without one if the file has no section
-/// headers.
+/// Returns the executable sections with their indices. If the file has no section headers, returns the executable
+/// segments without an index.
 fn executable<'a>(
     file: &object::File<'a>,
 ) -> Result<Vec<(Option<object::SectionIndex>, Section<'a>)>, String> {
@@ -189,7 +189,7 @@ impl Section<'_> {
         self.bytes.get(at(range.start)..at(range.end)).unwrap_or_default()
     }
 
-    /// Sorts the symbols and merges those with the same address. Labels inside a function are dropped.
+    /// Sorts the symbols and merges symbols with the same address. Labels inside a function are dropped.
     fn merge(&mut self) {
         let mut symbols = std::mem::take(&mut self.symbols);
         symbols.sort_by(|a, b| a.start.cmp(&b.start).then(b.end.cmp(&a.end)).then(a.names.cmp(&b.names)));
@@ -212,8 +212,8 @@ impl Section<'_> {
         }
     }
 
-    /// Splits the whole section at the beginnings and ends of symbols, so that data among the code does not corrupt
-    /// the disassembly of the code after it.
+    /// Splits the whole section at the beginnings and ends of symbols, so that data in the code does not corrupt the
+    /// disassembly of the following code.
     pub fn ranges(&self) -> Vec<Range<'_>> {
         let mut ranges = Vec::new();
         let mut at = self.address;

@@ -20,7 +20,7 @@ pub enum Level {
     V3,
     /// x86-64-v4: Skylake-SP.
     V4,
-    /// Part of no level.
+    /// No level contains the instruction set.
     Beyond,
 }
 
@@ -48,8 +48,8 @@ impl fmt::Display for Level {
 }
 
 impl Feature {
-    /// Returns the level of the instruction set. Instruction sets that are not in the table are in no level, so that
-    /// a new one fails an audit instead of passing it unnoticed.
+    /// Returns the level of the instruction set. Instruction sets that are not in the table belong to no level, so
+    /// that a new instruction set fails an audit instead of passing it unnoticed.
     pub fn level(self) -> Level {
         use CpuidFeature as F;
         match self.0 {
@@ -57,17 +57,17 @@ impl Feature {
             F::FPU | F::FPU287 | F::FPU387 | F::CMOV | F::CX8 | F::FXSR | F::MMX | F::SSE | F::SSE2 => {
                 Level::V1
             }
-            // Every x86-64 CPU has these, although no level names them.
+            // Every x86-64 CPU has these instruction sets, although no level names them.
             F::CPUID | F::CLFSH | F::MSR | F::SYSCALL | F::SEP | F::TSC | F::RDPMC => Level::V1,
-            // Older CPUs ignore these encodings: endbr64, pause, long no-operations, prefetches, bounds checks. They
-            // are no-operations or ignored prefixes.
+            // Older CPUs ignore these encodings: endbr64, pause, long no-operations, prefetches, bounds checks.
             F::CET_IBT | F::PAUSE | F::MULTIBYTENOP | F::PREFETCHW | F::PREFETCHWT1 | F::PREFETCHITI => {
                 Level::V1
             }
             F::CLDEMOTE | F::MPX => Level::V1,
             F::CMPXCHG16B | F::POPCNT | F::SSE3 | F::SSSE3 | F::SSE4_1 | F::SSE4_2 => Level::V2,
             F::AVX | F::AVX2 | F::BMI1 | F::BMI2 | F::F16C | F::FMA | F::LZCNT | F::MOVBE => Level::V3,
-            // OSXSAVE is part of v3 and implies xgetbv, which programs use to detect it. Every v3 CPU has rdtscp.
+            // OSXSAVE is part of v3 and implies xgetbv, which programs use to detect OSXSAVE. Every v3 CPU has
+            // rdtscp.
             F::XSAVE | F::RDTSCP => Level::V3,
             F::AVX512F | F::AVX512BW | F::AVX512CD | F::AVX512DQ | F::AVX512VL => Level::V4,
             _ => Level::Beyond,

@@ -24,15 +24,15 @@ pub struct NativeVerdict {
 pub struct InstructionSet {
     /// Name of the instruction set.
     pub name: String,
-    /// Purpose of ggml's kernels for it.
+    /// Purpose of ggml's kernels for the instruction set.
     pub kernels: String,
-    /// True if the host has it.
+    /// True if the host has the instruction set.
     pub offered: bool,
-    /// True if the program must use it.
+    /// True if the program must use the instruction set.
     pub expected: bool,
-    /// Number of instructions that need it.
+    /// Number of instructions that need the instruction set.
     pub count: u64,
-    /// Functions that use it most, at most [`SHOWN`].
+    /// Functions that use the instruction set most, at most [`SHOWN`].
     pub functions: Vec<String>,
 }
 
@@ -80,8 +80,8 @@ impl NativeVerdict {
     }
 }
 
-/// Checks programs that belong together. `isa` are the instruction sets that their compilers could use, and `offered`
-/// are those of the host.
+/// Checks programs that belong together. `isa` contains the instruction sets that the programs' compilers could use,
+/// and `offered` contains those of the host.
 pub fn check(
     programs: &[Program],
     rules: &Rules,
@@ -104,7 +104,7 @@ fn instruction_sets(
 ) -> Vec<InstructionSet> {
     let mut found: BTreeMap<String, Vec<(u64, &Function)>> = BTreeMap::new();
     for function in functions {
-        // Functions that check the CPU first are in every build, and say nothing about ggml's kernels.
+        // Every build contains functions that check the CPU first, so they say nothing about ggml's kernels.
         for used in function.uses.iter().filter(|used| rules.allows(function, &used.feature.name()).is_none())
         {
             found.entry(used.feature.name()).or_default().push((used.count, function));
@@ -145,7 +145,7 @@ fn kernels(functions: &[&Function], rules: &Rules, isa: &BTreeSet<String>) -> Ve
     found
 }
 
-/// Returns the widest packed arithmetic of all matching functions; `None` if none matches.
+/// Returns the widest packed arithmetic of all matching functions; `None` if no function matches.
 fn measure(
     functions: &[&Function],
     kernel: &Kernel,

@@ -16,7 +16,7 @@ impl Program {
     /// Reads and disassembles the file at `path`.
     ///
     /// # Errors
-    /// If it is not an ELF file for x86-64, is damaged, or contains no code.
+    /// If the file is not an ELF file for x86-64, is damaged, or contains no code.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let io = |source| Error::Io { path: path.to_path_buf(), source };
         let meta = std::fs::metadata(path).map_err(io)?;
@@ -32,7 +32,7 @@ impl Program {
     /// Disassembles a file's content; `path` is only used in errors.
     ///
     /// # Errors
-    /// If it is not an ELF file for x86-64, is damaged, or contains no code.
+    /// If the content is not an ELF file for x86-64, is damaged, or contains no code.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, Error> {
         let image = elf::read(bytes, path)?;
         let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };

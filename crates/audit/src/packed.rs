@@ -82,7 +82,7 @@ fn by_name(name: &str) -> bool {
         "padd", "psub", "pmul", "pmadd", "pmin", "pmax", "pavg", "pabs", "psad", "pdp", "phadd", "phsub", "psign",
         "psll", "psrl", "psra", "pshld", "pshrd", "popcnt", "plzcnt", "pcmpeq", "pcmpgt",
     ]) && name != "popcnt"
-        // These shift whole registers, not elements.
+        // These instructions shift whole registers, not elements.
         && !["pslldq", "psrldq"].contains(&name);
     float || convert || integer
 }

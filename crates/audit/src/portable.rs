@@ -14,8 +14,8 @@ use crate::rules::Rules;
 pub struct PortableVerdict {
     /// Functions that are not on the allow list.
     pub violations: Vec<Violation>,
-    /// Functions with instructions that the disassembler does not know. They could be anything, so they fail the rule
-    /// until somebody has checked them. Omitted from JSON, because [`strange`] reports them for any program.
+    /// Functions with instructions that the disassembler does not know. Unknown instructions fail the rule until
+    /// somebody has checked them. Omitted from JSON, because [`strange`] reports them for any program.
     #[serde(skip)]
     pub unknown: Vec<Strange>,
     /// Functions that are on the allow list.
@@ -34,14 +34,14 @@ pub struct Strange {
     pub symbol: String,
     /// Address of the first unknown instruction.
     pub address: u64,
-    /// Bytes of that instruction, in hexadecimal.
+    /// Bytes of the first unknown instruction, in hexadecimal.
     pub bytes: String,
     /// Number of unknown instructions in the function.
     pub count: u64,
 }
 
-/// Returns the functions of `programs` with unknown instructions that `rules` do not allow, those with the most
-/// first.
+/// Returns the functions of `programs` with unknown instructions that `rules` do not allow, the functions with the
+/// most such instructions first.
 pub fn strange(programs: &[Program], rules: &Rules) -> Vec<Strange> {
     let mut found = Vec::new();
     for program in programs {
@@ -71,9 +71,9 @@ pub struct Violation {
     pub symbol: String,
     /// Address of the first offending instruction.
     pub address: u64,
-    /// Disassembly of that instruction.
+    /// Disassembly of the first offending instruction.
     pub instruction: String,
-    /// Instruction set that it needs.
+    /// Instruction set that the first offending instruction needs.
     pub feature: Feature,
     /// Number of offending instructions in the function.
     pub count: u64,
@@ -127,7 +127,7 @@ pub fn check_each(
             }
         }
     }
-    // Functions with the most offending instructions come first: an accident rarely affects a single instruction.
+    // Functions with the most offending instructions come first, because a mistake usually affects many instructions.
     verdict.violations.sort_by(|a, b| b.count.cmp(&a.count).then(a.address.cmp(&b.address)));
     verdict
 }

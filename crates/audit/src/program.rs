@@ -55,14 +55,14 @@ pub struct Function {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
-    /// All names of this address; empty if the symbol table has none.
+    /// All names of this address; empty if the symbol table has no name for it.
     pub names: Vec<String>,
     /// Number of instructions.
     pub instructions: u64,
     /// Instruction sets that the function uses.
     pub uses: Vec<Use>,
-    /// Instructions that the disassembler does not know. If an instruction set is newer than the disassembler, no
-    /// details are available.
+    /// Instructions that the disassembler does not know. Details of an instruction set that is newer than the
+    /// disassembler are not available.
     pub unknown: Option<Unknown>,
     /// Width of the widest vector register used.
     pub registers: Width,
@@ -82,7 +82,7 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// Number of bytes kept of the first unknown instruction: an x86 instruction has at most 15.
+    /// Number of bytes kept of the first unknown instruction: the maximum length of an x86 instruction.
     const SHOWN: usize = 15;
 
     pub(crate) fn first(address: u64, bytes: &[u8]) -> Self {
@@ -104,9 +104,9 @@ impl Unknown {
 pub struct Use {
     /// Instruction set.
     pub feature: Feature,
-    /// Number of instructions that need it.
+    /// Number of instructions that need the instruction set.
     pub count: u64,
-    /// Address of the first of these instructions.
+    /// Address of the first instruction that needs the instruction set.
     pub address: u64,
     pub(crate) code: Code,
 }
@@ -129,7 +129,7 @@ impl Function {
 }
 
 impl Program {
-    /// Counts instructions per instruction set that they need.
+    /// Returns the number of instructions per required instruction set.
     pub fn features(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for used in self.functions.iter().flat_map(|function| &function.uses) {

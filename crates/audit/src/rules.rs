@@ -13,7 +13,7 @@ use crate::program::Function;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// Minimum number of kernels that must be found; fewer means that the names in the rules are out of date.
+    /// Minimum number of kernels that must be found. If fewer are found, the names in the rules are out of date.
     pub least_kernels: usize,
     /// Functions of a portable program that may use more than x86-64-v3.
     #[serde(default)]
@@ -39,7 +39,7 @@ pub struct DeviceKernels {
     pub symbols: Vec<Pattern>,
 }
 
-/// Functions that only run on CPUs with the instruction sets that they use.
+/// Functions that only run on CPUs with the instruction sets that these functions use.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allow {
@@ -51,7 +51,7 @@ pub struct Allow {
     pub reason: String,
 }
 
-/// Instruction set that ggml has kernels for.
+/// Instruction set for which ggml has kernels.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstructionSet {
@@ -73,14 +73,14 @@ pub struct InstructionSet {
 pub struct Kernel {
     /// Names of the kernel's functions.
     pub symbols: Vec<Pattern>,
-    /// True if each matching name is a kernel of its own.
+    /// True if each matching name is a separate kernel.
     #[serde(default)]
     pub each: bool,
-    /// Instruction sets that give it 512-bit arithmetic.
+    /// Instruction sets that give the kernel 512-bit arithmetic.
     zmm: Option<Vec<String>>,
-    /// Instruction sets that give it 256-bit arithmetic.
+    /// Instruction sets that give the kernel 256-bit arithmetic.
     ymm: Option<Vec<String>>,
-    /// Instruction sets that give it 128-bit arithmetic.
+    /// Instruction sets that give the kernel 128-bit arithmetic.
     xmm: Option<Vec<String>>,
 }
 
@@ -138,8 +138,8 @@ impl Pattern {
 }
 
 impl Rules {
-    /// Returns the family of the kernel that the function `name` launches. Parts split off by compilers are not
-    /// kernels.
+    /// Returns the family of the kernel that the function `name` launches. Function parts that compilers split off
+    /// are not kernels.
     pub fn device_family(&self, name: &str) -> Option<&str> {
         let whole = !name.contains('.');
         let of = |kernels: &&DeviceKernels| kernels.symbols.iter().any(|pattern| pattern.matches_name(name));
@@ -147,7 +147,7 @@ impl Rules {
         Some(&family.family)
     }
 
-    /// Returns the entry that allows `function` to use `feature` on a CPU that may lack it.
+    /// Returns the entry that allows `function` to use `feature` on a CPU that may lack this instruction set.
     pub fn allows(&self, function: &Function, feature: &str) -> Option<&Allow> {
         self.allow.iter().find(|allow| {
             allow.features.iter().any(|allowed| allowed == feature)

@@ -138,7 +138,7 @@ fn portable_fails_on_what_is_on_no_list() {
     assert_eq!((allowed.len(), allowed[0].reason.as_str()), (1, "asks CPUID before"));
 }
 
-/// 0x06 was `push es`, which does not exist in 64-bit code.
+/// The byte 0x06 was `push es`, which does not exist in 64-bit code.
 #[test]
 fn code_that_the_disassembler_does_not_know_fails_portable() {
     let strange = ".byte 0x06; nop; nop";
@@ -188,7 +188,7 @@ fn a_scalar_kernel_fails_native() {
         let verdict = native::check(&[object.program()], &rules(), isa, isa);
         assert_eq!(verdict.passed(), passes, "{name}: {verdict:?}");
     }
-    // Parts that compilers split off and names that link-time optimisation changed also match.
+    // Function parts that compilers split off and names that link-time optimisation changed also match.
     for part in ["ggml_vec_dot_x.cold", "ggml_vec_dot_x.llvm.42"] {
         let object = Object::new(&[("ggml_vec_dot_x", "jmp 1f; 1:"), (part, ZMM)]);
         assert!(native::check(&[object.program()], &rules(), &isa, &isa).passed(), "{part}");
@@ -221,7 +221,7 @@ fn an_instruction_set_that_is_offered_and_unused_fails_native() {
     let without = Object::new(&[("ggml_vec_dot_x", ZMM)]);
     let verdict = native::check(&[without.program()], &rules(), &isa, &isa);
     assert!(verdict.instruction_sets[0].is_missed() && !verdict.passed());
-    // Code that is in every build is not evidence of a kernel.
+    // Code in every build does not prove that a kernel exists.
     let measured = Object::new(&[("ggml_vec_dot_x", ZMM), ("roofline_x", "vpdpbusd %zmm0, %zmm1, %zmm2")]);
     let verdict = native::check(&[measured.program()], &rules(), &isa, &isa);
     assert!(verdict.instruction_sets[0].is_missed() && !verdict.passed());
@@ -241,7 +241,7 @@ fn a_program_without_kernels_is_not_believed() {
 
 #[test]
 fn data_among_the_code_does_not_spoil_what_follows() {
-    // 0x62 starts a long instruction that would swallow the next one.
+    // The byte 0x62 starts a long instruction that would swallow the next instruction.
     let object = Object::new(&[
         ("a", "ret; .type table,@object; table: .byte 0x62, 0xf1, 0x6c, 0x48; .size table,.-table"),
         ("b", V3),
@@ -264,7 +264,7 @@ fn what_is_no_program_for_x86_64_is_refused_with_words() {
     let sections = u64::from_le_bytes(whole[0x28..0x30].try_into().unwrap()) as usize;
     let count = u16::from_le_bytes(whole[0x3c..0x3e].try_into().unwrap()) as usize;
     for section in 0..count {
-        // sh_flags without SHF_EXECINSTR.
+        // Clears SHF_EXECINSTR in sh_flags.
         no_code[sections + section * 64 + 8] &= !4;
     }
     let cases: [(&str, Vec<u8>, &str); 9] = [

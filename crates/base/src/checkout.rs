@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 /// Root of the checkout of the package that cargo runs, or of the package in the folder `compiled`, the caller's
-/// `env!("CARGO_MANIFEST_DIR")`. `None` if neither exists. Packages lie two folders below the root.
+/// `env!("CARGO_MANIFEST_DIR")`. `None` if neither folder exists. Packages lie two folders below the root.
 ///
-/// The two can differ, because cargo may run a program that was compiled in another checkout with the same target
-/// folder.
+/// The two folders can differ, because cargo may run a program that was compiled in another checkout with the same
+/// target folder.
 pub fn checkout(compiled: &str) -> Option<PathBuf> {
     let running = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     running.into_iter().chain([PathBuf::from(compiled)]).find_map(|folder| {

@@ -1,6 +1,6 @@
-//! Exit codes of all programs, and an error that carries one.
+//! Exit codes of all programs, and an error that carries an exit code.
 //!
-//! [`TABLE`] lists every code. A test compares it with the page `docs/src/run/exit-codes.md`.
+//! [`TABLE`] lists every code. A test compares the table with the page `docs/src/run/exit-codes.md`.
 
 use std::error::Error;
 use std::fmt;
@@ -11,7 +11,7 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 /// The command line is wrong. clap exits with the same code.
 pub const USAGE: u8 = 2;
-/// The CPU or a device lacks what the build needs (`EX_UNAVAILABLE` of sysexits.h).
+/// The CPU or a device does not meet the requirements of the build (`EX_UNAVAILABLE` of sysexits.h).
 pub const UNAVAILABLE: u8 = 69;
 /// The same command may succeed later (`EX_TEMPFAIL` of sysexits.h).
 pub const TRY_AGAIN: u8 = 75;
@@ -23,17 +23,17 @@ pub const TABLE: [(u8, &str); 6] = [
     (DONE, "done"),
     (FAILED, "failed"),
     (USAGE, "wrong usage"),
-    (UNAVAILABLE, "the CPU or a device lacks what the build needs"),
+    (UNAVAILABLE, "the CPU or a device does not meet the build's requirements"),
     (TRY_AGAIN, "try again"),
     (INTERRUPTED, "stopped by ctrl-C"),
 ];
 
-/// An error that asks for an exit code of its own.
+/// Error that sets the exit code.
 #[derive(Debug)]
 pub struct Coded {
-    /// The exit code.
+    /// Exit code of the program.
     pub code: u8,
-    /// The message of the error.
+    /// Message of the error.
     pub message: String,
 }
 
@@ -65,7 +65,7 @@ mod tests {
         let coded = Coded { code: TRY_AGAIN, message: "busy".to_string() };
         let wrapped = std::io::Error::other(Coded { code: USAGE, message: "a flag".to_string() });
         assert_eq!(coded.to_string(), "busy");
-        // An io::Error passes on the causes of its content, but not the content itself.
+        // An io::Error exposes the causes of its content, but not the content itself.
         let errors: [Box<dyn Error>; 3] = [coded.into(), wrapped.into(), fmt::Error.into()];
         assert_eq!(errors.map(|error| code_of(&error)), [TRY_AGAIN, FAILED, FAILED]);
     }

@@ -1,4 +1,4 @@
-//! Help of a program with many commands, sorted by what people want to do. clap has one heading for all commands.
+//! Help of a program with many commands, grouped by task. clap has one heading for all commands.
 
 use std::fmt::Write;
 
@@ -10,7 +10,8 @@ pub type Group = (&'static str, &'static [&'static str]);
 /// `command` with its subcommands listed by `groups`. Hidden subcommands stay hidden.
 ///
 /// # Panics
-/// If a visible subcommand is in no group or in several, or if a group names none that exists: the table of groups is wrong.
+/// If a visible subcommand is in no group or in several, or if a group names a subcommand that does not exist: the
+/// table of groups is wrong.
 pub fn grouped(command: Command, groups: &[Group]) -> Command {
     let header = *command.get_styles().get_header();
     let literal = *command.get_styles().get_literal();
@@ -22,7 +23,7 @@ pub fn grouped(command: Command, groups: &[Group]) -> Command {
         let _ = writeln!(list, "{header}{heading}:{header:#}");
         for name in *names {
             let sub = visible.iter().find(|sub| sub.get_name() == *name);
-            let sub = sub.unwrap_or_else(|| panic!("{name} in the group {heading} is no visible command"));
+            let sub = sub.unwrap_or_else(|| panic!("{name} in the group {heading} is not a visible command"));
             let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
             let _ = writeln!(list, "  {literal}{name:width$}{literal:#}  {about}");
             listed += 1;
@@ -30,7 +31,7 @@ pub fn grouped(command: Command, groups: &[Group]) -> Command {
         list.push('\n');
     }
     let all: Vec<&str> = visible.iter().map(|sub| sub.get_name()).collect();
-    assert_eq!(listed, all.len(), "each of these commands belongs to one group: {all:?}");
+    assert_eq!(listed, all.len(), "each of these commands must be in exactly one group: {all:?}");
     let options = format!("{header}Options:{header:#}\n{{options}}");
     command.help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{options}{{after-help}}"
@@ -60,13 +61,13 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "belongs to one group")]
+    #[should_panic(expected = "must be in exactly one group")]
     fn a_command_without_a_group_is_noticed() {
         let _ = grouped(program(), &[("Run", &["run"])]);
     }
 
     #[test]
-    #[should_panic(expected = "is no visible command")]
+    #[should_panic(expected = "is not a visible command")]
     fn a_group_without_its_command_is_noticed() {
         let _ = grouped(program(), &[("Run", &["run", "measure", "walk"])]);
     }

@@ -5,10 +5,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens the file at `path` for reading and writing without truncating it, or creates it.
+/// Opens the file at `path` for reading and writing without truncating it, or creates the file.
 ///
 /// # Errors
-/// If it is a symbolic link or not a regular file, or cannot be opened.
+/// If `path` is a symbolic link or not a regular file, or cannot be opened.
 pub fn open_or_create(path: &Path) -> io::Result<File> {
     let opened = OpenOptions::new()
         .read(true)

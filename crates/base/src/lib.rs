@@ -1,8 +1,8 @@
 //! Atomic replacement of files, temporary files and folders, and exit codes.
 //!
-//! This crate creates every temporary file and folder of Anneal. The name has a random part, the file is created with `O_EXCL`,
-//! which never follows a link, and its access rights are set at creation. A link, a pipe or a file that another user placed
-//! under a guessed name is therefore neither followed nor emptied.
+//! This crate creates every temporary file and folder of Anneal. The name has a random part, the file is created with
+//! `O_EXCL`, which never follows a link, and its access rights are set at creation. A link, a pipe or a file that
+//! another user placed under a guessed name is therefore neither followed nor emptied.
 //!
 //! - [`Pending`] is a file under a temporary name; [`Pending::commit`] renames it to its destination.
 //! - [`replace`] and [`replace_with`] replace a file atomically.

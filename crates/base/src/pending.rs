@@ -23,12 +23,12 @@ pub enum Access {
     PrivateIfNew,
     /// Mode 0600.
     Private,
-    /// This mode, independent of the umask.
+    /// Given mode, independent of the umask.
     Exactly(u32),
 }
 
-/// File that is written in the folder of its destination. [`commit`](Self::commit) renames it to the destination. Dropping it
-/// removes it and leaves the destination unchanged.
+/// File that is written in the folder of its destination. [`commit`](Self::commit) renames the file to the
+/// destination. Dropping the value removes the file and leaves the destination unchanged.
 #[derive(Debug)]
 pub struct Pending {
     file: NamedTempFile,
@@ -44,7 +44,7 @@ impl Pending {
     /// If `destination` has no file name, or its folder is missing or not writable.
     pub fn beside(destination: &Path, access: Access) -> io::Result<Self> {
         let name = destination.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        // Only the mode of a regular file is kept: that of a link is always 0777.
+        // Only the mode of a regular file is kept, because the mode of a link is always 0777.
         let replaced = || {
             let found = fs::symlink_metadata(destination).ok().filter(fs::Metadata::is_file)?;
             Some(found.permissions().mode() & PERMISSIONS)
@@ -54,7 +54,7 @@ impl Pending {
             Access::Exactly(mode) => (0o600, Some(mode)),
             Access::PrivateIfNew => (0o600, replaced()),
             Access::Usual => match replaced() {
-                // The old file may be private, so the new one is too until it has its mode.
+                // The old file may be private, so the new file stays private until it gets the old file's mode.
                 Some(mode) => (0o600, Some(mode)),
                 None => (0o666, None),
             },
@@ -77,7 +77,7 @@ impl Pending {
     /// Opens the file again, with a separate position.
     ///
     /// # Errors
-    /// If another file has taken the name.
+    /// If another file is now at the temporary path.
     pub fn reopen(&self) -> io::Result<File> {
         self.file.reopen()
     }
@@ -97,20 +97,20 @@ impl Pending {
         self.file().sync_all()
     }
 
-    /// Renames the file to its destination, which it replaces.
+    /// Renames the file to its destination, replacing an existing file.
     ///
     /// # Errors
-    /// If it cannot be renamed. The destination is then unchanged, and the temporary file is removed.
+    /// If the file cannot be renamed. The destination is then unchanged, and the temporary file is removed.
     pub fn commit(self) -> io::Result<()> {
         self.set_mode()?;
         self.file.persist(&self.destination).map(drop).map_err(|error| error.error)
     }
 
-    /// Renames the file to its destination, as [`commit`](Self::commit) does, so that it survives a power failure: the content
-    /// and the name are on the disk when this returns.
+    /// Renames the file to its destination, like [`commit`](Self::commit), so that the file survives a power failure.
+    /// When this function returns, the content and the name are on the disk.
     ///
     /// # Errors
-    /// Errors of [`commit`](Self::commit), and if the disk reports an error.
+    /// If [`commit`](Self::commit) fails, or the disk reports an error.
     pub fn commit_durably(self) -> io::Result<()> {
         let folder = folder_of(&self.destination).to_path_buf();
         self.sync()?;
@@ -121,16 +121,16 @@ impl Pending {
     /// Renames the file to `path` instead of its destination, for a name that depends on the content.
     ///
     /// # Errors
-    /// Errors of [`commit`](Self::commit), and if `path` is in another file system.
+    /// If [`commit`](Self::commit) fails, or `path` is in another file system.
     pub fn commit_as(mut self, path: &Path) -> io::Result<()> {
         self.destination = path.to_path_buf();
         self.commit()
     }
 
-    /// Renames the file to its destination unless the destination exists. Returns true if it was renamed.
+    /// Renames the file to its destination unless the destination exists. Returns true if the file was renamed.
     ///
     /// # Errors
-    /// If it cannot be renamed for another reason.
+    /// If the file cannot be renamed although the destination does not exist.
     pub fn commit_new(self) -> io::Result<bool> {
         self.set_mode()?;
         match self.file.persist_noclobber(&self.destination) {
@@ -141,7 +141,7 @@ impl Pending {
     }
 
     fn set_mode(&self) -> io::Result<()> {
-        // The mode is set through the open file, because another file may have taken the name.
+        // The mode is set through the open file, because another file may now have the temporary name.
         self.mode.map_or(Ok(()), |mode| self.file().set_permissions(Permissions::from_mode(mode)))
     }
 }
@@ -156,12 +156,12 @@ impl Write for Pending {
     }
 }
 
-/// Folder of the file at `path`: `.` if the path names none.
+/// Folder of the file at `path`: `.` if the path names no folder.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes the names in `folder` to the disk, so that renames in it survive a power failure.
+/// Writes the names in `folder` to the disk, so that renames in `folder` survive a power failure.
 ///
 /// # Errors
 /// If the folder cannot be opened, or the disk reports an error.
@@ -169,15 +169,16 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Builder of temporary names: `PREFIX`, random letters and digits, `SUFFIX`. All temporary names come from here.
+/// Builder of temporary names: `PREFIX`, random letters and digits, `SUFFIX`. This function makes all temporary
+/// names.
 pub(crate) fn named<'a>(prefix: &'a OsStr, suffix: &'a str, mode: u32) -> Builder<'a, 'a> {
     let mut builder = Builder::new();
     builder.prefix(prefix).suffix(suffix).rand_bytes(RANDOM).permissions(Permissions::from_mode(mode));
     builder
 }
 
-/// Number of random letters and digits in a temporary name: 62^12 names. After three collisions, tempfile reads the system's
-/// randomness, so an attacker who predicts its generator causes no delay either.
+/// Number of random letters and digits in a temporary name: 62^12 names. After three collisions, tempfile reads the
+/// system's randomness, so an attacker who predicts tempfile's generator causes no delay either.
 pub(crate) const RANDOM: usize = 12;
 
 /// Converts bytes that need not be UTF-8.

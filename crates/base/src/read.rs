@@ -8,7 +8,7 @@ use std::path::Path;
 /// Opens the regular file at `path` for reading. Links are followed.
 ///
 /// # Errors
-/// If it is a pipe, a device, a socket or a folder, or cannot be opened.
+/// If `path` is a pipe, a device, a socket or a folder, or cannot be opened.
 pub fn open(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a pipe would wait for its other end.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -29,15 +29,15 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// Reads the regular file at `path`, a text in UTF-8 of at most `most` bytes.
 ///
 /// # Errors
-/// Errors of [`read`], and if the content is not UTF-8.
+/// If [`read`] fails, or the content is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     text(read(path, most)?)
 }
 
-/// Reads a UTF-8 text of at most `most` bytes at `path`, which may be a pipe, as for a shell's `<(command)`.
+/// Reads a UTF-8 text of at most `most` bytes at `path`, which may be a pipe, as with a shell's `<(command)`.
 ///
 /// # Errors
-/// If it has more bytes, is not UTF-8 or cannot be read.
+/// If the text has more bytes, is not UTF-8 or cannot be read.
 pub fn read_text_or_pipe(path: &Path, most: u64) -> io::Result<String> {
     text(to_end(File::open(path)?, most)?)
 }
@@ -45,7 +45,7 @@ pub fn read_text_or_pipe(path: &Path, most: u64) -> io::Result<String> {
 /// Reads `source` to its end, at most `most` bytes. A device such as `/dev/zero` has no end.
 ///
 /// # Errors
-/// If it has more bytes or cannot be read.
+/// If `source` has more bytes or cannot be read.
 pub fn to_end(source: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -58,7 +58,7 @@ pub fn to_end(source: impl Read, most: u64) -> io::Result<Vec<u8>> {
 fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        io::Error::new(io::ErrorKind::InvalidData, format!("it is not UTF-8: byte {at} is wrong"))
+        io::Error::new(io::ErrorKind::InvalidData, format!("it is not UTF-8: byte {at} is invalid"))
     })
 }
 
@@ -88,6 +88,6 @@ mod tests {
         }
 
         std::fs::write(&path, b"\xff").unwrap();
-        assert_eq!(read_text(&path, 9).unwrap_err().to_string(), "it is not UTF-8: byte 0 is wrong");
+        assert_eq!(read_text(&path, 9).unwrap_err().to_string(), "it is not UTF-8: byte 0 is invalid");
     }
 }

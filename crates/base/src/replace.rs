@@ -20,7 +20,7 @@ pub fn replace(path: &Path, content: &[u8], access: Access) -> io::Result<()> {
 /// Replaces `path` with a file that `write` writes. Readers find the old file or the new one, even after a crash.
 ///
 /// # Errors
-/// Errors of `write`, and if the file cannot be created, flushed or renamed; `path` is then unchanged.
+/// If `write` fails, or the file cannot be created, flushed or renamed; `path` is then unchanged.
 pub fn replace_with<T, E: From<io::Error>>(
     path: &Path,
     access: Access,
@@ -40,14 +40,14 @@ pub fn replace_with<T, E: From<io::Error>>(
 pub fn switch_link(link: &Path, target: &Path) -> io::Result<()> {
     let name = link.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let prefix = unfinished::prefix(name.as_bytes());
-    // A link has no mode of its own.
+    // A link has no separate mode.
     let made = named(&prefix, unfinished::SUFFIX, 0o600)
         .make_in(folder_of(link), |beside| symlink(target, beside))?;
     made.into_temp_path().persist(link).map_err(|error| error.error)
 }
 
-/// Resolves the symbolic links in `path`, so that replacing the result keeps the links. Returns a path that does not exist
-/// unchanged.
+/// Resolves the symbolic links in `path`, so that replacing the result keeps the links. A path that does not exist is
+/// returned unchanged.
 pub fn link_target(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }

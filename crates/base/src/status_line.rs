@@ -48,7 +48,7 @@ impl StatusLine {
         }
     }
 
-    /// Keeps the line and starts a new one.
+    /// Keeps the line and starts a new line.
     pub fn leave(&mut self) {
         if std::mem::take(&mut self.open) {
             let _ = writeln!(std::io::stderr());

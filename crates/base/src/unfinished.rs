@@ -20,7 +20,7 @@ pub struct Unfinished<'a> {
 }
 
 impl<'a> Unfinished<'a> {
-    /// Parses a file's name. Returns `None` if it is not the name of an unfinished file.
+    /// Parses a file's name. Returns `None` if the file is not an unfinished file.
     pub fn parse(file_name: &'a str) -> Option<Self> {
         let (name, rest) = file_name.strip_prefix('.')?.strip_suffix(SUFFIX)?.rsplit_once('.')?;
         let (process, random) = rest.split_once('-')?;
@@ -34,7 +34,7 @@ impl<'a> Unfinished<'a> {
 /// Prefix of the unfinished file's name for the destination `name`.
 pub(crate) fn prefix(name: &[u8]) -> OsString {
     let mut end = name.len().min(KEPT);
-    // Do not cut a UTF-8 character in two.
+    // A UTF-8 character must not be cut in two.
     while end < name.len() && end > 0 && name[end] & 0xC0 == 0x80 {
         end -= 1;
     }

@@ -1,5 +1,5 @@
-//! Generated files in `docs/`. A test compares each file with the program's output; with `UPDATE_DOCS=1` it writes
-//! the file instead.
+//! Generated files in `docs/`. A test compares each file with the program's output; with `UPDATE_DOCS=1` the test
+//! writes the file instead.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ const UPDATE: &str = "UPDATE_DOCS";
 /// Compares the file at `path` with `text`. If `UPDATE_DOCS` is set, the file is written and nothing is compared.
 ///
 /// # Panics
-/// If the file differs, with the command that writes it, or if it cannot be written.
+/// If the file differs or cannot be written. For a different file, the message contains the command that writes it.
 #[track_caller]
 pub fn check(path: impl AsRef<Path>, text: &str) {
     check_by(path, text, &command());
@@ -19,7 +19,7 @@ pub fn check(path: impl AsRef<Path>, text: &str) {
 /// test.
 ///
 /// # Panics
-/// Under the same conditions as [`check`].
+/// If [`check`] would panic.
 #[track_caller]
 pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
     let path = path.as_ref();
@@ -40,8 +40,8 @@ pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
     );
 }
 
-/// Returns `page` with `part` between the lines `<!-- NAME -->` and `<!-- end of NAME -->`. The first line may have more text
-/// after the name and a colon.
+/// Returns `page` with `part` between the lines `<!-- NAME -->` and `<!-- end of NAME -->`. The first line may have
+/// more text after the name and a colon.
 ///
 /// # Panics
 /// If `page` lacks one of the lines.

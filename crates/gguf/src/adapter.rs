@@ -1,7 +1,7 @@
 //! LoRA adapters: checks that an adapter fits a model, before llama.cpp loads it.
 //!
 //! llama.cpp's loader checks the two most important dimensions. Everything else (a third dimension, types, the type
-//! of a number) is left to assertions of its graph, which end the process.
+//! of a number) is left to assertions of llama.cpp's graph, which end the process.
 
 use build_info::Bytes;
 
@@ -59,9 +59,7 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
         _ => return Err("its adapter.lora.alpha is not a finite 32-bit number: convert it again".to_string()),
     }
     if adapter.get("adapter.alora.invocation_tokens").is_some() {
-        return Err(
-            "it is an activated LoRA, which only works after certain tokens and is unsupported".to_string()
-        );
+        return Err("it is an activated LoRA (aLoRA), which is unsupported".to_string());
     }
     let mut pairs = 0;
     for tensor in adapter.tensors() {
@@ -100,14 +98,15 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
     }
 }
 
-/// Rejects a change of an NVFP4 matrix with a scale tensor of its own: llama.cpp's graph asserts that there is none.
+/// Rejects an adapter for an NVFP4 matrix that has a scale tensor, because llama.cpp's graph asserts that the matrix
+/// has none.
 fn check_scaled(base: &str, weight: &TensorInfo, model: &[&GgufFile]) -> Result<(), String> {
     let scale = base.strip_suffix(".weight").map(|name| format!("{name}.scale"));
     let mut tensors = model.iter().flat_map(|file| file.tensors());
     if weight.kind.name() == "nvfp4" && tensors.any(|tensor| Some(&tensor.name) == scale.as_ref()) {
         return Err(format!(
-            "it changes {base}, which has the type nvfp4 and a scale, but llama.cpp cannot change such a matrix: use \
-             the model with another type"
+            "it changes {base}, but llama.cpp cannot apply adapters to a matrix of type nvfp4 with a scale: use the \
+             model in another type"
         ));
     }
     Ok(())

@@ -119,7 +119,7 @@ impl GgmlType {
         LAYOUTS.iter().find(|layout| layout.name.eq_ignore_ascii_case(name)).map(Self)
     }
 
-    /// True if several values share a block, and each of them has fewer bits than a float.
+    /// True if several values share a block and each value has fewer bits than a float.
     pub fn is_quantised(self) -> bool {
         self.0.elements > 1
     }

@@ -35,7 +35,7 @@ pub struct CacheShape {
     pub value: u64,
 }
 
-/// Number in a model's metadata, as [`CacheShape::new`] asks for it.
+/// Number in a model's metadata, as the callback of [`CacheShape::new`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     /// The key has this number.
@@ -81,7 +81,7 @@ impl CacheShape {
 }
 
 impl GgufFile {
-    /// Returns the size of the weights of the model that starts with this file, over all its files.
+    /// Returns the total size of the weights in all files of the model that starts with this file.
     ///
     /// # Errors
     /// If another part is missing or damaged.

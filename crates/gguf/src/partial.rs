@@ -1,4 +1,4 @@
-//! File that appears under its name only when it is complete.
+//! File that appears under its name only when the file is complete.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use build_info::Bytes;
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// The destination's folder does not exist.
-    #[error("cannot write {}: there is no folder {}; create it first", path.display(), folder.display())]
+    #[error("cannot write {}: the folder {} does not exist; create it first", path.display(), folder.display())]
     NoFolder {
         /// Path of the destination.
         path: PathBuf,
@@ -78,8 +78,8 @@ impl PlaceError {
     }
 }
 
-/// File that is written beside its destination, under a random name. [`commit`](Self::commit) renames it to the
-/// destination. Dropping it removes it and leaves the destination unchanged.
+/// File that is written beside its destination, under a random name. [`commit`](Self::commit) renames the file to the
+/// destination. Dropping the value removes the file and leaves the destination unchanged.
 #[derive(Debug)]
 pub struct PartialFile {
     destination: PathBuf,
@@ -87,8 +87,8 @@ pub struct PartialFile {
 }
 
 impl PartialFile {
-    /// Creates an empty file beside `destination`, after checking that its folder exists and has `needed` bytes of
-    /// free space.
+    /// Creates an empty file beside `destination`, after checking that the folder of `destination` exists and has
+    /// `needed` bytes of free space.
     ///
     /// # Errors
     /// If the destination is unsuitable, or the file cannot be created.
@@ -135,7 +135,8 @@ impl PartialFile {
         self.pending.reopen().map_err(|source| PlaceError::from_io(&self.destination, source))
     }
 
-    /// Finds the cause of a failed write by a library that does not report it, by writing a little more to the disk.
+    /// Finds the cause of a failed write by writing a little more to the disk, for libraries that do not report the
+    /// cause.
     pub fn failed(&self) -> PlaceError {
         let more = self.open().and_then(|mut file| {
             let written = file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(&[0; 1 << 16]));
@@ -243,7 +244,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let message = |path: &Path, needed| PartialFile::beside(path, Bytes(needed)).unwrap_err().to_string();
         assert!(message(folder.path(), 0).ends_with("it is a folder; name a file in it"));
-        assert!(message(&folder.path().join("no/m.gguf"), 0).contains("there is no folder"));
+        assert!(message(&folder.path().join("no/m.gguf"), 0).contains("does not exist; create it first"));
         let full = message(&folder.path().join("m.gguf"), u64::MAX);
         assert!(
             full.contains("it needs 16777216 TiB, but") && full.contains("left; free some space"),

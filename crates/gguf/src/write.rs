@@ -60,7 +60,8 @@ pub enum WriteError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The size of a tensor cannot be computed.
-    #[error("tensor '{name}' of {dims:?} has no size as {kind}: a row must be whole blocks of {} elements", kind.block_elements())]
+    #[error("tensor '{name}' with the shape {dims:?} cannot have the type {kind}: its rows are not whole blocks of \
+             {} elements", kind.block_elements())]
     Shape {
         /// Name of the tensor.
         name: String,
@@ -70,7 +71,7 @@ pub enum WriteError {
         kind: GgmlType,
     },
     /// The size of the data differs from the header.
-    #[error("tensor '{name}' takes {expected} bytes, and {given} were given")]
+    #[error("tensor '{name}' needs {expected} bytes of data, but {given} were given")]
     Size {
         /// Name of the tensor.
         name: String,
@@ -80,7 +81,7 @@ pub enum WriteError {
         given: u64,
     },
     /// Data was written after the last tensor.
-    #[error("{0} bytes came after the last tensor")]
+    #[error("{0} bytes were written after the last tensor")]
     TooMuch(usize),
 }
 
@@ -237,10 +238,10 @@ mod tests {
     fn data_that_does_not_match_the_header_is_refused() {
         let mut writer = Writer::new(Vec::new(), &header()).unwrap();
         let error = writer.write_data(&[0; 13]).unwrap_err();
-        assert_eq!(error.to_string(), "tensor 'x' takes 12 bytes, and 13 were given");
+        assert_eq!(error.to_string(), "tensor 'x' needs 12 bytes of data, but 13 were given");
         writer.write_data(&[0; 12]).unwrap();
         let error = writer.finish().unwrap_err();
-        assert_eq!(error.to_string(), "tensor 'y' takes 12 bytes, and 0 were given");
+        assert_eq!(error.to_string(), "tensor 'y' needs 12 bytes of data, but 0 were given");
 
         let mut writer = Writer::new(Vec::new(), &header()).unwrap();
         writer.write_data(&[0; 12]).unwrap();

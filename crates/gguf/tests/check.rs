@@ -1,5 +1,5 @@
-//! Tests of the validation before loading: files that would end a process are rejected by name, and good models are
-//! accepted.
+//! Tests of the validation before loading: files that would end a process are rejected with an error that names the
+//! key or tensor, and good models are accepted.
 
 #[path = "common/edit.rs"]
 mod edit;
@@ -125,7 +125,7 @@ fn later_parts_must_tell_their_number_as_llama_cpp_reads_it() {
     edit.write(&second);
     let error = check::open(&first).unwrap_err().to_string();
     assert!(error.contains(&name) && error.contains("i64"), "{error}");
-    // llama.cpp itself rejects a file that lacks all of them.
+    // llama.cpp itself rejects a model without any parts.
     assert!(check::model(&[]).is_ok() && GgufFile::open(&first).is_ok());
 }
 
@@ -135,7 +135,7 @@ fn a_vocabulary_larger_than_memory_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("holes.gguf");
     let mut edit = Edit::of(&good(folder.path(), Preset::Tiny));
-    // The key is removed so that it can be added as the last value, with which the file can end.
+    // The key is removed and added again as the last value, because the file can end with the last value.
     edit.remove("tokenizer.ggml.tokens");
     edit.put("tokenizer.ggml.tokens", Put::Texts(vec![b"last token".to_vec()]));
     edit.write(&path);

@@ -221,7 +221,7 @@ fn damage_is_named_with_its_place() {
         (u64_at(embd + 12, 4), "has the data offset 32 instead of 64"),
         (with(embd + 20, &[77]), "tensor 'token_embd.weight': type number 77 is unknown"),
         (with(embd + 20, &[31]), "type Q4_0_4_4 was removed"),
-        (with(embd + 20, &[12]), "a row is not a whole number of blocks of 256"),
+        (with(embd + 20, &[12]), "its rows are not whole blocks of 256 elements"),
         (u64_at(embd + 24, 8), "has the data offset 8 instead of 0, and is not aligned"),
         (b"PK\x03\x04 and so on".to_vec(), "is not a GGUF file"),
         (Vec::new(), "is empty"),

@@ -1,5 +1,5 @@
-//! CPU quota and memory limit of this process's control groups, version 1 and 2: the tightest among its own group and
-//! all groups above.
+//! CPU quota and memory limit of this process's control groups, version 1 and 2: the tightest limit of its own group
+//! and all groups above.
 
 use std::path::{Component, Path};
 
@@ -103,7 +103,7 @@ fn walk<'a>(
         }
         read(&mount.point, warnings);
     }
-    // A hierarchy that is not mounted at all is common (leftovers of version 1) and sets no limit.
+    // A version 1 hierarchy is often not mounted. An unmounted hierarchy sets no limit.
     if is_mounted && !is_whole {
         warnings.push(format!(
             "cannot read all limits of control group {group} ({hierarchy}): the mounted hierarchy does not show it"
@@ -134,7 +134,7 @@ fn place(mounted: &str, group: &str) -> GroupLocation {
     match group.strip_prefix(mounted.as_slice()) {
         Some(rest) if rest.contains(&"..") => GroupLocation::Outside,
         Some(rest) => GroupLocation::Below(rest.iter().map(|part| format!("/{part}")).collect()),
-        // The mount is of a group above the namespace's own group, and the namespace hides the names in between.
+        // The mounted group is above the namespace's own group, and the namespace hides the names in between.
         None if mounted.iter().all(|part| *part == "..") && !group.contains(&"..") => {
             GroupLocation::SomewhereBelow
         }
@@ -202,8 +202,8 @@ fn quota_in_cores(quota: &str, period: &str, path: &str, warnings: &mut Vec<Stri
     }
 }
 
-/// Reads `memory.max` (`max` for no limit) or `memory.limit_in_bytes`. For the latter, no limit is a huge number: the
-/// largest multiple of the page size that fits, 2^63 - 4096 on x86.
+/// Reads `memory.max` (`max` for no limit) or `memory.limit_in_bytes`. In `memory.limit_in_bytes`, no limit is a huge
+/// number: the largest multiple of the page size that fits, 2^63 - 4096 on x86.
 fn memory(root: &Root, path: &str, warnings: &mut Vec<String>) -> Option<Bytes> {
     const NO_LIMIT: u64 = 1 << 62;
     let text = root.value(path)?;

@@ -19,7 +19,7 @@ enum CpuidSource {
 }
 
 impl Cpuid {
-    /// Returns the CPU that this process runs on; `None` if it has no CPUID.
+    /// Returns the CPU that this process runs on; `None` if the CPU has no CPUID instruction.
     pub fn live() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         return Some(Self(CpuidSource::Live));
@@ -59,7 +59,7 @@ impl Cpuid {
 fn live_xcr0() -> u64 {
     #[target_feature(enable = "xsave")]
     fn xgetbv() -> u64 {
-        // SAFETY: the caller checks OSXSAVE, and register 0 exists wherever XGETBV does.
+        // SAFETY: the caller checks OSXSAVE, and register 0 exists on every CPU with XGETBV.
         unsafe { std::arch::x86_64::_xgetbv(0) }
     }
     const OSXSAVE: u32 = 1 << 27;
@@ -70,8 +70,8 @@ fn live_xcr0() -> u64 {
     unsafe { xgetbv() }
 }
 
-/// Leaves of a source, within the limits that the source states. Beyond them, an Intel CPU returns the contents of
-/// its last leaf.
+/// Leaves of a source, within the limits that the source states. Beyond these limits, an Intel CPU returns the
+/// contents of its last leaf.
 pub(crate) struct Leaves<'a> {
     source: &'a Cpuid,
     last_basic: u32,
@@ -87,7 +87,7 @@ impl<'a> Leaves<'a> {
         Self { source, last_basic, last_extended, last_of_7 }
     }
 
-    /// Returns the registers of a leaf; `None` if the CPU does not have it.
+    /// Returns the registers of a leaf; `None` if the CPU lacks the leaf.
     pub(crate) fn get(&self, leaf: u32, subleaf: u32) -> Option<CpuIdResult> {
         let last = if leaf >= 0x8000_0000 { self.last_extended } else { self.last_basic };
         let is_there = leaf <= last && (leaf != 7 || subleaf <= self.last_of_7);

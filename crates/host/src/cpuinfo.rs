@@ -1,4 +1,4 @@
-//! Contents of `/proc/cpuinfo`: the processor of an architecture without CPUID, and cores if `/sys` is missing.
+//! Contents of `/proc/cpuinfo`: the processor of an architecture without CPUID, and the cores if `/sys` is missing.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,8 @@ impl CpuInfo {
         Self { processors }
     }
 
-    /// Returns number, package and core of every processor; package and core are `None` if the file has none.
+    /// Returns the number, package and core of every processor; package and core are `None` if the file does not
+    /// state them.
     pub(crate) fn cpus(&self) -> impl Iterator<Item = (u32, Option<(u32, u32)>)> {
         self.processors.iter().filter_map(|block| {
             let number = |name: &str| block.get(name)?.parse::<u32>().ok();
@@ -51,7 +52,7 @@ impl CpuInfo {
     /// Returns the processor's description.
     pub(crate) fn cpu(&self, arch: &str, warnings: &mut Vec<String>) -> Cpu {
         let Some(first) = self.processors.first() else {
-            warnings.push("cannot read the processor: /proc/cpuinfo lists none".to_string());
+            warnings.push("cannot identify the CPU: /proc/cpuinfo lists no processor".to_string());
             return Cpu::default();
         };
         if first.contains_key("CPU implementer") { self.arm() } else { other(first, arch) }
@@ -64,7 +65,7 @@ impl CpuInfo {
             let values: BTreeSet<u32> = kinds.iter().map(of).collect();
             values.first().copied().filter(|_| values.len() == 1)
         };
-        // A thread may move to any core, so only instruction sets of all cores are usable.
+        // A thread may move to any core, so only instruction sets that all cores support are usable.
         let features = self
             .processors
             .iter()
@@ -172,8 +173,8 @@ const PARTS: &[(u32, u32, &str)] = &[
     (0xc0, 0xac4, "Ampere-1a"),
 ];
 
-/// Describes a processor of an architecture with other field names: RISC-V, POWER, s390. On x86, only the name is
-/// used, because instruction sets come from CPUID, with other names.
+/// Describes a processor of an architecture with other field names: RISC-V, POWER, s390. On x86, only the processor's
+/// name is used, because instruction sets come from CPUID, which names them differently.
 fn other(block: &BTreeMap<String, String>, arch: &str) -> Cpu {
     let first_of =
         |names: &[&str]| names.iter().find_map(|name| block.get(*name)).cloned().unwrap_or_default();

@@ -16,8 +16,8 @@ pub struct Detected {
     pub warnings: Vec<String>,
 }
 
-/// Returns only the NVIDIA GPUs of the machine behind `root`, and warnings. For a caller that read the rest [without
-/// them](Root::without_gpus).
+/// Returns only the NVIDIA GPUs of the machine behind `root`, and warnings. Callers use this function after reading
+/// the rest of the machine [without GPUs](Root::without_gpus).
 pub fn gpus(root: &Root) -> (Vec<Gpu>, Vec<String>) {
     let mut warnings = Vec::new();
     let gpus = gpu::nvidia(root, &mut warnings);
@@ -36,7 +36,7 @@ pub fn driver(root: &Root) -> (Driver, Vec<String>) {
 pub fn detect(root: &Root) -> Detected {
     let mut warnings = Vec::new();
     let leaves = root.cpuid().filter(|_| root.arch() == "x86_64").map(cpuid::Leaves::new);
-    // Read at most once, and only if needed: the kernel may interrupt every CPU to produce the file.
+    // The file is read at most once, and only if needed, because the kernel may interrupt every CPU to produce it.
     let cpuinfo = cpuinfo::Lazy::new(root);
 
     let cpu = match &leaves {

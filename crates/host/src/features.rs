@@ -3,8 +3,8 @@
 //!
 //! The bits come from Intel SDM volume 2A (CPUID), Intel's Architecture Instruction Set Extensions reference, and AMD
 //! APM volume 3 appendix E. The table contains the instruction sets that llama.cpp's kernels, the psABI levels and
-//! `-march=native` of GCC and Clang use. Names are those of `/proc/cpuinfo`, except `sse3` (there `pni`), `lzcnt`
-//! (there `abm`) and `avx512_vbmi` (there `avx512vbmi`), which are the names in llama.cpp and the compilers.
+//! `-march=native` of GCC and Clang use. The names are those of `/proc/cpuinfo`, with three exceptions, which follow
+//! llama.cpp and the compilers: `sse3` (`pni` in `/proc/cpuinfo`), `lzcnt` (`abm`) and `avx512_vbmi` (`avx512vbmi`).
 
 use std::collections::BTreeSet;
 
@@ -112,8 +112,8 @@ const ROWS: &[CpuidRow] = &[
     ] },
 ];
 
-/// Instruction sets that each level adds to the one below: x86-64 psABI, "Micro-Architecture Levels". OSFXSR is left
-/// out: it is a bit of CR4, which no program can read and without which no 64-bit program starts.
+/// Instruction sets that each level adds to the level below: x86-64 psABI, "Micro-Architecture Levels". OSFXSR is
+/// left out, because it is a bit of CR4, which no program can read and without which no 64-bit program starts.
 const LEVELS: [&[&str]; 4] = [
     &["cmov", "cx8", "fpu", "fxsr", "mmx", "syscall", "sse", "sse2"],
     &["cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"],
@@ -180,7 +180,7 @@ mod tests {
     fn every_name_of_a_level_can_be_found_on_a_cpu() {
         let names: BTreeSet<&str> = ROWS.iter().flat_map(|row| row.bits).map(|&(_, name, _)| name).collect();
         let bits: usize = ROWS.iter().map(|row| row.bits.len()).sum();
-        assert_eq!(names.len(), bits, "a name stands twice");
+        assert_eq!(names.len(), bits, "a name occurs twice");
         for name in LEVELS.iter().copied().flatten() {
             assert!(names.contains(name), "{name}");
         }

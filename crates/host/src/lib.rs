@@ -1,12 +1,12 @@
 //! Detects the machine's properties as a [`build_info::Host`]: CPUID and XCR0, cores and caches, NUMA, memory,
 //! affinity, control groups, NVIDIA GPUs.
 //!
-//! All readings go through one [`Root`], so that a test can replace the machine. Detection never fails: anything that
+//! All readings go through one [`Root`], so that a test can replace the machine. Detection never fails: a value that
 //! cannot be read is `None` or empty in the host, with a message in [`Detected::warnings`].
 //!
-//! The crate is designed to run at every start of the engine. It reads a few CPUID leaves and small files below
-//! `/proc` and `/sys`, about 15 per core. The NVIDIA driver is only queried if it is loaded, through its library or,
-//! as fallback, its program.
+//! The engine can run the detection at every start: it reads a few CPUID leaves and small files below `/proc` and
+//! `/sys`, about 15 per core. The NVIDIA driver is only queried if it is loaded, through its library or, as fallback,
+//! through its program.
 
 mod cgroup;
 mod cpuid;

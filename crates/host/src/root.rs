@@ -41,11 +41,11 @@ enum Files {
 /// Use of the program `nvidia-smi`.
 #[derive(Clone, Debug)]
 pub(crate) enum NvidiaSmi {
-    /// Never run.
+    /// The program is never run.
     Never,
-    /// Searched for in these folders (in the syntax of `PATH`) and run.
+    /// The program is searched for in these folders (in the syntax of `PATH`) and run.
     OnPath(OsString),
-    /// Output recorded on another machine.
+    /// The output was recorded on another machine.
     Recorded(String),
 }
 
@@ -125,7 +125,7 @@ impl Root {
         self
     }
 
-    /// Disables the detection of GPUs, for a caller that cannot wait for the driver, which may take seconds.
+    /// Disables the detection of GPUs, for a caller that cannot wait for the driver. The driver may take seconds.
     pub fn without_gpus(mut self) -> Self {
         self.nvidia_smi = NvidiaSmi::Never;
         self.nvml = None;

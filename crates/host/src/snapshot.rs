@@ -13,7 +13,7 @@
 //! for c in 0-1                                    repeats up to `end`; `{…}` is evaluated from left to right
 //!   file /sys/devices/system/cpu/cpu{c}/topology/core_cpus_list = {c},{c+2}
 //! end
-//! nvidia-smi                                      output of the program, if it exists
+//! nvidia-smi                                      output of the program, if the program exists
 //! | NVIDIA GeForce RTX 4060 Ti, 8.9, 16380, 570.133.07
 //! ```
 
@@ -71,7 +71,7 @@ pub(crate) fn parse(text: &str) -> Result<Snapshot, SnapshotError> {
     reader.finish().map_err(|what| SnapshotError { line: 1, what })
 }
 
-/// Item that the `|` lines are appended to.
+/// Item to which the `|` lines are appended.
 #[derive(Default)]
 enum Open {
     #[default]
@@ -95,7 +95,11 @@ impl SnapshotReader {
         if let Some(content) = line.strip_prefix('|') {
             let content = content.strip_prefix(' ').unwrap_or(content);
             let text = match &self.open {
-                Open::Nothing => return Err("no file or program for this content".to_string()),
+                Open::Nothing => {
+                    return Err(
+                        "a content line (`|`) must follow a `file PATH` or `nvidia-smi` line".to_string()
+                    );
+                }
                 Open::File(path) => self.files.entry(path.clone()).or_default(),
                 Open::NvidiaSmi => self.nvidia_smi.get_or_insert_default(),
             };
@@ -114,7 +118,7 @@ impl SnapshotReader {
             "cpuid" => {
                 let numbers = rest.split_whitespace().map(number).collect::<Result<Vec<_>, _>>()?;
                 let small = |number: &u64| {
-                    u32::try_from(*number).map_err(|_| format!("{number:#x} has over 32 bits"))
+                    u32::try_from(*number).map_err(|_| format!("{number:#x} does not fit into 32 bits"))
                 };
                 let numbers = numbers.iter().map(small).collect::<Result<Vec<_>, _>>()?;
                 let [leaf, subleaf, eax, ebx, ecx, edx] = numbers[..] else {
@@ -176,7 +180,7 @@ fn expand(line: &str, name: &str, value: u32) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = line;
     while let Some((before, after)) = rest.split_once('{') {
-        let (formula, after) = after.split_once('}').ok_or("a { without its }")?;
+        let (formula, after) = after.split_once('}').ok_or("a { has no closing }")?;
         out.push_str(before);
         out.push_str(&evaluate(formula, name, value)?.to_string());
         rest = after;
@@ -246,14 +250,14 @@ mod tests {
         let cases = [
             ("", 1, "arch"),
             ("arch x\nwhat is this", 2, "unknown word"),
-            ("arch x\n| lost", 2, "no file"),
+            ("arch x\n| lost", 2, "must follow a `file PATH`"),
             ("arch x\ncpuid 1 2 3", 2, "expected"),
             ("arch x\ncpuid 1 0 0 0 0 0x100000000", 2, "32 bits"),
             ("arch x\nxcr0 seven", 2, "not a number"),
             ("arch x\nfor c in 0-1\nfile /a = {c}\n", 2, "no `end`"),
             ("arch x\nfor c\nend", 2, "expected"),
             ("arch x\nfor c in 1-\nend", 2, "CPU number"),
-            ("arch x\nfor c in 0-1\n\nfile /a = {c\nend", 4, "{ without"),
+            ("arch x\nfor c in 0-1\n\nfile /a = {c\nend", 4, "a { has no closing }"),
             ("arch x\nbrand 123456789012345678901234567890123456789012345678", 2, "47 bytes"),
         ];
         for (text, line, word) in cases {

@@ -5,13 +5,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Maximum wait for another program that changes a record, which takes much less time.
+/// Maximum wait for another program that is changing a record. A change takes much less time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Folder for tuning records, rooflines and verdicts: `$ANNEAL_STATE_DIR`, otherwise `anneal` in `$XDG_STATE_HOME`,
-/// otherwise `.local/state/anneal` in `$HOME`. `None` if none of them is set. A relative `$ANNEAL_STATE_DIR` is
-/// resolved against the current folder. Other relative values are ignored, as the XDG Base Directory Specification
-/// demands.
+/// otherwise `.local/state/anneal` in `$HOME`. `None` if none of these variables is set. A relative
+/// `$ANNEAL_STATE_DIR` is resolved against the current folder. Other relative values are ignored, as the XDG Base
+/// Directory Specification demands.
 pub fn folder() -> Option<PathBuf> {
     folder_of(|name| std::env::var_os(name))
 }
@@ -23,8 +23,8 @@ fn folder_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
         .or_else(|| base_folder(&variable, "XDG_STATE_HOME", ".local/state"))
 }
 
-/// Folder for files that can be downloaded or computed again: `anneal` in `$XDG_CACHE_HOME`, otherwise `.cache/anneal` in
-/// `$HOME`. `None` if neither is an absolute path.
+/// Folder for files that can be downloaded or computed again: `anneal` in `$XDG_CACHE_HOME`, otherwise
+/// `.cache/anneal` in `$HOME`. `None` if neither folder is an absolute path.
 pub fn cache() -> Option<PathBuf> {
     base_folder(&|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache")
 }
@@ -37,7 +37,7 @@ fn base_folder(variable: &impl Fn(&str) -> Option<OsString>, xdg: &str, below_ho
 
 /// Acquires a lock for reading and replacing the record at `path`, so that concurrent programs do not lose each
 /// other's changes. The lock is on the folder, because a rename replaces the file. Returns `None` if the lock cannot
-/// be acquired; the caller may then continue, because the data to write may have taken minutes to measure.
+/// be acquired; the caller may then continue without a lock, because the data may have taken minutes to measure.
 #[must_use]
 pub fn lock(path: &Path) -> Option<File> {
     // The target of a symbolic link is replaced, not the link.

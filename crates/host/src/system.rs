@@ -46,7 +46,7 @@ pub(crate) fn kib_field(text: &str, name: &str) -> Option<Bytes> {
     Some(Bytes(kib.checked_mul(1024)?))
 }
 
-/// Returns the CPUs of the affinity mask, which may include offline ones; `None` if the mask cannot be read.
+/// Returns the CPUs of the affinity mask, which may include offline CPUs; `None` if the mask cannot be read.
 pub(crate) fn affinity(root: &Root, warnings: &mut Vec<String>) -> Option<Vec<u32>> {
     let status = root.read("/proc/self/status").unwrap_or_default();
     if let Some(list) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) {
@@ -56,7 +56,7 @@ pub(crate) fn affinity(root: &Root, warnings: &mut Vec<String>) -> Option<Vec<u3
             Err(why) => warnings.push(format!("cannot read the affinity mask in /proc/self/status: {why}")),
         }
     } else if root.is_live() {
-        // Without /proc, the standard library knows the number of CPUs, but not which.
+        // Without /proc, the standard library reports how many CPUs this process may use, but not which.
         let count = std::thread::available_parallelism().ok()?;
         return Some((0..u32::try_from(count.get()).ok()?).collect());
     } else {

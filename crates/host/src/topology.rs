@@ -33,7 +33,7 @@ pub(crate) fn online(
     allowed.map(<[u32]>::to_vec).unwrap_or_default()
 }
 
-/// Reads the arrangement of the CPUs in `online` (ascending) in cores and nodes.
+/// Reads how the CPUs in `online` (ascending) are arranged in cores and nodes.
 pub(crate) fn read(
     root: &Root,
     online: &[u32],
@@ -70,7 +70,7 @@ fn core(package: u32, cpus: Vec<u32>) -> Core {
     Core { package, node: 0, kind: CoreKind::default(), cpus, l1d: None, l2: None, l3: None }
 }
 
-/// Returns the cores from `/sys`; empty if it has no information about the first CPU.
+/// Returns the cores from `/sys`; empty if `/sys` has no information about the first CPU.
 fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
     let mut cores = Vec::new();
     let mut seen: BTreeSet<u32> = BTreeSet::new();
@@ -80,7 +80,7 @@ fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
             continue;
         }
         let topology = format!("{CPUS}/cpu{cpu}/topology");
-        // Before Linux 5.3, the name was `thread_siblings_list`.
+        // Before Linux 5.3, the file was called `thread_siblings_list`.
         let siblings = list(root, &format!("{topology}/core_cpus_list"), warnings)
             .or_else(|| list(root, &format!("{topology}/thread_siblings_list"), warnings));
         let Some(siblings) = siblings else {
@@ -129,7 +129,7 @@ fn cores_of_cpuinfo(online: &[u32], cpuinfo: &Lazy, warnings: &mut Vec<String>) 
     cores
 }
 
-/// Marks efficiency cores: on Intel by the kernel's event sources, elsewhere by capacity.
+/// Marks efficiency cores: on Intel from the kernel's event sources, on other CPUs from the capacity.
 fn set_kinds(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, warnings: &mut Vec<String>) {
     let mut efficiency: BTreeSet<u32> = BTreeSet::new();
     // `cpu_lowpower` is the low-power island of Arrow Lake-H and later.
@@ -155,8 +155,8 @@ fn set_kinds(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, warnings:
 }
 
 /// Returns CPUs with less than two thirds of the highest capacity (1024). The big cores of one chip differ in clock,
-/// and therefore in capacity by up to a fifth; little cores have half or less. Dense cores (Zen 5c) are not weak
-/// cores.
+/// and therefore in capacity by up to a fifth; little cores have half of the capacity or less. Dense cores (Zen 5c)
+/// are not weak cores.
 fn weak_cpus(root: &Root, cores: &[Core]) -> BTreeSet<u32> {
     let capacity = |cpu: u32| root.number::<u32>(&format!("{CPUS}/cpu{cpu}/cpu_capacity"));
     let Some(first) = cores.first() else { return BTreeSet::new() };
@@ -176,7 +176,7 @@ fn set_caches(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, online: 
     }
     let none_told = cores.iter().all(|core| core.l1d.is_none() && core.l2.is_none());
     let one_kind = cores.iter().all(|core| core.kind == CoreKind::Performance);
-    // CPUID describes the core that runs this code, which only represents all cores if all are alike.
+    // CPUID describes the core that runs this code. That core only represents the others if all cores are alike.
     if let Some(leaves) = leaves.filter(|_| none_told && one_kind) {
         let told = x86::caches(leaves, u32::try_from(online.len()).unwrap_or(u32::MAX));
         for core in cores.iter_mut() {

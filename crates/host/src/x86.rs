@@ -40,8 +40,8 @@ fn text(registers: &[u32]) -> String {
     String::from_utf8_lossy(&bytes[..end]).trim().to_string()
 }
 
-/// Returns display family, display model and stepping (Intel SDM volume 2A, CPUID leaf 1; AMD's rule is the same for
-/// every family that exists).
+/// Returns display family, display model and stepping (Intel SDM volume 2A, CPUID leaf 1). AMD's rule gives the same
+/// result for every existing family.
 fn signature(eax: u32) -> (u32, u32, u32) {
     let (family, model, stepping) = (eax >> 8 & 0xf, eax >> 4 & 0xf, eax & 0xf);
     let (extended_family, extended_model) = (eax >> 20 & 0xff, eax >> 16 & 0xf);
@@ -66,8 +66,9 @@ pub(crate) fn hypervisor(leaves: &Leaves) -> Option<String> {
     })
 }
 
-/// Returns the data caches of levels 1, 2 and 3 of the CPU that runs this code. CPUID reports the number of reserved
-/// APIC IDs as sharers, which on Intel may exceed the number of CPUs, so `shared_by` is capped at `logical_cpus`.
+/// Returns the data caches of levels 1, 2 and 3 of the CPU that runs this code. For the CPUs that share a cache,
+/// CPUID reports the number of reserved APIC IDs. On Intel this number may exceed the number of CPUs, so `shared_by`
+/// is capped at `logical_cpus`.
 pub(crate) fn caches(leaves: &Leaves, logical_cpus: u32) -> [Option<Cache>; 3] {
     const INSTRUCTION: u32 = 2;
     let leaf = if leaves.get(0x8000_001d, 0).is_some_and(|first| first.eax != 0) { 0x8000_001d } else { 4 };

@@ -172,7 +172,7 @@ fn a_mount_from_above_the_namespace_shows_only_its_top() {
     let detected = common::detect(&machine(text));
     assert_eq!(detected.host.limits.cpu_quota, Some(3.0));
     assert!(detected.warnings[0].contains("cannot read all limits"), "{:?}", detected.warnings);
-    // With a second mount by the container's own runtime, everything is known.
+    // With a second mount by the container's runtime, all limits are known.
     let text = text.replace("rw\nfile", "rw\nfile /own/inner/cpu.max = 200000 100000\nfile").replacen(
         "file /proc/self/mountinfo = ",
         "file /proc/self/mountinfo\n| 35 24 0:29 / /own rw - cgroup2 cgroup2 rw\n| ",

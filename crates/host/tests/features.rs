@@ -4,7 +4,7 @@ mod common;
 
 use build_info::host::Cpu;
 
-/// Returns the CPU of a fixture with some lines appended, which replace earlier ones.
+/// Returns the CPU of a fixture with some lines appended, which replace earlier lines.
 fn cpu(name: &str, lines: &str) -> Cpu {
     common::detect(&format!("{}\n{lines}\n", common::snapshot(name))).host.cpu
 }

@@ -1,5 +1,5 @@
-//! Tests that every recorded machine is detected as its JSON in `fixtures/hosts` says, which the planner's tests use.
-//! After an intended change, run `UPDATE_FIXTURES=1 cargo test -p host --test fixtures` and read the diff.
+//! Tests that every recorded machine is detected as described by its JSON in `fixtures/hosts`, which the planner's
+//! tests use. After an intended change, run `UPDATE_FIXTURES=1 cargo test -p host --test fixtures` and read the diff.
 
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,7 @@ fn no_fixture_is_left_out() {
     }
 }
 
-/// Facts about these machines, written by hand, so that a regenerated fixture cannot hide a mistake.
+/// Checks facts about these machines that were written manually, so that a regenerated fixture cannot hide a mistake.
 #[test]
 fn the_machines_are_what_they_are_sold_as() {
     // Name, vendor, (family, model), level, packages, cores, threads, nodes.

@@ -1,5 +1,5 @@
 //! Tests of `nvidia-smi` in states found in practice: absent, without a driver, failing, with odd output. The file
-//! has only one test, because a script cannot be run while another thread's child still has it open.
+//! has only one test, because a script cannot be run while the child of another thread has the script open.
 
 #![cfg(unix)]
 

@@ -10,7 +10,7 @@ fn cores_and_affinity_agree_with_the_standard_library() {
     assert_eq!(host.arch, std::env::consts::ARCH);
     assert!(host.memory.total.0 > 0 && host.memory.available <= host.memory.total);
     let parallelism = std::thread::available_parallelism().expect("a number").get();
-    // The standard library takes quotas into account, and the mask does not.
+    // The standard library's value includes quotas; the mask does not.
     assert!(host.limits.affinity.len() >= parallelism, "{:?}", host.limits.affinity);
     assert!(host.topology.logical_cpus() >= host.limits.affinity.len());
     let budget = threads::budget(&host, Policy::Max);

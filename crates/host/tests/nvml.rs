@@ -101,7 +101,7 @@ fn what_cuda_does_not_show_is_not_counted_and_it_is_said_why() {
         ("GPU-bb,GPU-aa", None, &["Tesla T4", "NVIDIA H200"], &[]),
         ("GPU-cc", None, &[], &["no GPU GPU-cc", "nvidia-smi -L"]),
         ("1", Some("PCI_BUS_ID"), &["Tesla T4"], &[]),
-        ("1", None, &["Tesla T4"], &["fastest GPU first", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]),
+        ("1", None, &["Tesla T4"], &["numbers the GPUs from the fastest", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]),
     ];
     for (visible, order, gpus, words) in cases {
         let (found, said) = detect(&machine.root(&fake).with_cuda(Some(visible), order));

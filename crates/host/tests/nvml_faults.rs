@@ -45,7 +45,7 @@ fn cards_and_their_figures_are_read() {
 
 #[test]
 fn what_goes_over_pcie_and_what_holds_clocks_back_is_told_where_the_driver_tells() {
-    // The second sample is throttled by heat. The bits are NVML's.
+    // The second sample is throttled by heat. The bits are the values of NVML.
     let script =
         format!("{H200} used 1\n throttling 1 4 {}\n pcie-received 800 -15\n pcie-sent 12\n", 0x20 | 4);
     let fake = Fake::new(&script);

@@ -1,5 +1,5 @@
 //! Test of `nvidia-smi` as the fallback for the driver's library. The file has only one test, because a script cannot
-//! be run while another thread's child still has it open.
+//! be run while the child of another thread has the script open.
 
 #![cfg(unix)]
 

@@ -25,16 +25,16 @@ pub enum AnswerEnd {
 pub struct Answer {
     /// Time from the beginning of the run to the request.
     pub asked_us: u64,
-    /// Time from the request to the first piece of text; `None` if no text came.
+    /// Time from the request to the first piece of text; `None` if no text arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_us: Option<u64>,
-    /// Times between consecutive pieces. Pieces that came in one read have the same time.
+    /// Times between consecutive pieces. Pieces that arrived in one read have the same time.
     pub between_us: Vec<u32>,
     /// Time from the request to the end of the answer.
     pub whole_us: u64,
     /// Number of generated tokens, as counted by the server.
     pub tokens: u32,
-    /// Number of prompt tokens found in the server's cache; `None` if the server does not report it.
+    /// Number of prompt tokens found in the server's cache; `None` if the server does not report this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<u32>,
     /// Outcome of the answer.
@@ -80,7 +80,7 @@ impl Pieces {
         let ended = match (self.error, ended) {
             (Some(error), _) => AnswerEnd::Wrong(error),
             (None, AnswerEnd::Whole) if self.counts.is_none() => {
-                AnswerEnd::Wrong("it ended without counts".to_string())
+                AnswerEnd::Wrong("the answer ended without token counts".to_string())
             }
             (None, ended) => ended,
         };
@@ -120,7 +120,9 @@ pub fn ask(address: &Address, interface: Interface, ask: &Ask, patience: Duratio
 
 fn read(mut wire: Wire, interface: Interface, request: &[u8], pieces: &mut Pieces) -> Result<(), String> {
     let said = |why: io::Error| match why.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "nothing came for too long".to_string(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            "the server sent nothing until the timeout".to_string()
+        }
         _ => why.to_string(),
     };
     wire.write_all(request).map_err(said)?;
@@ -253,7 +255,7 @@ mod tests {
             (plain("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"), "closed in the middle"),
             (plain("garbage\r\n\r\n"), "not HTTP/1.1"),
             (stream(&[A, r#"data: {"error":{"message":"broken"}}"#]), "broken"),
-            (stream(&[A]), "without counts"),
+            (stream(&[A]), "without token counts"),
             (vec![], "closed in the middle"),
         ];
         let (answers, words): (Vec<_>, Vec<_>) = cases.into_iter().unzip();

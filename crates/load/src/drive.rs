@@ -32,8 +32,8 @@ pub struct Drive {
     pub clients: Vec<Vec<Answer>>,
 }
 
-/// Runs all clients at once; each sends its requests one after the other. If `stop` returns true, the run ends after
-/// the answers in progress.
+/// Runs all clients at once; each client sends its requests one after the other. If `stop` returns true, the run ends
+/// after the answers in progress.
 pub fn drive(plan: &LoadPlan, stop: &(dyn Fn() -> bool + Sync)) -> Drive {
     let ready = Barrier::new(plan.clients.len() + 1);
     let stopped = AtomicBool::new(false);
@@ -82,7 +82,7 @@ impl Drive {
     pub fn decode_speeds(&self) -> Vec<f64> {
         let speed = |answer: &Answer| {
             let time: u64 = answer.between_us.iter().map(|time| u64::from(*time)).sum();
-            // Tokens are those counted by the server: a character may take several tokens, which arrive as one piece.
+            // The server counts the tokens: a character may consist of several tokens, which arrive as one piece.
             (time > 0 && answer.tokens > 1).then(|| f64::from(answer.tokens - 1) * 1e6 / time as f64)
         };
         self.answers().filter_map(speed).collect()

@@ -1,7 +1,7 @@
 //! Minimal HTTP/1.1 decoder (RFC 9112) for the answers of two servers: a status line, headers, and a body by length,
-//! in chunks, or up to the end of the connection. Input may come in pieces of any size.
+//! in chunks, or up to the end of the connection. Input may arrive in pieces of any size.
 
-/// Maximum size of a head, in bytes. Neither server sends a longer one.
+/// Maximum size of a head, in bytes. Neither server sends a longer head.
 const LONGEST_HEAD: usize = 64 << 10;
 
 /// Decoder state of a partly received answer.
@@ -16,12 +16,12 @@ pub struct Decoder {
 #[derive(Debug, PartialEq)]
 enum ParserState {
     Head,
-    /// Number of body bytes still to come.
+    /// Number of remaining body bytes.
     Counted(u64),
     /// The body continues to the end of the connection.
     Open,
     ChunkSize,
-    /// Number of bytes of the chunk still to come.
+    /// Number of remaining bytes of the chunk.
     Chunk(u64),
     /// Line end after a chunk.
     ChunkEnd,
@@ -96,7 +96,7 @@ impl Decoder {
                     Some(_) => {}
                     None => return Ok(()),
                 },
-                ParserState::Over => return Err("there is data after the answer".to_string()),
+                ParserState::Over => return Err("data follows the end of the answer".to_string()),
             }
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Decoder {
     }
 
     fn begin(&mut self, head: &[u8]) -> Result<(), String> {
-        let head = std::str::from_utf8(head).map_err(|_| "a head that is not UTF-8".to_string())?;
+        let head = std::str::from_utf8(head).map_err(|_| "the response head is not UTF-8".to_string())?;
         let mut lines = head.split("\r\n");
         let first = lines.next().unwrap_or_default();
         let status = first.strip_prefix("HTTP/1.1 ").or_else(|| first.strip_prefix("HTTP/1.0 "));
@@ -129,7 +129,7 @@ impl Decoder {
         let mut state = ParserState::Open;
         for line in lines {
             let Some((name, value)) = line.split_once(':') else {
-                return Err(format!("a header without a colon: {:.60}", line.escape_debug().to_string()));
+                return Err(format!("a header has no colon: {:.60}", line.escape_debug().to_string()));
             };
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
@@ -216,7 +216,7 @@ mod tests {
             ("HTTP/2 200\r\n\r\n", "not HTTP/1.1"),
             ("HTTP/1.1 abc\r\n\r\n", "not HTTP/1.1"),
             ("HTTP/1.1 2é0\r\n\r\n", "not HTTP/1.1"),
-            ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "without a colon"),
+            ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "a header has no colon"),
             ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "invalid length"),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "unknown transfer encoding"),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "invalid chunk size"),
@@ -226,7 +226,7 @@ mod tests {
                 "invalid chunk size",
             ),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n", "a line is longer than"),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab", "data after the answer"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab", "data follows the end of the answer"),
         ];
         for (text, words) in cases {
             let found = decode(text.as_bytes(), 4).err().unwrap_or_default();

@@ -2,7 +2,7 @@
 //!
 //! The load generator shares the machine with the server under test, so it uses little CPU time: one blocking thread
 //! per client, one search per line, and no JSON parser. It supports the parts of HTTP/1.1 that two servers use, and
-//! rejects the rest.
+//! rejects everything else.
 
 pub mod answer;
 pub mod drive;

@@ -1,6 +1,6 @@
-//! Lines of a streamed answer: server-sent events, or lines of JSON. A search for a few bytes distinguishes them.
-//! This is safe because neither server writes spaces inside the searched keys, and quotes in generated text are
-//! escaped.
+//! Lines of a streamed answer: server-sent events, or lines of JSON. A search for a few bytes distinguishes the kinds
+//! of lines. This search is safe because neither server writes spaces inside the searched keys, and quotes in
+//! generated text are escaped.
 
 /// Kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Line {
     Counts {
         /// Number of generated tokens.
         generated: u32,
-        /// Number of prompt tokens found in a cache; `None` if the server does not report it.
+        /// Number of prompt tokens found in a cache; `None` if the server does not report this number.
         cached: Option<u32>,
     },
     /// Error from the server.

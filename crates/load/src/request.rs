@@ -14,7 +14,7 @@ pub enum Interface {
 /// Request for greedily generated text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Tokens of the prompt. They are the same for every server, whatever its tokeniser.
+    /// Tokens of the prompt, the same for every server, whatever its tokeniser.
     pub prompt: Vec<u32>,
     /// Number of tokens to generate.
     pub tokens: u32,

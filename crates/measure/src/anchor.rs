@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::stats::{median, spread};
 
 /// Number of robust standard deviations from the median of earlier values at which a value counts as disturbed. Among
-/// undisturbed normal values, 1 in 1.7 million exceeds it.
+/// undisturbed normal values, 1 in 1.7 million exceeds this limit.
 const DEVIATIONS: f64 = 5.0;
 
 /// Minimum deviation of a disturbed value. A smaller deviation does not justify repeating a round, however steady the
@@ -70,16 +70,16 @@ impl Anchor {
     }
 }
 
-/// Returns the smallest difference that `pairs` pairs can be expected to show on this machine, as a fraction of 1. It
-/// is the half-width of a 95 % interval around the median of the ratios, 1.96 × 1.2533 σ / √pairs. σ is the standard
-/// deviation of the logarithms of ratios between neighbouring values of one configuration. The factor 1.2533 is
-/// √(π/2), the ratio between the standard errors of median and mean. `None` for fewer than four values.
+/// Returns the smallest difference that `pairs` pairs can be expected to show on this machine, as a fraction of 1.
+/// The difference is the half-width of a 95 % interval around the median of the ratios, 1.96 × 1.2533 σ / √pairs. σ
+/// is the standard deviation of the logarithms of ratios between neighbouring values of one configuration. The factor
+/// 1.2533 is √(π/2), the ratio between the standard errors of median and mean. `None` for fewer than four values.
 pub fn floor(values: &[f64], pairs: usize) -> Option<f64> {
     let ratios: Vec<f64> = values.chunks_exact(2).map(|pair| (pair[1] / pair[0]).ln()).collect();
     if ratios.len() < 2 || pairs == 0 {
         return None;
     }
-    // Deviations are taken from 0 and not from the median: the configuration is the same, and the median of few
+    // Deviations are measured from 0 and not from the median: the configuration is the same, and the median of few
     // ratios is inaccurate.
     let sizes: Vec<f64> = ratios.iter().map(|ratio| ratio.abs()).collect();
     let sigma = 1.4826 * median(&sizes);

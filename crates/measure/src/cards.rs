@@ -1,4 +1,4 @@
-//! Properties of the NVIDIA GPUs, apart from their load: clock limits, and free memory.
+//! Properties of the NVIDIA GPUs: clock limits and free memory, but not the load.
 
 use host::nvml::{LibrarySource, Nvml, PATIENCE};
 use serde::{Deserialize, Serialize};
@@ -25,13 +25,13 @@ pub struct Card {
     /// Width of the memory bus, in bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bus_bits: Option<u32>,
-    /// Theoretical bandwidth from clock and bus width, in bytes per second; no program reaches it.
+    /// Theoretical bandwidth from clock and bus width, in bytes per second. No program reaches this bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub theoretical_bandwidth: Option<f64>,
 }
 
-/// Returns the complete GPUs that CUDA shows to this process. Empty if no driver is loaded or it does not answer in
-/// time; `cargo xtask doctor` shows the reason.
+/// Returns the complete GPUs that CUDA shows to this process. Empty if no driver is loaded or the driver does not
+/// answer in time; `cargo xtask doctor` shows the reason.
 pub fn cards() -> Vec<Card> {
     if !host::nvml::driver_seems_loaded() {
         return Vec::new();

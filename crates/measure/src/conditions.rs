@@ -98,7 +98,7 @@ fn busy(
     let taken = |(pid, (name, seconds)): (&u32, &(String, f64))| {
         let (_, then) = before.get(pid)?;
         let cpus = (seconds - then) / time.as_secs_f64();
-        // The kernel counts in ticks, so more digits would have no meaning.
+        // The kernel counts CPU time in ticks, so more digits would have no meaning.
         let cpus = (cpus * 100.0).round() / 100.0;
         (cpus > SHARE && *pid != std::process::id()).then(|| (*pid, name.clone(), cpus))
     };

@@ -1,5 +1,4 @@
-//! CPU time of this process and the programs that it ran: the cost of a piece of work, independent of the machine's
-//! load.
+//! CPU time of this process and the programs that it ran: the cost of the work, independent of the machine's load.
 
 use host::process::{Counters, ProcFolder, TICKS_PER_SECOND};
 
@@ -15,8 +14,8 @@ impl CpuTime {
         Self { ticks: ProcFolder::this().counters().as_ref().map(Counters::with_children) }
     }
 
-    /// Returns the CPU seconds used since this snapshot; `None` if the system does not report them. Work of a server
-    /// process, for example sccache's, is not included.
+    /// Returns the CPU seconds used since this snapshot; `None` if the system does not report them. The work of a
+    /// server process, for example sccache's, is not included.
     pub fn seconds_since(&self) -> Option<f64> {
         let now = Self::now().ticks?;
         Some(now.saturating_sub(self.ticks?) as f64 / TICKS_PER_SECOND)

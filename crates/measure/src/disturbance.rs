@@ -1,4 +1,4 @@
-//! Other load on the machine during a measurement.
+//! Load of other programs on the machine during a measurement.
 
 use std::time::Instant;
 
@@ -48,7 +48,7 @@ struct Counters {
     busy: u64,
     /// All ticks of all CPUs.
     all: u64,
-    /// Ticks of this process and its children that have ended.
+    /// Ticks of this process and of its children that have ended.
     own: u64,
     cpus: u64,
 }
@@ -88,8 +88,8 @@ mod tests {
         let parse = |machine: &str, own: &str| Counters::parse(machine, &process::Counters::parse(own)?);
         let before = parse(&machine(100, 1000), &process(50)).unwrap();
         assert_eq!(before, Counters { busy: 136, all: 1141, own: 86, cpus: 2 });
-        // Two seconds of two CPUs at 100 ticks give 400 ticks. 300 were busy, of which 250 are this process's: 50
-        // ticks in 200, a quarter of a core.
+        // Two seconds of two CPUs at 100 ticks give 400 ticks. Of these, 300 were busy and 250 belong to this
+        // process: 50 ticks in 200, a quarter of a core.
         let after = parse(&machine(400, 1100), &process(300)).unwrap();
         assert_eq!(after.since(&before), Some(0.25));
         assert_eq!(before.since(&before), None);

@@ -36,9 +36,9 @@ pub struct GpuWatch {
 }
 
 impl GpuWatch {
-    /// Starts sampling; `None` if no NVIDIA driver is loaded, a check that takes three file system accesses. The
+    /// Starts sampling. Returns `None` if no NVIDIA driver is loaded; the check takes three file system accesses. The
     /// driver is initialised once per process, in the thread, and kept until the process ends. If initialisation
-    /// fails, there are no figures; `cargo xtask doctor` shows the reason.
+    /// fails, the result has no figures; `cargo xtask doctor` shows the reason.
     pub fn start() -> Option<Self> {
         Self::start_settling(Duration::ZERO)
     }
@@ -56,7 +56,7 @@ impl GpuWatch {
     }
 
     /// Starts sampling with the driver at `place`, like [`GpuWatch::start`] for the system's driver. Samples taken
-    /// before the watch is `settles` old only count for memory and energy ([`SETTLES`]).
+    /// before the watch is `settles` old only contribute to memory and energy ([`SETTLES`]).
     pub fn of(place: &LibrarySource, settles: Duration) -> Option<Self> {
         match place {
             LibrarySource::System => Self::start_settling(settles),
@@ -190,8 +190,8 @@ pub(crate) fn visible(driver: &Nvml) -> Vec<Visible<'_>> {
     shown(driver, read("CUDA_VISIBLE_DEVICES").as_deref(), read("CUDA_DEVICE_ORDER").as_deref())
 }
 
-/// Selects GPUs. For a MIG instance, its whole GPU is returned, although that says little about the instance. Other
-/// GPUs are left out, because this program does not use them.
+/// Selects GPUs. For a MIG instance, its whole GPU is returned, although the GPU's figures say little about the
+/// instance. Other GPUs are left out, because this program does not use them.
 fn shown<'a>(driver: &'a Nvml, variable: Option<&str>, order: Option<&str>) -> Vec<Visible<'a>> {
     let devices: Vec<Device<'_>> = driver.devices().into_iter().flatten().flatten().collect();
     let names: Vec<Option<String>> = devices.iter().map(|device| device.name().ok()).collect();
@@ -305,8 +305,8 @@ impl Mean {
     }
 }
 
-/// Combines the figures of all GPUs for a single column each: utilisation and clock of the busiest GPU, memory, power
-/// and energy of all. `None` without GPUs.
+/// Combines the figures of all GPUs into one value per figure: utilisation and clock of the busiest GPU, memory,
+/// power and energy of all GPUs. `None` without GPUs.
 pub fn together(gpus: &[GpuUse]) -> Option<GpuUse> {
     let utilisation = |gpu: &&GpuUse| gpu.utilisation.unwrap_or(-1.0);
     let busiest = gpus.iter().max_by(|a, b| utilisation(a).total_cmp(&utilisation(b)))?;
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!((summary.watts, summary.joules, summary.samples), (Some(500.0), Some(8.0), 3));
         assert_eq!((summary.sm_mhz, summary.sm_mhz_lowest), (Some(1880.0), Some(1780)));
         assert_eq!(summary.memory_peak, Some(90));
-        // A sample that is not settled only counts for memory and energy.
+        // A sample that is not settled only contributes to memory and energy.
         card.add(Ok(sample(0.1, 100.0, 345, 95, 9.5)), false);
         let later = card.summary();
         assert_eq!((later.utilisation, later.sm_mhz_lowest), (summary.utilisation, Some(1780)));
@@ -428,7 +428,7 @@ mod tests {
             let watch = GpuWatch::at(fake.place(), SELDOM, Duration::ZERO);
             assert_eq!(watch.read(), []);
         }
-        // Without a driver there is no thread.
+        // Without a driver, no thread is started.
         assert_eq!(GpuWatch::start().is_some(), host::nvml::driver_seems_loaded());
     }
 

@@ -1,10 +1,10 @@
 //! Successive halving (Jamieson, Talwalkar, 2016): all contestants are measured for a short time, the worse half is
 //! dropped, and the others are measured for longer.
 //!
-//! There are two rules for dropping contestants. [`run`] is for builds, which are few and expensive: a contestant of
-//! the worse half is only dropped if it is shown to be slower than the best, or if the budget does not suffice.
-//! [`cut`] is for settings, which are many: the worse half is dropped by medians after two rounds, which are too few
-//! for an interval.
+//! Contestants are dropped by one of two rules. [`run`] is for builds, which are few and expensive: a contestant in
+//! the worse half is only dropped if it is shown to be slower than the best, or if the time does not suffice. [`cut`]
+//! is for settings, which are many: the worse half is dropped by medians after two rounds, which are too few for an
+//! interval.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ pub trait Course {
 pub enum Out {
     /// The contestant was shown to be slower than the best.
     Slower,
-    /// The contestant was not shown to be slower, but the time does not suffice.
+    /// The contestant was not shown to be slower, but too little time is left.
     NoTime,
 }
 
@@ -74,8 +74,8 @@ pub struct Standing {
 /// Fraction of the remaining time that a heat other than the last may take.
 const SHARE: f64 = 0.5;
 
-/// Runs the heats and returns the standings of the last one, the best first. A heat other than the last is skipped if
-/// at most two contestants remain.
+/// Runs the heats and returns the standings of the last heat, the best first. A heat other than the last is skipped
+/// if at most two contestants remain.
 ///
 /// # Errors
 /// The first error of `course`.
@@ -164,7 +164,7 @@ fn better_half(n: usize) -> usize {
 
 /// Speedup below which, in all rounds, [`cut`] drops a contestant.
 const HOPELESS: f64 = 0.95;
-/// Number of rounds after which [`cut`] also drops a contestant that was slower in every round.
+/// Number of rounds after which [`cut`] also drops a contestant that was slower than the baseline in every round.
 const FUTILE: usize = 4;
 
 /// Contestant of [`cut`].
@@ -196,7 +196,7 @@ pub struct Cut {
     pub stay: Vec<Entrant>,
     /// Contestants that were slower in every round.
     pub hopeless: Vec<Entrant>,
-    /// Worse half of the others, the best first.
+    /// Worse half of the remaining contestants, the best first.
     pub worse_half: Vec<Entrant>,
 }
 
@@ -209,8 +209,8 @@ pub fn cut(entrants: Vec<Entrant>) -> Cut {
     Cut { stay, hopeless, worse_half }
 }
 
-/// Chooses the winner and states the reason: the simplest of all contestants that are not shown to be slower than the
-/// best.
+/// Chooses the winner and states the reason. The winner is the simplest contestant that is not shown to be slower
+/// than the best.
 pub fn choose(
     standings: &[Standing],
     steps: impl Fn(usize) -> u32,
@@ -230,7 +230,7 @@ pub fn choose(
     let words = if winner == best.who {
         match standings.iter().find(|standing| standing.who != winner) {
             Some(second) if second.against_best.high >= 1.0 => format!(
-                "{} is the simplest of the equally fast ones ({} is {} times as fast, no difference shown)",
+                "{} is the simplest of the equally fast candidates ({} is {} times as fast, no difference shown)",
                 name(winner),
                 name(second.who),
                 second.against_best
@@ -243,7 +243,7 @@ pub fn choose(
                     second.against_best
                 )
             }
-            None => format!("{} is the only one left", name(winner)),
+            None => format!("{} is the only candidate left", name(winner)),
         }
     } else {
         let own = standings.iter().find(|standing| standing.who == winner)?;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Named objectives with their numbers of prompt tokens and generated tokens. Only the ratio of the two decides which
-/// of several candidates is faster.
+/// Named objectives with their numbers of prompt tokens and generated tokens. Only the ratio of the two numbers
+/// decides which of several candidates is faster.
 const NAMED: [(&str, u32, u32); 4] = [
     // A question and a long answer.
     ("chat", 128, 512),
@@ -16,7 +16,7 @@ const NAMED: [(&str, u32, u32); 4] = [
     ("latency", 512, 16),
 ];
 
-/// Maximum number of tokens of either kind.
+/// Maximum number of prompt tokens, and of generated tokens.
 const MOST: u32 = 1 << 20;
 
 /// Tuning objective, given by name or as a pair of numbers.
@@ -60,8 +60,8 @@ impl FromStr for Objective {
 }
 
 impl Objective {
-    /// Returns the time for prompt and answer at the given speeds in tokens per second, in seconds. `None` if a speed
-    /// is unknown whose number of tokens is not 0.
+    /// Returns the time for prompt and answer at the given speeds in tokens per second, in seconds. `None` if the
+    /// speed for a nonzero number of tokens is unknown.
     pub fn seconds(&self, prefill: Option<f64>, decode: Option<f64>) -> Option<f64> {
         let part = |tokens: u32, speed: Option<f64>| match (tokens, speed) {
             (0, _) => Some(0.0),
@@ -71,7 +71,7 @@ impl Objective {
         Some(part(self.prompt, prefill)? + part(self.generate, decode)?)
     }
 
-    /// Returns a prompt length of a realistic size with the same ratio, because small numbers only express a ratio.
+    /// Returns a realistic prompt length with the same ratio, because small numbers only express a ratio.
     pub fn usual_prompt(&self) -> u32 {
         if self.prompt >= 64 || self.prompt == 0 { self.prompt } else { 512 }
     }

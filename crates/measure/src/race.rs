@@ -10,8 +10,8 @@ use crate::schedule;
 use crate::stats::Ratio;
 use crate::stopping::{Rule, Stop};
 
-/// Settings of a race. The first contestant is the anchor: the others are compared with it, and its values show
-/// disturbances of the machine.
+/// Settings of a race. The first contestant is the anchor: the other contestants are compared with the anchor, and
+/// the anchor's values show disturbances of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Race {
     /// Number of contestants, at least 2.
@@ -23,7 +23,7 @@ pub struct Race {
     /// Maximum number of rounds that are repeated because of a disturbed anchor. Further disturbed rounds count,
     /// because a race on a machine that never settles must end.
     pub repeats: usize,
-    /// Maximum total time. No round starts that would not end within it.
+    /// Maximum total time. No round starts that would exceed this time.
     pub time: Option<Duration>,
 }
 
@@ -43,7 +43,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// Returns the ratio of contestant `number` to the anchor, for values of which more is better.
+    /// Returns the ratio of contestant `number` to the anchor, for values where higher is better.
     pub fn ratio(&self, number: usize) -> Ratio {
         Ratio::of(&self.ratios(number))
     }
@@ -55,8 +55,8 @@ impl Finish {
 }
 
 impl Race {
-    /// Runs the race. `lap` measures the contestant with the given number once and returns a positive value, of which
-    /// more is better.
+    /// Runs the race. `lap` measures the contestant with the given number once and returns a positive value; higher
+    /// is better.
     ///
     /// # Errors
     /// The first error of `lap`, which ends the race.
@@ -91,7 +91,8 @@ impl Race {
         Ok(finish)
     }
 
-    /// Returns the reason to stop if every contestant has one: the reason of the last contestant that reached it.
+    /// Returns the reason to stop once every contestant has a reason: the reason of the contestant that reached it
+    /// last.
     fn over(&self, finish: &Finish) -> Option<Stop> {
         self.rule.over_for_all((1..self.contestants).map(|number| finish.ratios(number)))
     }

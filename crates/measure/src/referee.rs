@@ -1,4 +1,4 @@
-//! Selection of the rounds of a race that count.
+//! Selection of the rounds of a race that are counted.
 
 use crate::anchor::{Anchor, Judgement};
 

@@ -1,8 +1,8 @@
 //! Order of the contestants in a round.
 
 /// Returns the order of `n` contestants in round `round`: A B C, B C A, C A B, then each reversed, C B A, A C B, B A
-/// C. Each contestant is first as often as last, and before any other as often as after it. Neither a machine that
-/// slows down nor one that speeds up favours a contestant.
+/// C. Each contestant is first as often as last, and runs before any other contestant as often as after it. A machine
+/// that slows down or speeds up therefore favours no contestant.
 pub fn order(round: usize, n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).map(|place| (place + round) % n).collect();
     if n > 0 && (round / n) % 2 == 1 {
@@ -61,8 +61,8 @@ mod tests {
     #[test]
     fn no_build_is_favoured() {
         for n in 2..6 {
-            // Counts, over one cycle, how often each contestant precedes each other one; every round contains each
-            // contestant once.
+            // Counts, over one cycle, how often each contestant precedes each other contestant. Every round contains
+            // each contestant once.
             let mut before = vec![vec![0; n]; n];
             for round in 0..2 * n {
                 let order = order(round, n);

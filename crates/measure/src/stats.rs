@@ -90,7 +90,7 @@ impl Ratio {
     }
 }
 
-/// Returns the median of `values`; NaN if there are none.
+/// Returns the median of `values`; NaN if `values` is empty.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -101,7 +101,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the [`median`] of values whose order may change; takes a third of the time of a sort.
+/// Returns the [`median`] of values whose order may change, in a third of the time that a sort takes.
 fn middle(values: &mut [f64]) -> f64 {
     let (half, odd) = (values.len() / 2, values.len() % 2 == 1);
     let (below, &mut upper, _) = values.select_nth_unstable_by(half, f64::total_cmp);
@@ -113,11 +113,12 @@ fn middle(values: &mut [f64]) -> f64 {
 }
 
 /// Returns the median of `a / b` over pairs, with the 95 % interval of the percentile bootstrap (Efron, 1979): pairs
-/// are drawn with replacement, and the 2.5th and 97.5th percentiles of the medians are taken. The generator has a
-/// constant seed, so that the same samples give the same interval.
+/// are drawn with replacement, and the interval ends at the 2.5th and 97.5th percentiles of the medians. The
+/// generator has a constant seed, so that the same samples give the same interval.
 ///
 /// For the median of few pairs, the bootstrap interval covers less than 95 %: on recorded noise, 7.5 of 100 races
-/// between equal builds ended with a winner. If the exact interval of the sign test is wider, it is used instead.
+/// between equal builds ended with a winner. If the exact interval of the sign test is wider, the exact interval is
+/// used instead.
 pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
     let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
     Ratio::of(&ratios)
@@ -125,8 +126,8 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
 
 /// Returns the order statistics that enclose the median with a probability of at least 95 %, for any distribution
 /// (David and Nagaraja: "Order statistics", 7.1). They are the k-th smallest and the k-th greatest value, with the
-/// greatest k for which 2 P(X < k) ≤ 5 %, where X is the number of heads of n coins. For few values, they are the
-/// smallest and the greatest.
+/// greatest k for which 2 P(X < k) ≤ 5 %, where X is the number of heads of n coins. For few values, the order
+/// statistics are the smallest and the greatest value.
 fn exact(sorted: &[f64]) -> (f64, f64) {
     let n = sorted.len();
     let mut below = 0.0;
@@ -140,7 +141,7 @@ fn exact(sorted: &[f64]) -> (f64, f64) {
 
 /// Returns the probabilities of 0, 1, 2, … heads of `n` coins: C(n, k) / 2^n, each computed from the previous one.
 /// The computation uses logarithms, because 2^-n underflows from 1,075 coins on. Probabilities below the smallest
-/// number are 0.
+/// floating-point number are 0.
 fn heads(n: usize) -> impl Iterator<Item = f64> {
     let mut log = -(n as f64) * std::f64::consts::LN_2;
     (0..=n).map(move |k| {
@@ -151,7 +152,7 @@ fn heads(n: usize) -> impl Iterator<Item = f64> {
 }
 
 /// Returns the standard deviation of a normal distribution with the same median absolute deviation: 1.4826 MAD
-/// (Rousseeuw, Croux, 1993). One outlier among three values changes it little.
+/// (Rousseeuw, Croux, 1993). One outlier among three values changes the result little.
 pub fn spread(values: &[f64]) -> f64 {
     let center = median(values);
     let distances: Vec<f64> = values.iter().map(|value| (value - center).abs()).collect();
@@ -159,7 +160,7 @@ pub fn spread(values: &[f64]) -> f64 {
 }
 
 /// Returns the value below which the fraction `q` of `values` lies, interpolated linearly (type 7 of Hyndman and Fan,
-/// 1996); NaN if there are none.
+/// 1996); NaN if `values` is empty.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

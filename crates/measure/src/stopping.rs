@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::{FEWEST_PAIRS, Ratio, sign_test};
 
-/// Numbers of pairs at which a difference may end a race early, and the maximum p-value of the sign test there.
+/// Numbers of pairs at which a difference may end a race early, each with the maximum p-value of the sign test.
 /// Together these checks add at most 0.6 % to the 5 % of the final interval.
 const LOOKS: [usize; 4] = [10, 14, 20, 28];
 const CHANCE: f64 = 0.002;
@@ -42,7 +42,7 @@ pub struct Rule {
 
 impl Rule {
     /// Returns the reason to stop after these paired `ratios`; `None` to continue. A narrow interval may end the race
-    /// regardless of its position, because its width does not depend on the side of 1 on which it lies.
+    /// on either side of 1, because the width of an interval does not depend on its position.
     pub fn over(&self, ratios: &[f64]) -> Option<Stop> {
         let pairs = ratios.len();
         if pairs >= self.pairs {
@@ -61,8 +61,8 @@ impl Rule {
         None
     }
 
-    /// Returns the reason to stop if it exists for all contestants, each given by its paired ratios: the reason of
-    /// the last one.
+    /// Returns the reason to stop once every contestant has a reason: the reason of the last contestant. Each
+    /// contestant is given by its paired ratios.
     pub fn over_for_all(&self, contestants: impl IntoIterator<Item = Vec<f64>>) -> Option<Stop> {
         let mut last = None;
         for ratios in contestants {
@@ -87,7 +87,7 @@ mod tests {
             (around(1.0, 0.001, 10), Some(Stop::Narrow)),
             (around(1.0, 0.05, 10), None),
             (around(1.3, 0.05, 10), Some(Stop::Decided)),
-            // Not at a planned check.
+            // This number of pairs is not a planned check.
             (around(1.3, 0.05, 11), None),
             (around(1.0, 0.05, 20), Some(Stop::Pairs)),
         ];

@@ -1,8 +1,8 @@
 //! Time series of CPU and GPU use during a run: the values behind a mean.
 //!
 //! Unlike [`GpuWatch`](crate::GpuWatch), a trace also records PCIe traffic, which takes a driver 40 ms per GPU and
-//! sample. It is therefore for runs that are observed, not for timed runs. With three GPUs a sample takes longer than
-//! the sampling interval, and samples are taken five times per second.
+//! sample. Use a trace for runs that are observed, not for timed runs. With three GPUs a sample takes longer than the
+//! sampling interval, and samples are taken five times per second.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -16,7 +16,7 @@ use crate::gpu::{SETTLES, Visible, visible};
 use crate::thinned;
 use crate::usage::{cores, shares};
 
-/// Sampling interval. If a sample takes longer, a multiple of this interval.
+/// Sampling interval. If a sample takes longer, the actual interval is a multiple of this one.
 pub const EVERY: Duration = Duration::from_millis(100);
 
 /// Maximum wait for the last sample: a hanging driver must not block the measurement.
@@ -39,10 +39,10 @@ pub struct Trace {
 pub struct Traced {
     /// Marketing name.
     pub name: String,
-    /// Reason why the GPU stopped reporting; `None` if it did not.
+    /// Reason why the GPU stopped reporting; `None` if it still reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// Reason why its PCIe traffic is missing or incomplete.
+    /// Reason why the GPU's PCIe traffic is missing or incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_fault: Option<String>,
 }
@@ -115,8 +115,8 @@ impl TraceWatch {
         Self { trace, stop, ended }
     }
 
-    /// Ends the trace and returns the samples of the first `seconds`. A hanging driver is a fault of every GPU,
-    /// because it is unknown which of them it hangs at.
+    /// Ends the trace and returns the samples of the first `seconds`. A hanging driver counts as a fault of every
+    /// GPU, because the trace cannot determine which GPU causes it.
     pub fn end(self, seconds: f64) -> Trace {
         drop(self.stop);
         let hangs = self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
@@ -244,13 +244,13 @@ impl Trace {
         mean(&told)
     }
 
-    /// Returns the number of the busiest GPU; the first one if no utilisation is known.
+    /// Returns the number of the busiest GPU; the number of the first GPU if no utilisation is known.
     pub fn busiest(&self) -> usize {
         let busy = |gpu: &usize| self.utilisation(*gpu).unwrap_or(-1.0);
         (0..self.gpus.len()).rev().max_by(|a, b| busy(a).total_cmp(&busy(b))).unwrap_or(0)
     }
 
-    /// Returns the sum of the peak memory use of all GPUs that report it, in bytes, like
+    /// Returns the sum of the peak memory use of all GPUs that report their memory, in bytes, like
     /// [`together`](crate::gpu::together).
     pub fn memory_peak(&self) -> Option<u64> {
         let peak = |gpu: usize| self.moments.iter().filter_map(|moment| moment.gpus.get(gpu)?.memory).max();
@@ -258,8 +258,8 @@ impl Trace {
         (!peaks.is_empty()).then(|| peaks.iter().sum())
     }
 
-    /// Returns the mean fraction of the time that each CPU was busy, over the samples that include the CPU: a CPU may
-    /// go on- or offline.
+    /// Returns the mean fraction of the time that each CPU was busy. A CPU may go on- or offline, so only the samples
+    /// that include the CPU count.
     pub fn cores(&self) -> Vec<f64> {
         let most = self.moments.iter().map(|moment| moment.cores.len()).max().unwrap_or(0);
         let of = |core: usize| {
@@ -268,16 +268,16 @@ impl Trace {
         (0..most).map(|core| mean(&of(core)).unwrap_or_default()).collect()
     }
 
-    /// Returns the mean, over all samples, of the busiest CPU's share. A thread that moves from one CPU to the next
-    /// keeps none of them busy for long.
+    /// Returns the mean, over all samples, of the busiest CPU's share. A thread that moves between CPUs keeps none of
+    /// them busy for long.
     pub fn busiest_core(&self) -> Option<f64> {
         let most = |moment: &Moment| moment.cores.iter().copied().max_by(f64::total_cmp);
         mean(&self.moments.iter().filter_map(most).collect::<Vec<_>>())
     }
 
-    /// Estimates the bytes sent over PCIe to all GPUs and from them in `seconds`: mean throughput times duration. It
-    /// is an estimate because each sample measures 20 ms of an interval of 100 ms or more. `None` if a GPU's figures
-    /// are missing or incomplete.
+    /// Estimates the bytes sent over PCIe to all GPUs and from them in `seconds`: mean throughput times duration. The
+    /// result is an estimate because each sample measures 20 ms of an interval of 100 ms or more. `None` if a GPU's
+    /// figures are missing or incomplete.
     pub fn pcie(&self, seconds: f64) -> Option<[f64; 2]> {
         let sum = |pick: fn(&GpuMoment) -> Option<f64>| {
             let told = (0..self.gpus.len()).map(|gpu| self.mean(gpu, pick));
@@ -298,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// Traces a fake GPU that follows `script` until there are `moments` samples.
+    /// Traces a fake GPU that follows `script` until the trace has `moments` samples.
     fn trace(script: &str, moments: usize) -> Trace {
         let fake = Fake::new(script);
         let watch = TraceWatch::start(fake.place(), Duration::from_millis(1));
@@ -403,7 +403,7 @@ mod tests {
             }
         };
         wait_for(2);
-        // The thread is in its third sample by then.
+        // By this time the thread is in its third sample.
         std::thread::sleep(Duration::from_millis(200));
         let found = watch.end(f64::INFINITY);
         assert!(begin.elapsed() < Duration::from_secs(4), "it is not waited for");
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn moments_are_due_at_whole_steps() {
         let (begin, ms) = (Instant::now(), Duration::from_millis);
-        // Milliseconds since a sample was due, and the time at which the next one is due.
+        // Milliseconds since a sample was due, and the time at which the next sample is due.
         for (now, expected) in [(0, 100), (40, 100), (99, 100), (100, 200), (320, 400)] {
             assert_eq!(next(begin, EVERY, begin + ms(now)) - begin, ms(expected), "{now}");
         }

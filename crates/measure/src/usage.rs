@@ -90,8 +90,8 @@ impl UsageWatch {
         Self { root: root.to_path_buf(), process, started: Instant::now(), first, gpus }
     }
 
-    /// Returns the usage since the start. For a process that has ended, only figures of the machine remain, so read
-    /// before it ends.
+    /// Returns the usage since the start. For a process that has ended, only figures of the machine remain, so call
+    /// this function before the process ends.
     pub fn read(&self) -> Usage {
         let now = Reading::take(&self.root, &self.process);
         let mut usage = now.since(&self.first);
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!((usage.voluntary_switches, usage.involuntary_switches), (Some(30), Some(0)));
         assert_eq!((usage.minor_faults, usage.major_faults), (Some(15), Some(0)));
         assert_eq!(usage.peak_memory, Some(2 << 20));
-        // The CPUs have the same ticks in both readings, so no time has passed on them.
+        // The CPUs have the same ticks in both readings, so no time has passed.
         assert_eq!(usage.cores, [0.0, 0.0]);
         assert_eq!(usage.throttled_periods, Some(2));
         // The counter wrapped around at 5 J: 1 J before and 1 J after.
@@ -276,7 +276,8 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
         let usage = watch.read();
-        // On a loaded machine, the process may have had only a part of a CPU, but never more CPUs than exist.
+        // On a loaded machine, the process may have had only a part of a CPU, but never more CPUs than the machine
+        // has.
         assert!(usage.cpu_user.is_some_and(|seconds| seconds >= 0.01), "{usage:?}");
         assert!(usage.peak_memory.is_some_and(|bytes| bytes > 1 << 20), "{usage:?}");
         assert!(usage.cpus().is_some_and(|cpus| cpus > 0.0), "{usage:?}");

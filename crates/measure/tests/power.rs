@@ -41,7 +41,7 @@ impl Random {
 }
 
 /// Simulates `number` races of a contestant that is `factor` times as fast as the anchor. Returns the fractions of
-/// races that found it faster and slower, and the mean number of pairs.
+/// races that found the contestant faster and slower, and the mean number of pairs.
 fn races(number: usize, phase: &str, factor: f64, rule: Rule) -> (f64, f64, f64) {
     let series = recorded(phase);
     let mut random = Random(7);

@@ -18,7 +18,7 @@ pub fn f16_bits(value: f32) -> u16 {
         let rebiased = magnitude - (112 << 23);
         return sign | (round_shift(rebiased, 13) as u16);
     }
-    // Subnormal half: an integer multiple of 2^-24. Below half of that, the result is zero.
+    // Subnormal half: an integer multiple of 2^-24. Below half of that unit, the result is zero.
     let exponent = magnitude >> 23;
     if exponent < 102 {
         return sign;

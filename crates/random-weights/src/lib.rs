@@ -1,6 +1,6 @@
 //! Random weights for large models, generated in their storage format. The weights depend on the seed only.
 //!
-//! This is a separate crate because, unlike the rest of model synthesis, it must be compiled with optimisation.
+//! The crate is separate because, unlike the rest of model synthesis, it must be compiled with optimisation.
 
 mod half;
 mod random;

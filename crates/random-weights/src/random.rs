@@ -11,7 +11,8 @@ pub struct Xoshiro {
 }
 
 impl Xoshiro {
-    /// Creates the generator for `seed` and the position `keys`, seeded through SplitMix64 as its authors advise.
+    /// Creates the generator for `seed` and the position `keys`, seeded through SplitMix64 as the authors of xoshiro
+    /// advise.
     pub fn keyed(seed: u64, keys: [u64; 2]) -> Self {
         let mut x = seed;
         for key in keys {
@@ -39,7 +40,7 @@ impl Xoshiro {
         result
     }
 
-    /// Returns a number below `n`, which must be small: the bias of n / 2^32 does not matter here.
+    /// Returns a number below `n`, which must be small: the bias of n / 2^32 is then negligible.
     pub fn below(&mut self, n: usize) -> usize {
         (((self.next_u64() >> 32) * n as u64) >> 32) as usize
     }
@@ -55,8 +56,9 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Returns the 65,536 quantiles (i + 1/2) / 65,536 of the standard normal distribution. Looking one up with 16 random
-/// bits draws from the distribution, up to 4.3 standard deviations. A lookup takes 1 ns, and Box-Muller takes 10 ns.
+/// Returns the 65,536 quantiles (i + 1/2) / 65,536 of the standard normal distribution. Selecting a quantile with 16
+/// random bits draws from the distribution, up to 4.3 standard deviations. A lookup takes 1 ns; Box-Muller takes 10
+/// ns.
 pub fn normal_quantiles() -> &'static [f32; TABLE] {
     static QUANTILES: OnceLock<Box<[f32; TABLE]>> = OnceLock::new();
     QUANTILES.get_or_init(|| {

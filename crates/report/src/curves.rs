@@ -1,4 +1,4 @@
-//! Plots of values over a quantity, with one line per series.
+//! Plots of values against a quantity, with one line per series.
 
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg};

@@ -11,7 +11,7 @@ use crate::table::Table;
 pub struct ReportPage {
     /// Title of the page.
     pub title: String,
-    /// One sentence below the title.
+    /// Sentence below the title.
     pub lead: String,
     /// Sections in order.
     pub sections: Vec<Section>,
@@ -59,7 +59,7 @@ pub struct Plot {
 pub enum PlotKind {
     /// Ratios with their intervals.
     Intervals(Intervals),
-    /// Values over a quantity.
+    /// Values against a quantity.
     Curves(Curves),
     /// Percentiles of times.
     Spreads(Spreads),
@@ -77,7 +77,7 @@ impl ReportPage {
     }
 }
 
-/// Converts any text to the stem of a file name, cut to the length that a file name may have.
+/// Converts any text to the stem of a file name, truncated to the permitted length.
 pub fn slug(words: &str) -> String {
     let mut slug = String::new();
     for c in words.chars().take(400) {

@@ -1,5 +1,5 @@
-//! Reports of measurements for people: a self-contained HTML file (no scripts, no network, light and dark, from 360
-//! pixels on), the same content as Markdown, and every plot as an SVG file.
+//! Reports of measurements for people: a self-contained HTML file (no scripts, no network, light and dark, from a
+//! width of 360 pixels), the same content as Markdown, and every plot as an SVG file.
 //!
 //! The crate converts data to text. It reads, measures and decides nothing.
 

@@ -63,7 +63,7 @@ fn line(words: &str) -> String {
     text
 }
 
-/// Converts `words` to a line that stands alone, and escapes the beginning of a heading, a list or a fence.
+/// Converts `words` to a separate line, and escapes the beginning of a heading, a list or a fence.
 fn paragraph(words: &str) -> String {
     let text = line(words);
     let begins_block = text.starts_with(['#', '>', '-', '+', '=', '~', '[']);

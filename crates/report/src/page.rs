@@ -33,14 +33,15 @@ pub fn page(report: &ReportPage) -> String {
     )
 }
 
-/// True if a text with this beginning is a page of this program or of an older version: no other page has these
+/// True if a text with this beginning is a page of this program or of an older version. No other page uses these
 /// colours.
 pub fn is_page(beginning: &str) -> bool {
     beginning.starts_with("<!doctype html>")
         && beginning.contains("\n:root{--bg:#fff;--ink:#1b1f24;--soft:#57606a")
 }
 
-/// Returns the anchor of a section. It contains the section's number, because two sections may have the same title.
+/// Returns the anchor of a section. The anchor contains the section's number, because two sections may have the same
+/// title.
 fn id(number: usize, section: &Section) -> String {
     format!("{}-{}", slug(&section.title), number + 1)
 }

@@ -16,7 +16,7 @@ impl Plot {
         }
     }
 
-    /// Renders the plot as an SVG file of its own, with a width and the colours of both themes.
+    /// Renders the plot as a separate SVG file, with a width and the colours of both themes.
     pub fn file(&self) -> String {
         svg::stand_alone(&self.svg())
     }

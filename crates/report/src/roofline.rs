@@ -35,7 +35,7 @@ pub struct Point {
     pub intensity: f64,
     /// Multiply-adds per second.
     pub macs: f64,
-    /// Speed as a fraction of the limit above it; `None` if unknown.
+    /// Speed as a fraction of the limit at the point's intensity; `None` if unknown.
     pub share: Option<f64>,
 }
 

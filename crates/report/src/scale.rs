@@ -59,7 +59,7 @@ impl Scale {
             .collect()
     }
 
-    /// Returns ticks with their labels, which have as many digits as distinguish adjacent ticks.
+    /// Returns ticks with their labels. Each label has enough digits to distinguish adjacent ticks.
     pub fn marks(&self, n: usize) -> Vec<(f64, String)> {
         let ticks = self.ticks(n);
         let words = |value: f64, digits: usize| match digits {
@@ -116,7 +116,7 @@ mod tests {
         let log = Scale::logarithmic((1.0, 100.0), (0.0, 2.0));
         assert!((log.place(10.0) - 1.0).abs() < 1e-12);
         assert_eq!(log.ticks(3).len(), 7);
-        // A single value is in the middle.
+        // A single value lies in the middle of the scale.
         assert_eq!(Scale::linear((5.0, 5.0), (0.0, 1.0)).place(5.0), 0.5);
     }
 

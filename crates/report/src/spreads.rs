@@ -33,8 +33,9 @@ pub struct Spread {
 const ROW: f64 = 42.0;
 const LINE: f64 = 17.0;
 
-/// Number of characters of a label that fit beside the figures at a width of 360 pixels, that fit on a line of their
-/// own, and the maximum number of such lines. SVG does not wrap text, and a plot is as wide as its window.
+/// Number of characters of a label that fit beside the figures at a width of 360 pixels; number of characters that
+/// fit on a separate line; maximum number of separate lines. SVG does not wrap text, and a plot is as wide as its
+/// window.
 const BESIDE: usize = 30;
 const ALONE: usize = 50;
 const LINES: usize = 3;
@@ -96,8 +97,8 @@ pub fn svg(plot: &Spreads, title: &str) -> String {
     svg.finish(bottom + 40.0)
 }
 
-/// Returns the lines of each label, and the height in pixels that they need above the figures: 0 if all labels fit
-/// beside the figures.
+/// Returns the lines of each label, and the height in pixels that these lines need above the figures: 0 if all labels
+/// fit beside the figures.
 fn labels(rows: &[&Spread]) -> (Vec<Vec<String>>, f64) {
     let labels = |most, lines| -> Vec<Vec<String>> {
         rows.iter().map(|row| broken(&row.label, most, lines)).collect()

@@ -110,8 +110,8 @@ impl Svg {
     }
 }
 
-/// Returns the position of each row of height `height`, and true if the row has a heading above it: the first row of
-/// each group has one.
+/// Returns the position of each row of height `height`, and true if the row has a heading above it. The first row of
+/// each group has a heading.
 pub fn places<'a>(groups: impl Iterator<Item = &'a str>, height: f64) -> Vec<(f64, bool)> {
     let (mut y, mut last) = (0.0, "");
     let place = |group: &'a str| {

@@ -1,10 +1,10 @@
-//! Sanitising of text from files, which may be hostile.
+//! Sanitising of text from files. The text may be hostile.
 
 /// Maximum number of characters of a text that is shown in full.
 const LONGEST: usize = 600;
 
-/// Maximum number of characters of a command. A list of models may be long, and a reader needs all of it to repeat
-/// the command.
+/// Maximum number of characters of a command. A list of models may be long, and a reader needs the whole list to
+/// repeat the command.
 const LONGEST_COMMAND: usize = 4000;
 
 /// Returns `words` on one line, shortened, and without characters that are invisible or change the text direction.
@@ -17,7 +17,7 @@ pub fn tidy_command(words: &str) -> String {
     shortened(words, LONGEST_COMMAND)
 }
 
-/// Shortens `words` to `most` characters. The middle is cut, because names differ at their ends.
+/// Shortens `words` to `most` characters. The middle is removed, because names differ at their ends.
 pub fn squeezed(words: &str, most: usize) -> String {
     let words = tidy(words);
     let length = words.chars().count();
@@ -30,8 +30,8 @@ pub fn squeezed(words: &str, most: usize) -> String {
     words.chars().take(head).chain(['…']).chain(words.chars().skip(skip)).collect()
 }
 
-/// Wraps `words` into at most `lines` lines of at most `most` characters each. Text that does not fit is cut from the
-/// middle of the last line.
+/// Wraps `words` into at most `lines` lines of at most `most` characters each. If the text does not fit, the middle
+/// of the last line is removed.
 pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
     let words = tidy(words);
     let (mut rest, mut all) = (words.as_str(), Vec::new());
@@ -39,7 +39,7 @@ pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
         let place = rest.char_indices().nth(most).map(|(place, _)| place);
         let end = match place {
             Some(place) if all.len() + 1 < lines => {
-                // A space directly at the limit can also be a break.
+                // A space directly at the limit is a valid break, too.
                 let space =
                     rest.char_indices().take_while(|(at, _)| *at <= place).filter(|(_, c)| *c == ' ').last();
                 space.map_or(place, |(at, _)| at)
@@ -53,7 +53,7 @@ pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
 }
 
 fn shortened(words: &str, most: usize) -> String {
-    // Runs of spaces are merged here, so that a text of ten million spaces also ends early.
+    // Runs of spaces are merged in this loop, so that a text of ten million spaces also ends early.
     let mut text = String::new();
     let mut length = 0;
     for c in words.chars() {

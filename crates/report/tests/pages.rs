@@ -5,8 +5,8 @@ use report::{
     Spread, Spreads, Table,
 };
 
-/// Returns the names of all elements in order. Fails if an element is not closed, or closed by another one. `html`
-/// allows elements without an end tag.
+/// Returns the names of all elements in order. Fails if an element is not closed, or is closed by another element.
+/// `html` allows elements without an end tag.
 fn elements(text: &str, html: bool) -> Result<Vec<String>, String> {
     let (mut names, mut open, mut rest) = (Vec::new(), Vec::new(), text);
     while let Some((words, after)) = rest.split_once('<') {
@@ -237,7 +237,7 @@ fn long_labels_of_times_are_shown_whole() {
         assert!(long.contains(&format!(">{line}<")), "{line}: {long}");
     }
     assert!(!long.contains('…'));
-    // A very long text is cut.
+    // A very long text is truncated.
     assert!(drawn(&[&"endless, ".repeat(60)]).contains('…'));
 }
 

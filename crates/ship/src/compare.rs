@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use crate::order::Difference;
 use crate::{files, name, unpack};
 
-/// Compares two archives of the same name file by file. Other files, such as Debian packages, are compared as a
-/// whole.
+/// Compares two archives of the same name member by member. Compares other formats, such as Debian packages, byte by
+/// byte.
 ///
 /// # Errors
 /// If a file cannot be read.

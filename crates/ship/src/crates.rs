@@ -1,4 +1,4 @@
-//! Crates that are linked into a program, as `cargo tree` resolves them for this program alone.
+//! Crates linked into one program, as `cargo tree` resolves them for that program alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -18,11 +18,11 @@ pub struct Crate {
     pub version: String,
     /// Enabled features.
     pub features: Vec<String>,
-    /// Digest of its package; `None` if it does not come from a registry.
+    /// Digest of the crate's package; `None` if the crate does not come from a registry.
     pub checksum: Option<Sha256>,
     /// Source in cargo's notation; `None` for a crate of this workspace.
     pub source: Option<String>,
-    /// Indices of its dependencies in the list of crates.
+    /// Indices of the crate's dependencies in the list of crates.
     pub needs: BTreeSet<usize>,
 }
 
@@ -47,9 +47,9 @@ pub struct Locked {
     pub name: String,
     /// Version of the package.
     pub version: String,
-    /// Registry or repository that it came from; `None` for a package of the workspace.
+    /// Registry or repository of the package; `None` for a package of the workspace.
     pub source: Option<String>,
-    /// Digest of its package; `None` if it does not come from a registry.
+    /// Digest of the package; `None` if the package does not come from a registry.
     pub checksum: Option<Sha256>,
 }
 
@@ -64,8 +64,8 @@ struct TreeLine {
 /// Name and version.
 type Id = (String, String);
 
-/// Returns the crates of a program for `target`, sorted by name and version, without those of build scripts and
-/// macros.
+/// Returns the crates linked into a program for `target`, sorted by name and version. Crates that only build scripts
+/// and macros use are left out.
 ///
 /// # Errors
 /// If cargo fails or prints unexpected output.

@@ -1,4 +1,4 @@
-//! Header of an ELF file: the architecture that it is for.
+//! Reads the target architecture from the header of an ELF file.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,10 +11,10 @@ use base::exit;
 /// Values of `e_machine` for the architectures that Anneal supports, with Rust's names.
 const MACHINES: [(u16, &str); 2] = [(62, "x86_64"), (183, "aarch64")];
 
-/// Checks that a program is for this machine's architecture, before it is run.
+/// Checks that a program is built for this machine's architecture, before the program is run.
 ///
 /// # Errors
-/// With exit code 69 if it is for another architecture.
+/// If the program is for another architecture, with exit code 69.
 pub fn check_host(program: &Path) -> Result<()> {
     let mut head = [0; 20];
     File::open(program)

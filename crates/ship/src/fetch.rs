@@ -1,4 +1,4 @@
-//! Download of archives. Received data is only written to a file, and checked there.
+//! Downloads of archives. Received data is only written to a file; the complete file is checked later.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -21,7 +21,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Base of the deadline for a small file, including redirects; the deadline grows with the file's size.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Bytes per second by which the deadline of a file grows.
+/// Download speed, in bytes per second, that the deadline of a file allows for.
 const SLOWEST: u64 = 50_000;
 
 /// Maximum number of consecutive redirects.
@@ -38,7 +38,7 @@ pub fn is_url(from: &str) -> bool {
 /// Returns the file name in `url`.
 ///
 /// # Errors
-/// If the URL has none.
+/// If the URL contains no file name.
 pub fn file_name(url: &str) -> Result<&str> {
     let path = url.split(['?', '#']).next().unwrap_or(url);
     let name = path.rsplit_once('/').map_or("", |(_, name)| name);
@@ -54,15 +54,16 @@ pub fn file_name(url: &str) -> Result<&str> {
 /// Returns the content at `url`, at most `most` bytes.
 ///
 /// # Errors
-/// If it cannot be downloaded or is larger.
+/// If the content cannot be downloaded or is larger.
 pub fn small(url: &str, most: u64) -> Result<Vec<u8>> {
     small_if_there(url, most)?.ok_or_else(|| anyhow!("cannot download {url}: it does not exist (404)"))
 }
 
-/// Returns the content at `url`, at most `most` bytes, or `None` if the server reports that it does not exist.
+/// Returns the content at `url`, at most `most` bytes, or `None` if the server reports that the content does not
+/// exist.
 ///
 /// # Errors
-/// If it cannot be downloaded or is larger.
+/// If the content cannot be downloaded or is larger.
 pub fn small_if_there(url: &str, most: u64) -> Result<Option<Vec<u8>>> {
     let deadline = Instant::now() + DEADLINE + Duration::from_secs(most / SLOWEST);
     let Some(response) = get(url, Some(deadline))? else { return Ok(None) };
@@ -76,7 +77,7 @@ pub fn small_if_there(url: &str, most: u64) -> Result<Option<Vec<u8>>> {
 /// Writes the archive at `url` to the new file `path`.
 ///
 /// # Errors
-/// If it cannot be downloaded or written.
+/// If the archive cannot be downloaded or written.
 pub fn to_file(url: &str, path: &Path) -> Result<()> {
     match to_file_if_there(url, path, LARGEST)? {
         true => Ok(()),
@@ -85,10 +86,10 @@ pub fn to_file(url: &str, path: &Path) -> Result<()> {
 }
 
 /// Writes the content at `url`, at most `most` bytes, to the new file `path`. Returns false if the server reports
-/// that it does not exist.
+/// that the content does not exist.
 ///
 /// # Errors
-/// If it cannot be downloaded or written, or is larger.
+/// If the content cannot be downloaded or written, or is larger.
 pub fn to_file_if_there(url: &str, path: &Path, most: Bytes) -> Result<bool> {
     let Some(response) = get(url, None)? else { return Ok(false) };
     let told = response.body().content_length();
@@ -109,7 +110,7 @@ pub fn to_file_if_there(url: &str, path: &Path, most: Bytes) -> Result<bool> {
     }
 }
 
-/// Body of a response. Distinguishes a broken connection, which may work later, from an error of this machine.
+/// Body of a response. Distinguishes a broken connection, which may work later, from an error on this machine.
 struct Incoming<R> {
     from: R,
     pace: Pace,
@@ -121,7 +122,7 @@ impl<R: Read> Incoming<R> {
         Self { from, pace: Pace::default(), is_broken: false }
     }
 
-    /// Returns the `error` of copying the body, with its exit code.
+    /// Adds an exit code to the `error` that occurred while the body was copied.
     fn explain(&self, url: &str, error: anyhow::Error) -> anyhow::Error {
         match self.is_broken {
             true => exit::try_again(format!("cannot download {url}: {error:#}\nhint: try again later")),
@@ -142,8 +143,8 @@ impl<R: Read> Read for Incoming<R> {
     }
 }
 
-/// Requests `url` and follows redirects; returns `None` if the server reports that it does not exist. The `deadline`
-/// includes the body.
+/// Requests `url` and follows redirects. Returns `None` if the server reports that the target does not exist. The
+/// `deadline` includes the download of the body.
 fn get(url: &str, deadline: Option<Instant>) -> Result<Option<Response<Body>>> {
     let agent: Agent = Agent::config_builder()
         .user_agent(concat!("anneal/", env!("CARGO_PKG_VERSION")))
@@ -194,7 +195,7 @@ fn get(url: &str, deadline: Option<Instant>) -> Result<Option<Response<Body>>> {
 /// Resolves the redirect target `location` relative to the URL `at`.
 ///
 /// # Errors
-/// If it would leave https.
+/// If the redirect would leave https.
 fn joined(at: &str, location: &str) -> Result<String> {
     let base: Uri = at.parse().with_context(|| format!("{at} is not a valid URL"))?;
     let (scheme, host) =

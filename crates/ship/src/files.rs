@@ -18,7 +18,7 @@ const PIECE: usize = 1 << 16;
 /// Replaces `path` atomically with a file that `write` writes. All users can read the file.
 ///
 /// # Errors
-/// Those of `write`, and if the file cannot be created or renamed.
+/// If `write` fails, or the file cannot be created or renamed.
 pub fn write_beside<T>(path: &Path, write: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
     let cannot = || format!("cannot write {}", path.display());
     let mut beside = Pending::beside(path, Access::Exactly(0o644)).with_context(cannot)?;
@@ -68,7 +68,7 @@ pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
 /// Copies `from` to `to` and returns the number of bytes. Passes each piece to `seen`. Ends if the user asks to stop.
 ///
 /// # Errors
-/// If reading or writing fails, or the user stops it.
+/// If reading or writing fails, or the user stops the copy.
 pub fn copy(mut from: impl Read, mut to: impl Write, mut seen: impl FnMut(&[u8])) -> Result<u64> {
     let mut buffer = vec![0; PIECE];
     let mut copied = 0;
@@ -99,7 +99,7 @@ pub fn digest(path: &Path) -> Result<(u64, Sha256)> {
 /// Returns the size and the SHA-256 of the content of `from`.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If `from` cannot be read.
 pub fn digest_of(from: impl Read) -> Result<(u64, Sha256)> {
     let mut hasher = sha2::Sha256::new();
     let size = copy(from, io::sink(), |piece| hasher.update(piece))?;
@@ -134,10 +134,11 @@ pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Returns the names of the regular files below `folder`, relative to it and with `/`, in ascending order.
+/// Returns the paths of the regular files below `folder`, relative to `folder` and separated by `/`, in ascending
+/// order.
 ///
 /// # Errors
-/// If there is anything other than files and folders, or a name that is not UTF-8.
+/// If `folder` contains anything other than files and folders, or a name that is not UTF-8.
 pub fn tree(folder: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut waiting = vec![(folder.to_path_buf(), String::new())];

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: unfinished work is cleaned up.
+//! Handlers for ctrl-C and SIGTERM, which clean up unfinished work.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,13 +10,13 @@ use base::exit;
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Makes ctrl-C, SIGTERM and SIGHUP end the work with an error, so that it is cleaned up. A second signal ends the
-/// process at once, which helps with a server that sends nothing; the next installer then removes the leftovers.
+/// Makes ctrl-C, SIGTERM and SIGHUP end the work with an error, so that unfinished work is cleaned up. A second
+/// signal ends the process at once, even if a server sends nothing; the next installer then removes the leftovers.
 ///
 /// # Errors
 /// If a handler cannot be installed.
 pub fn catch_signals() -> Result<()> {
-    // A file larger than `ulimit -f` must cause an error, like a full disk, as in xtask.
+    // A file larger than `ulimit -f` must cause an error, as a full disk does.
     let mut too_large = SigSet::empty();
     too_large.add(Signal::SIGXFSZ);
     too_large.thread_block().context("cannot block SIGXFSZ")?;

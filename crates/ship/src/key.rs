@@ -1,7 +1,7 @@
 //! Configuration of the minisign public key.
 //!
-//! One rule holds for `install`, `build --store` and `ANNEAL_STORE`: if a key is configured, nothing without a valid
-//! signature of that key is installed or taken from a store.
+//! `install`, `build --store` and `ANNEAL_STORE` follow the same rule: if a key is configured, they refuse everything
+//! that this key has not signed.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -15,17 +15,17 @@ pub const VARIABLE: &str = "ANNEAL_MINISIGN_KEY";
 /// Configured key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configured {
-    /// Key itself, or the path of a file that contains it.
+    /// Key, or the path of a file that contains the key.
     pub given: OsString,
     /// Source of the setting, for messages: `--key`, the variable or a file.
     pub from: String,
 }
 
-/// Returns the key for `prefix`: `given` by the user, else that of the variable, else the file
-/// `etc/anneal/minisign.pub` in the prefix. Returns `None` if there is none.
+/// Returns the key for `prefix`: the key that the user has `given`, else the key in the environment variable, else
+/// the file `etc/anneal/minisign.pub` in the prefix. Returns `None` if no key is configured.
 ///
 /// # Errors
-/// If it cannot be determined whether the prefix has a key. An unreadable key must not count as no key.
+/// If the path of the prefix's key cannot be examined. An unreadable key must not count as a missing key.
 pub fn configured(given: Option<&str>, prefix: Option<&Path>) -> Result<Option<Configured>> {
     find(given, std::env::var_os(VARIABLE), prefix)
 }
@@ -33,14 +33,14 @@ pub fn configured(given: Option<&str>, prefix: Option<&Path>) -> Result<Option<C
 /// Refuses `what`, which has no signature, if a key is configured.
 ///
 /// # Errors
-/// If a key is configured, or if it cannot be determined whether one is.
+/// If a key is configured, or if the configuration cannot be read.
 pub fn refuse_unsigned(what: &str, given: Option<&str>, prefix: Option<&Path>) -> Result<()> {
     refuse(what, configured(given, prefix)?)
 }
 
 fn refuse(what: &str, key: Option<Configured>) -> Result<()> {
     let Some(Configured { from, .. }) = key else { return Ok(()) };
-    bail!("{what} has no signature, but the key of {from} requires one")
+    bail!("{what} has no signature, but the key from {from} requires one")
 }
 
 fn find(
@@ -57,7 +57,7 @@ fn find(
     }
     let Some(prefix) = prefix else { return Ok(None) };
     let kept = prefix.join("etc/anneal/minisign.pub");
-    // A dangling link, at any level of the path, does not mean that there is no key.
+    // A dangling link at any level of the path does not count as a missing key.
     let broken = [prefix.join("etc"), prefix.join("etc/anneal")]
         .into_iter()
         .find(|folder| folder.symlink_metadata().is_ok() && !folder.is_dir());

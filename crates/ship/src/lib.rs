@@ -1,7 +1,7 @@
 //! Packs a build into archives, checks them, and installs them.
 //!
 //! The program `ship` reads one [`Order`] as JSON from standard input, writes one [`Reply`] as JSON to standard
-//! output, and shows its progress on standard error. It is a separate program because `xtask` is compiled before
+//! output, and shows its progress on standard error. `ship` is a separate program because `xtask` is compiled before
 //! anything else: xtask uses this crate without the feature `tools`, with only [`order`], [`crates`] and [`key`].
 
 pub mod crates;
@@ -64,7 +64,7 @@ mod tools {
     /// Carries out `order`.
     ///
     /// # Errors
-    /// Those of the order.
+    /// If the order fails.
     pub fn carry_out(order: &Order) -> Result<Answer> {
         match order {
             Order::Pack(order) => pack::pack(order).map(Answer::Packed),

@@ -1,5 +1,5 @@
-//! Program `ship`: reads one order from standard input and writes one reply to standard output. Users run it through
-//! `cargo xtask dist`, `install` and `uninstall`.
+//! Program `ship`: reads one order from standard input and writes one reply to standard output. Users run `ship`
+//! through `cargo xtask dist`, `install` and `uninstall`.
 
 use std::process::ExitCode;
 

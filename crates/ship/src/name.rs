@@ -1,4 +1,4 @@
-//! Names of archives, which become folders, and of the files in them.
+//! Names of archives, which become names of folders, and names of the files in archives.
 
 use anyhow::{Result, bail, ensure};
 use semver::Version;
@@ -24,10 +24,10 @@ pub fn of_archive(file: &str) -> Result<&str> {
     Ok(name)
 }
 
-/// Checks that `name` can name a version, because it becomes the name of a folder.
+/// Checks that `name` can name a version, because the name becomes the name of a folder.
 ///
 /// # Errors
-/// If it cannot.
+/// If `name` is not a valid name.
 pub fn check_version(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     ensure!(
@@ -42,7 +42,7 @@ pub fn check_version(name: &str) -> Result<()> {
 /// characters.
 ///
 /// # Errors
-/// If it cannot.
+/// If `name` is not a valid name.
 pub fn check_member(name: &str) -> Result<()> {
     ensure!(!name.is_empty(), "the name is empty");
     ensure!(!name.chars().any(char::is_control), "the name {name:?} contains control characters");

@@ -1,11 +1,12 @@
-//! Orders to `ship` and its answers. They are data: an order can be stored, printed and repeated.
+//! Orders to `ship` and its answers. An order is data, so it can be stored, printed and repeated.
 
 use std::path::PathBuf;
 
 use build_info::{Bytes, Sha256};
 use serde::{Deserialize, Serialize};
 
-/// Maximum length of an archive's name in bytes. With the `/` of a folder it fills the name field of a tar header.
+/// Maximum length of an archive's name in bytes. With the `/` of a folder, a name of this length fills the name field
+/// of a tar header.
 pub const LONGEST_NAME: usize = 99;
 
 /// Order to the program.
@@ -16,7 +17,7 @@ pub enum Order {
     Pack(Box<Pack>),
     /// Put archives into the folder from which installers read.
     Place(Place),
-    /// Check if an archive may be given to others.
+    /// Check if an archive may be distributed.
     Verify(Verify),
     /// List the differences between two archives.
     Compare(Compare),
@@ -30,7 +31,7 @@ pub enum Order {
     List(List),
 }
 
-/// Reply to an order, of this program or of another program whose answers are `A`.
+/// Reply to an order. `A` is the type of the program's answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply<A = Answer> {
@@ -109,13 +110,13 @@ pub struct Item {
     pub executable: bool,
 }
 
-/// Fields of a Debian package that the archive does not have.
+/// Fields of a Debian package that an archive lacks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deb {
-    /// Oldest C library that it runs with, such as `2.31`.
+    /// Oldest glibc version that the program runs with, such as `2.31`.
     pub libc: String,
-    /// Other packages that it needs, in the notation of `Depends`.
+    /// Other packages that the program needs, in the notation of `Depends`.
     pub depends: Vec<String>,
     /// Maintainer as `NAME <ADDRESS>`.
     pub maintainer: String,
@@ -133,7 +134,7 @@ pub struct Parts {
     pub licences: Vec<Licences>,
 }
 
-/// Query for the crates of a program, which cargo answers.
+/// Query to cargo for the crates of a program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rust {
@@ -143,7 +144,7 @@ pub struct Rust {
     pub cargo: PathBuf,
     /// Package of the program.
     pub package: String,
-    /// Features other than the default ones.
+    /// Features besides the default features.
     pub features: Vec<String>,
 }
 
@@ -161,7 +162,7 @@ pub struct Part {
     pub purl: String,
     /// Description of its purpose and origin.
     pub description: String,
-    /// Names and digests of the patches applied to it.
+    /// Names and digests of the patches applied to the component.
     pub patches: Vec<(String, Sha256)>,
     /// Names and values of additional properties.
     pub properties: Vec<(String, String)>,
@@ -175,7 +176,7 @@ pub struct Licences {
     pub folder: PathBuf,
     /// Name of the folder in THIRD-PARTY.
     pub name: String,
-    /// True if it contains vendored components.
+    /// True if the folder contains vendored components.
     pub deep: bool,
 }
 
@@ -209,13 +210,13 @@ pub struct Archive {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
-    /// Archives as packed, each with its checksum file beside it, on the file system of `out`.
+    /// Packed archives, each with its checksum file beside it, on the file system of `out`.
     pub archives: Vec<Archive>,
     /// Path of the folder.
     pub out: PathBuf,
 }
 
-/// Order to check if an archive may be given to others.
+/// Order to check if an archive may be distributed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verify {
@@ -227,7 +228,7 @@ pub struct Verify {
     pub hostname: Option<String>,
     /// True to run the program. A build for another machine needs an emulator.
     pub run: bool,
-    /// Words in front of the program: the emulator and its options.
+    /// Command that runs the program: the emulator and its options. Empty to run the program directly.
     #[serde(default)]
     pub emulator: Vec<String>,
 }
@@ -268,7 +269,7 @@ pub struct Install {
     pub from: String,
     /// Prefix to install to; `None` for /usr/local as root, else ~/.local.
     pub prefix: Option<PathBuf>,
-    /// Digest that the archive must have; `None` for the digest in the file beside it.
+    /// Digest that the archive must have; `None` for the digest in the file beside the archive.
     pub sha256: Option<String>,
     /// True to accept an archive without a checksum.
     pub no_check: bool,
@@ -285,13 +286,13 @@ pub struct Install {
 pub struct Installed {
     /// Name of the version.
     pub name: String,
-    /// Path of its folder.
+    /// Path of the version's folder.
     pub folder: PathBuf,
     /// Path under which a shell finds the program.
     pub program: PathBuf,
     /// Output of `--version`; `None` if the program was not run.
     pub version: Option<String>,
-    /// Name of the version that was current before; `None` if there was none.
+    /// Name of the version that was current before; `None` if no version was.
     pub previous: Option<String>,
     /// True if the version was installed already.
     pub was_there: bool,
@@ -299,7 +300,7 @@ pub struct Installed {
     pub dry_run: bool,
     /// Choices and repairs, with the reasons for them.
     pub notes: Vec<String>,
-    /// Risks, and obstacles to using the program.
+    /// Warnings about risks and about obstacles to using the program.
     pub warnings: Vec<String>,
 }
 
@@ -343,7 +344,7 @@ pub struct Uninstall {
 pub struct Uninstalled {
     /// Names of the removed versions.
     pub removed: Vec<String>,
-    /// Name of the version that is current now; `None` if none is left.
+    /// Name of the version that is current now; `None` if no version is left.
     pub current: Option<String>,
     /// True if nothing was changed.
     pub dry_run: bool,
@@ -362,18 +363,18 @@ pub struct List {
 pub struct InstalledVersion {
     /// Name of the version.
     pub name: String,
-    /// True if it is the current version.
+    /// True if the version is current.
     pub current: bool,
     /// True if a rollback makes it current.
     pub previous: bool,
-    /// Total size of its files.
+    /// Total size of the version's files.
     pub size: Bytes,
-    /// Defect, such as a file that differs from the installed one; `None` if it is intact.
+    /// Defect, such as a changed file; `None` if the version is intact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// Content of `index.json`, which lists the archives beside it.
+/// Content of `index.json`, which lists the archives in its folder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Index {
     /// Version of the format.

@@ -19,11 +19,12 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Maximum number of output bytes that are kept.
 const MOST_OUTPUT: u64 = 1 << 16;
 
-/// Returns the output of `program --version`, run in `folder` with an empty environment, by `emulator` if that is not
-/// empty.
+/// Runs `program --version` in `folder` with an empty environment, under `emulator` if that is not empty, and returns
+/// the output.
 ///
 /// # Errors
-/// If the program fails, with its output; with exit code 69 if its CPU guard refuses this CPU.
+/// If the program fails; the error contains the program's output. The exit code is 69 if the program's CPU guard
+/// refuses this CPU.
 pub fn version(emulator: &[String], program: &Path, folder: &Path) -> Result<String> {
     let shown = program.display();
     let mut words = emulator.iter().map(OsStr::new).chain([program.as_os_str()]);
@@ -57,7 +58,7 @@ pub fn version(emulator: &[String], program: &Path, folder: &Path) -> Result<Str
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    // A child of the program could keep the pipes open.
+    // The wait is limited, because a child of the program could keep the pipes open.
     let text = |from: mpsc::Receiver<String>| from.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
     let (said, complained) = (text(said), text(complained));
     let complained = complained.trim();

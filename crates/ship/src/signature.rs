@@ -1,4 +1,4 @@
-//! Signatures of minisign. They prove who made an archive, whereas a checksum only shows that it is complete.
+//! Minisign signatures. A signature proves who made an archive; a checksum only shows that the archive is intact.
 
 use std::io::Read;
 use std::path::Path;
@@ -24,7 +24,7 @@ impl TrustedKey {
     /// Reads the key in `given`, which is a file or the key itself.
     ///
     /// # Errors
-    /// If it is not a valid key.
+    /// If `given` is not a valid key.
     pub fn read(given: &str, from: &str) -> Result<Self> {
         let path = Path::new(given);
         let key = if path.exists() {
@@ -35,13 +35,13 @@ impl TrustedKey {
             PublicKey::from_base64(given.trim())
         };
         let key = key.map_err(|error| {
-            exit::usage(format!("the key of {from} is not a public key of minisign ({error}): {given}"))
+            exit::usage(format!("the key from {from} is not a minisign public key ({error}): {given}"))
         })?;
         Ok(Self { key, from: from.to_string() })
     }
 
-    /// Returns the key for `prefix`: `given` by the user, else that of the variable, else the one stored in the
-    /// prefix.
+    /// Returns the key for `prefix`: the key that the user has `given`, else the key in the environment variable,
+    /// else the key stored in the prefix.
     ///
     /// # Errors
     /// If the key cannot be read.
@@ -54,15 +54,15 @@ impl TrustedKey {
     /// Checks that `signature` is this key's signature of `content`.
     ///
     /// # Errors
-    /// If it is not.
+    /// If the signature does not match.
     pub fn check(&self, mut content: impl Read, signature: &[u8], path: &Path) -> Result<()> {
         let text = std::str::from_utf8(signature).ok().context("it is not a text file");
         let signature = text.and_then(|text| Signature::decode(text).map_err(|error| anyhow!("{error}")));
         let signature =
-            signature.with_context(|| format!("{} is not a signature of minisign", path.display()))?;
+            signature.with_context(|| format!("{} is not a minisign signature", path.display()))?;
         let refused = |error: minisign_verify::Error| {
             anyhow!(
-                "signature mismatch: {} is not a signature of this archive by the key of {} ({error})\nhint: do \
+                "signature mismatch: {} is not a valid signature of this archive for the key from {} ({error})\nhint: do \
                  not install this archive",
                 path.display(),
                 self.from
@@ -83,7 +83,7 @@ impl TrustedKey {
     /// Reads the signature file at `path`.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn read_signature(path: &Path) -> Result<Vec<u8>> {
         files::read_small(path, LARGEST)
     }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::interrupt;
 use crate::order::{Failed, Reply};
 
-/// Reads an order, carries it out and writes the reply. Returns the exit code. Users who give no order see the
+/// Reads an order, carries it out, writes the reply, and returns the exit code. A user who gives no order sees the
 /// message `people`.
 pub fn speak<O: DeserializeOwned, A: Serialize>(
     people: &str,

@@ -19,7 +19,7 @@ pub fn text(sums: &BTreeMap<String, Sha256>) -> String {
     sums.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect()
 }
 
-/// Parses such a text; `path` is only used in the error.
+/// Parses the text of a list; `path` is only used in the error.
 ///
 /// # Errors
 /// If a line is not a digest and a name.
@@ -43,7 +43,7 @@ pub fn parse(text: &[u8], path: &Path) -> Result<BTreeMap<String, Sha256>> {
 /// Returns the digest for `name` in the file `list`, which lies beside an archive.
 ///
 /// # Errors
-/// If the file has no such line.
+/// If the file has no line for `name`.
 pub fn beside(text: &[u8], list: &Path, name: &str) -> Result<Sha256> {
     let sums = parse(text, list)?;
     sums.get(name)
@@ -51,7 +51,7 @@ pub fn beside(text: &[u8], list: &Path, name: &str) -> Result<Sha256> {
         .with_context(|| format!("{} has no checksum for {name} and belongs to another file", list.display()))
 }
 
-/// Checks every file below `folder` against its list, and the list against the files.
+/// Checks every file below `folder` against the list in `folder`, and the list against the files.
 ///
 /// # Errors
 /// If a file differs, is missing, or is not listed.

@@ -22,7 +22,7 @@ const MOST_ENTRIES: usize = 20_000;
 /// Maximum number of unpacked bytes, as a protection against decompression bombs. Builds with CUDA are smaller.
 const MOST_BYTES: u64 = 2 << 30;
 
-/// Maximum memory that an archive may request of the decoder, as a power of two: the default limit of `zstd`.
+/// Maximum memory that an archive may make the decoder use, as a power of two: the default limit of `zstd`.
 pub const WINDOW_LOG: u32 = 27;
 
 /// Result of unpacking an archive.
@@ -30,7 +30,7 @@ pub const WINDOW_LOG: u32 = 27;
 pub struct Unpacked {
     /// Path of the folder, `<into>/<name>`.
     pub folder: PathBuf,
-    /// Number of files in it.
+    /// Number of files in the folder.
     pub files: usize,
     /// Total size of the files.
     pub bytes: Bytes,
@@ -38,11 +38,12 @@ pub struct Unpacked {
     pub sha256: Sha256,
 }
 
-/// Unpacks `archive`, whose single top folder must be `name`, into the folder `into`, which no one else may write to.
+/// Unpacks `archive`, whose single top folder must be `name`, into the folder `into`, to which no other user may
+/// write.
 ///
 /// # Errors
-/// If the archive is damaged, too large, contains anything other than files and folders below `name`, or cannot be
-/// written. Files that were written before the error stay; the owner of `into` removes them.
+/// If the archive is damaged or too large, contains anything other than files and folders below `name`, or cannot be
+/// written. Files that were written before the error stay; the caller removes them with `into`.
 pub fn unpack(archive: impl Read, name: &str, into: &Path, seen: impl FnMut(u64)) -> Result<Unpacked> {
     name::check_version(name)?;
     let mut archive = Hashing { from: archive, hasher: sha2::Sha256::new(), seen };
@@ -96,7 +97,7 @@ impl<R: Read> Read for Limited<R> {
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
             let most = Bytes(MOST_BYTES);
             io::Error::other(format!(
-                "its content is larger than {most}, more than any build, so it may be a decompression bomb"
+                "its content is larger than {most}, which no build needs; the archive may be a decompression bomb"
             ))
         })?;
         Ok(read)
@@ -108,7 +109,7 @@ struct Writer<'a> {
     name: &'a str,
     into: &'a Path,
     folders: BTreeSet<String>,
-    /// Names that have an entry of their own.
+    /// Names with an explicit entry.
     listed: BTreeSet<String>,
     names: BTreeSet<String>,
     bytes: u64,
@@ -201,7 +202,7 @@ impl<'a> Writer<'a> {
         let path = self.into.join(name);
         let cannot = || format!("cannot write {}", path.display());
         let size = entry.header().size()?;
-        // The check uses the header, before anything is written.
+        // The size in the header is checked before anything is written.
         ensure!(
             size <= MOST_BYTES - self.bytes,
             "with its size of {}, the content would be larger than {}, more than any build, so it may be a \

@@ -1,4 +1,4 @@
-//! Checks if an archive may be given to others.
+//! Checks if an archive may be distributed.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::order::{Verified, Verify};
 use crate::{elf, files, name, program, sums, unpack};
 
-/// Minimum length of a path to search for. Shorter ones occur in every program by chance.
+/// Minimum length of a path to search for. Shorter paths occur in every program by chance.
 const SHORTEST_PATH: usize = 5;
 
-/// Unpacks the archive in another place and checks its contents.
+/// Unpacks the archive into a scratch folder and checks its contents.
 ///
 /// # Errors
 /// If a check fails.
@@ -67,7 +67,7 @@ pub fn verify(order: &Verify) -> Result<Verified> {
     Ok(Verified { files: unpacked.files, version })
 }
 
-/// Checks the permissions: programs are executable, libraries may be, and no other file is.
+/// Checks the permissions: programs must be executable, libraries may be, and other files must not be.
 fn check_modes(folder: &Path) -> Result<()> {
     for name in files::tree(folder)? {
         let mode = folder.join(&name).metadata()?.permissions().mode() & 0o777;
@@ -90,7 +90,7 @@ fn check_record(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Searches for the host name as a complete value, because a name such as `vm` or `debian` also occurs as a word.
+/// Searches for the host name as a complete value, because names like `vm` or `debian` also occur as words.
 fn check_hostname(name: &str, content: &[u8], host: &str) -> Result<()> {
     let quoted = format!("\"{host}\"");
     if let (_, Some(first)) = count(content, quoted.as_bytes()) {
@@ -141,7 +141,7 @@ fn run(folder: &Path, elsewhere: &Path, emulator: &[String]) -> Result<String> {
     std::fs::rename(folder, &moved)?;
     let first = program::version(emulator, &moved.join("bin/anneal"), Path::new("/"))?;
     let second = program::version(emulator, &moved.join("bin/anneal"), &there)?;
-    ensure!(first == second, "its --version is {first:?} in one folder and {second:?} in another");
+    ensure!(first == second, "its --version prints {first:?} in one folder and {second:?} in another");
     Ok(first)
 }
 

@@ -129,7 +129,7 @@ impl Drop for Mounted {
 
 /// Reports the running test as skipped. Tests with a limit on the file size cover the same code.
 fn cannot_mount() {
-    skipped::because("no small file system can be mounted here (it takes root)");
+    skipped::because("no small file system can be mounted here (this needs root)");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_kill_at_any_moment_leaves_a_version_that_runs() {
         let mut killed = 0;
         for turn in 0..20 {
             let version = if turn % 2 == 0 { "0.3.0" } else { "0.2.0" };
-            // An installed version is removed first, because there would be little to interrupt.
+            // An installed version is removed first, because installing it again would leave little to interrupt.
             let version_of = |link: &str| prefix.join("lib/anneal").join(link).canonicalize().ok();
             let previous =
                 version_of("previous").filter(|folder| Some(folder) != version_of("current").as_ref());
@@ -326,8 +326,8 @@ fn whoever_is_asked_to_stop_takes_away_what_was_begun() {
     }
 }
 
-/// Compiles a library that makes every fsync of a folder fail whose `current` leads to the version in NOT_TAKEN: the
-/// switch happens, but the disk does not confirm it.
+/// Compiles a library that makes fsync fail for every folder whose `current` leads to the version in NOT_TAKEN. The
+/// switch then happens, but the disk does not confirm it.
 fn failing_fsync(folder: &Path) -> PathBuf {
     let (source, library) = (folder.join("fsync.c"), folder.join("fsync.so"));
     let text = r#"
@@ -397,7 +397,7 @@ fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     assert!(page.is_file());
 }
 
-/// Tests of install.sh with such a device are in shell.rs.
+/// The tests in shell.rs run install.sh with a full device, too.
 #[test]
 fn what_cannot_be_answered_is_done_all_the_same() {
     let temp = tempfile::tempdir().unwrap();

@@ -287,7 +287,7 @@ fn a_program_that_cannot_run_here_is_refused_with_its_own_words() {
     }
 }
 
-/// Tests gigabytes of zeros in a few bytes, more entries than any build has, and a window that would take all memory.
+/// Tests gigabytes of zeros in a few bytes, more entries than any build has, and a window that would need all memory.
 #[test]
 fn bombs_go_off_before_they_fill_the_disk() {
     let temp = tempfile::tempdir().unwrap();

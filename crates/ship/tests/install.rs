@@ -24,7 +24,7 @@ fn a_version_is_installed_replaced_taken_back_and_removed() {
         (Installer::Script, Installer::Ship),
     ] {
         let prefix = temp.path().join("a prefix");
-        // Files of others must not be touched.
+        // Foreign files must not be touched.
         fs::create_dir_all(prefix.join("bin")).unwrap();
         fs::write(prefix.join("bin/other"), "theirs").unwrap();
         let before = snapshot(&prefix);
@@ -49,7 +49,7 @@ fn a_version_is_installed_replaced_taken_back_and_removed() {
         assert_eq!(code, 0, "{second:?}: {words}");
         assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
 
-        // The current version is removed and the other one becomes current.
+        // The current version is removed and the other version becomes current.
         let (code, words) = second.uninstall(&prefix, false);
         assert_eq!(code, 0, "{second:?}: {words}");
         assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
@@ -120,7 +120,7 @@ fn folders_that_were_made_above_a_prefix_go_again_and_those_of_others_stay() {
         fs::remove_file(below("link")).unwrap();
         assert_eq!(snapshot(root).len(), 0, "{first:?}, {second:?}: {:?}", snapshot(root));
 
-        // An existing folder stays even if it is empty, and so does a folder that others have used since.
+        // An existing folder stays even if it is empty. A folder that other programs have used since stays, too.
         fs::create_dir_all(below("theirs/empty")).unwrap();
         installed(&below("theirs/empty/new/prefix"));
         removed(&below("theirs/empty/new/prefix"));
@@ -130,7 +130,7 @@ fn folders_that_were_made_above_a_prefix_go_again_and_those_of_others_stay() {
         removed(&below("theirs/empty/new/prefix"));
         assert_eq!(snapshot(&below("theirs/empty")).into_keys().collect::<Vec<_>>(), ["new", "new/file"]);
 
-        // The prefix is moved to a folder of others.
+        // The prefix is moved into a foreign folder.
         installed(&below("a/prefix"));
         fs::create_dir(below("kept")).unwrap();
         fs::rename(below("a/prefix"), below("kept/prefix")).unwrap();
@@ -306,7 +306,7 @@ fn the_newest_that_is_left_takes_the_place_of_what_is_removed() {
         for version in ["0.9.0", "0.10.0", "0.11.0"] {
             installer.install(&dist.join(format!("{}.tar.zst", name(version))), &prefix);
         }
-        // Files of others, and leftovers.
+        // Creates foreign files and leftovers.
         let versions = prefix.join("lib/anneal/versions");
         fs::write(versions.join(name("0.12.0")), "no folder").unwrap();
         fs::create_dir(versions.join("zzz")).unwrap();

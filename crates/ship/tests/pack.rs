@@ -50,7 +50,7 @@ fn the_same_build_gives_the_same_bytes() {
     };
     let first = pack("one", &|_| {});
     assert_eq!(first.len(), 3);
-    // The archive does not depend on the order of the files, nor on their times, permissions and owners.
+    // The archive depends neither on the order of the files nor on their times, permissions and owners.
     fs::set_permissions(folder.join("bin/anneal"), fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(folder.join("man/anneal.1"), fs::Permissions::from_mode(0o666)).unwrap();
     fs::File::open(folder.join("LICENSE")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
@@ -313,7 +313,7 @@ fn two_archives_are_compared_file_by_file() {
         ["SHA256SUMS", &expected.member]
     );
 
-    // All kinds of archives are compared; Debian packages only as a whole.
+    // All kinds of archives are compared; Debian packages are only compared byte by byte.
     let (one, same, other) = (pack_all("a", MTIME), pack_all("b", MTIME), pack_all("c", MTIME + 1));
     for ((one, same), other) in one.iter().zip(&same).zip(&other) {
         assert_eq!(compare(&one.path, &same.path), []);
@@ -421,7 +421,7 @@ fn the_bill_tells_every_crate_that_is_in_the_engine() {
     let features = text(&serde_json["properties"][0]["value"]);
     assert!(features.contains("preserve_order"), "{features}");
 
-    // Every component that is referred to must exist, and every component must be used by another.
+    // Every referenced component must exist, and every component must be used by another component.
     let root = text(&bill["metadata"]["component"]["bom-ref"]);
     let (mut needing, mut needed) = (BTreeSet::new(), BTreeSet::from([root.clone()]));
     for dependency in bill["dependencies"].as_array().unwrap() {

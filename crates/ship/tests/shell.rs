@@ -13,7 +13,7 @@ fn archive(dist: &Path, version: &str) -> PathBuf {
     dist.join(format!("{}.tar.zst", name(version)))
 }
 
-/// Creates archives of three versions, and a prefix with the first two of them.
+/// Creates archives of three versions, and a prefix with the first two versions.
 fn prepared(temp: &Path) -> (PathBuf, PathBuf) {
     let dist = archives(temp, &["0.1.0", "0.2.0", "0.3.0"]);
     let prefix = temp.join("prefix");
@@ -95,8 +95,8 @@ fn a_signal_to_the_group_after_the_switch_tells_what_is_current() {
         let temp = tempfile::tempdir().unwrap();
         let (dist, prefix) = prepared(temp.path());
         let bin = tools(temp.path(), &[]);
-        // The script calls `readlink` for each link that it sweeps. Children of a shell that ignores a signal ignore
-        // it too.
+        // The script calls `readlink` for each link that it sweeps. If a shell ignores a signal, its children ignore
+        // the signal too.
         let script = format!(
             "case $(\"$real\" '{home}/current') in versions/{name})\n\
              [ -e '{home}/asked' ] || {{ : >'{home}/asked'; kill -{signal} 0; }} ;;\nesac\n\
@@ -183,7 +183,7 @@ fn what_cannot_be_said_is_done_all_the_same() {
         let output = Command::new("bash").args(["-o", "pipefail", "-c", &line]).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    // Each command undoes the one before it.
+    // Each command undoes the previous command.
     for (to, expected, told) in [
         (">/dev/full", 1, "cannot write to stdout, but this is done: "),
         (">/dev/full 2>&1", 1, ""),
@@ -203,7 +203,7 @@ fn what_cannot_be_said_is_done_all_the_same() {
             let left = |name: &String| name.contains(".staging-");
             assert!(!snapshot(&prefix).keys().any(left), "{arguments:?} {to}: {:?}", snapshot(&prefix));
         }
-        // The exit code is that of the error, even if the message cannot be printed.
+        // The error determines the exit code, even if the message cannot be printed.
         assert_eq!(redirected(&["--nonsense"], to).0, 2, "{to}");
     }
     for to in [">/dev/full", ">/dev/full 2>&1"] {

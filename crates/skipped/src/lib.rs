@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::io::Write;
 
-/// Beginning of the line about a skipped test. The name of the test, a colon and the reason follow.
+/// Beginning of the line about a skipped test. The test's name, a colon and the reason follow the mark.
 const MARK: &str = "NOT RUN: ";
 
 /// Skipped test, parsed from its line.
@@ -16,7 +16,7 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Reports that the running test is skipped because of `why`, for a reason that no installation would change.
+/// Reports that the running test is skipped because of `why`, a reason that no installation would remove.
 pub fn because(why: impl Display) {
     // libtest names the thread of a test after the test.
     let thread = std::thread::current();
@@ -35,7 +35,7 @@ pub fn for_want_of(what: impl Display, how: impl Display) {
     because(format_args!("{what} is missing ({how})"));
 }
 
-/// Parses a line of a test program's output. Returns `None` if it is not about a skipped test.
+/// Parses a line of a test program's output. Returns `None` if the line is not about a skipped test.
 pub fn parse(line: &str) -> Option<Skipped> {
     // An unfinished line of another test may precede it.
     let (_, rest) = line.split_once(MARK)?;

@@ -14,7 +14,7 @@ use crate::{ask, download, layout, tuned};
 /// Downloads the newest archive that runs on the machine.
 ///
 /// # Errors
-/// With exit code 69 and the reason if there is none.
+/// If no such archive exists, with exit code 69 and the reason.
 pub fn choose(order: &Choose) -> Result<ChosenBuild> {
     let place = place::open(&order.store)?;
     let mut notes = Vec::new();
@@ -54,8 +54,8 @@ fn get(
     Ok(Some((entry, Some(path))))
 }
 
-/// True if `error` does not concern this build: an older build would fail in the same way, or be taken for a wrong
-/// reason.
+/// True if `error` does not concern this build: an older build would fail in the same way, or would be chosen for a
+/// wrong reason.
 fn ends_the_search(error: &anyhow::Error) -> bool {
     let is_of_this_machine = |error: &io::Error| {
         matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
@@ -64,8 +64,8 @@ fn ends_the_search(error: &anyhow::Error) -> bool {
         || error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_of_this_machine))
 }
 
-/// Returns the newest intact build of the first kind that has one, and its archive. Kinds that may not be listed,
-/// missing entries and refused builds become notes if another build is found.
+/// Returns the newest intact build of the first kind with such a build, and its archive. Kinds that may not be
+/// listed, missing entries and refused builds become notes if another build is found.
 fn find(
     place: &dyn StoreBackend,
     order: &Choose,
@@ -88,8 +88,7 @@ fn find(
             let remedy = match refused {
                 entry::Refused::Newer { .. } => String::new(),
                 entry::Refused::Wrong(_) => format!(
-                    "; `cargo xtask publish --profile {}`, for a build that the list should contain, writes it \
-                     anew",
+                    "; `cargo xtask publish --profile {}` on a machine of this kind rewrites the list",
                     order.profile
                 ),
             };
@@ -105,8 +104,8 @@ fn find(
                     return Ok(found);
                 }
                 Ok(None) => gone.push(format!(
-                    "{} is missing from the store {}, although {path} names it; `cargo xtask publish --profile \
-                     {}` on the machine that built it puts it back",
+                    "{} is missing from the store {}, although {path} names it; to restore it, run `cargo xtask publish \
+                     --profile {}` on the machine that built it",
                     layout::build(&pointer.key),
                     order.store,
                     order.profile
@@ -119,14 +118,14 @@ fn find(
             too_new = newest.builds.first().and_then(|pointer| pointer.glibc).or(too_new);
         }
     }
-    // If a kind could not be listed, it is unknown whether it has a build.
+    // If a list could not be read, its kind may still have a build.
     if let Some(refused) = refused {
         return Err(refused);
     }
     if !damaged.is_empty() {
         damaged.append(&mut gone);
         return Err(anyhow!(
-            "no build of {} in {} can be used: {}",
+            "every {} build in {} is unusable: {}",
             order.profile,
             order.store,
             damaged.join("; ")
@@ -138,8 +137,8 @@ fn find(
     let (store, profile) = (&order.store, &order.profile);
     if let (Some(needed), Some(here)) = (too_new, order.glibc) {
         return Err(exit::lacks(format!(
-            "the builds of {profile} in {store} for this CPU need glibc {needed}, but this machine has \
-             {here}\nhint: publish a build from a machine with that glibc, or use the profile portable"
+            "the {profile} builds in {store} for this CPU need glibc {needed}, but this machine has \
+             {here}\nhint: publish a build from a machine with glibc {here} or older, or use the profile portable"
         )));
     }
     let there = match place.folders(layout::KINDS) {

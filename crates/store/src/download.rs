@@ -11,10 +11,10 @@ use crate::layout;
 use crate::location::Location;
 use crate::place::StoreBackend;
 
-/// Copies `object` from the store at `place` to the new file `to`. Errors call the store `store`.
+/// Copies `object` from the store at `place` to the new file `to`. Error messages name the store `store`.
 ///
 /// # Errors
-/// If the object does not exist or its digest differs. No file is left then.
+/// If the object does not exist or its digest differs. In both cases no file is left.
 pub fn object(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Path) -> Result<()> {
     let done = fetched(place, store, object, to);
     if done.is_err() {
@@ -28,7 +28,7 @@ fn fetched(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Pat
     let there = place.fetch(&path, object.size, to).map_err(|error| {
         let remedy = match code_of(&error) {
             1 => "; if it is damaged, `cargo xtask publish --force` replaces it",
-            // An unreachable server or an interruption says nothing about the object.
+            // An unreachable server or an interruption does not mean that the object is damaged.
             _ => "",
         };
         error.context(format!("cannot download {path} from the store {store}{remedy}"))

@@ -1,5 +1,5 @@
-//! Entries of a store. They come from anyone who may write to the store, so no value is used as a path, and every
-//! value is checked against the key and the digests.
+//! Entries of a store. Everyone who may write to the store can write entries, so no value is used as a path, and
+//! every value is checked against the key and the digests.
 
 use std::fmt;
 
@@ -51,9 +51,9 @@ pub struct Build {
     pub version: String,
     /// Target triple.
     pub target: String,
-    /// Oldest glibc that can load the program; `None` if it uses none.
+    /// Oldest glibc that can load the program; `None` if the program does not use glibc.
     pub glibc: Option<Glibc>,
-    /// Hash of the plan on the machine that built it, by which tuning records name the build.
+    /// Hash of the plan on the machine that built the program. Tuning records name the build by this hash.
     pub plan_hash: Sha256,
     /// Optimisation applied to the plain build: `pgo` or `bolt`; `None` for a plain build.
     pub variant: Option<String>,
@@ -70,18 +70,18 @@ pub struct Build {
 /// Object of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// Digest of its content, which is also its name.
+    /// Digest of the object's content, which is also the object's name.
     pub sha256: Sha256,
-    /// Size of its content.
+    /// Size of the object's content.
     pub size: Bytes,
 }
 
 /// Reason why an entry or a list is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// A later version of Anneal wrote it.
+    /// A later version of Anneal wrote the entry or list.
     Newer {
-        /// Version of its format.
+        /// Version of the format of the entry or list.
         schema: u32,
     },
     /// Damaged or inconsistent content.
@@ -105,7 +105,7 @@ impl Entry {
     /// Parses the entry in `text`, which was found under `key`.
     ///
     /// # Errors
-    /// If it is damaged, inconsistent, or of a newer version.
+    /// If the entry is damaged, inconsistent, or of a newer version.
     pub fn parse(text: &[u8], key: &Sha256) -> Result<Self, Refused> {
         let refuse = |why: String| Err(Refused::Wrong(why));
         newer(text)?;
@@ -118,7 +118,7 @@ impl Entry {
         }
         for object in std::iter::once(&entry.archive).chain(&entry.tree) {
             if object.size > LARGEST_OBJECT {
-                return refuse(format!("it states an object of {}, more than any build", object.size));
+                return refuse(format!("it lists an object of {}, larger than any build", object.size));
             }
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
@@ -181,7 +181,7 @@ pub struct Newest {
 pub struct Pointer {
     /// Key of the entry.
     pub key: Sha256,
-    /// Oldest glibc that can load the program; `None` if it uses none.
+    /// Oldest glibc that can load the program; `None` if the program does not use glibc.
     pub glibc: Option<Glibc>,
     /// Time of publication.
     pub published: String,
@@ -191,13 +191,14 @@ impl Newest {
     /// Parses the list in `text`.
     ///
     /// # Errors
-    /// If it is damaged or of a newer version.
+    /// If the list is damaged or of a newer version.
     pub fn parse(text: &[u8]) -> Result<Self, Refused> {
         newer(text)?;
         serde_json::from_slice(text).map_err(damaged)
     }
 
-    /// Returns this list with `entry` inserted by its time. The entry is dropped if the list is full of newer ones.
+    /// Returns this list with `entry` inserted by its time. The entry is dropped if the list is full of newer
+    /// entries.
     #[must_use]
     pub fn with(mut self, entry: &Entry) -> Self {
         self.builds.retain(|pointer| pointer.key != entry.key);
@@ -274,7 +275,7 @@ pub(crate) mod tests {
             (|entry| entry.build.parts.engine = Sha256::of(b"x"), "another build"),
             (|entry| entry.build.name = "anneal-../../x".into(), "not the name of an archive"),
             (|entry| entry.build.name = "other".into(), "not the name of an archive"),
-            (|entry| entry.archive.size = Bytes(3 << 30), "more than any build"),
+            (|entry| entry.archive.size = Bytes(3 << 30), "larger than any build"),
             (|entry| entry.build.gate = "\u{1b}[2J".into(), "control characters"),
         ];
         for (change, expected) in cases {

@@ -1,5 +1,5 @@
-//! Keys of builds. A key covers everything that determines the compilers' output, and no paths of the machine that
-//! runs them.
+//! Keys of builds. A key covers everything that determines the compilers' output, except the paths on the machine
+//! that runs the compilers.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// Version of the computation of keys. Another version yields other keys.
 pub const SCHEMA: u32 = 1;
 
-/// Parts of a key, readable by people.
+/// Parts of a key in readable form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parts {
     /// Version of the computation of keys.
@@ -24,9 +24,9 @@ pub struct Parts {
     pub gate: Sha256,
     /// Digest of the audit's rules, which the build satisfies.
     pub audit: Sha256,
-    /// CPU that the build is for; `None` if the build does not depend on it.
+    /// CPU that the build is for; `None` if the build does not depend on a CPU.
     pub cpu: Option<CpuKind>,
-    /// C library of the machine; `None` if the compilers bring their own.
+    /// C library of the machine; `None` if the compilers contain their own.
     pub glibc: Option<Glibc>,
 }
 
@@ -57,7 +57,7 @@ impl CpuKind {
         }
     }
 
-    /// Returns its name in a store: `x86_64-AuthenticAMD-25-1-` and 12 digits of the features' digest.
+    /// Returns the name of the kind in a store: `x86_64-AuthenticAMD-25-1-` and 12 digits of the features' digest.
     pub fn id(&self) -> String {
         let number = |number: Option<u32>| number.map_or("x".to_string(), |number| number.to_string());
         let features = Sha256::of(self.features.join("\n"));
@@ -72,7 +72,7 @@ impl CpuKind {
     }
 }
 
-/// Returns the name in a store of the kind for builds that do not depend on the CPU.
+/// Returns the store's name for builds that do not depend on the CPU.
 pub fn any(arch: &str) -> String {
     plain(&format!("{arch}-any"))
 }
@@ -83,7 +83,7 @@ impl Parts {
         Sha256::of(canonical(&serde_json::to_value(self).unwrap_or_default()))
     }
 
-    /// Returns the name in a store of the kind of CPUs that the build is for.
+    /// Returns the store's name for the kind of CPUs that the build is for.
     pub fn kind(&self) -> String {
         match &self.cpu {
             Some(cpu) => cpu.id(),
@@ -98,10 +98,10 @@ impl Parts {
 
     /// Returns the parts of the key, one line each, for finding the difference between two machines.
     pub fn explain(&self) -> Vec<String> {
-        let cpu = self.cpu.as_ref().map_or("any: the build does not depend on it".to_string(), |cpu| {
+        let cpu = self.cpu.as_ref().map_or("any (the build does not depend on it)".to_string(), |cpu| {
             format!("{} ({})", cpu.id(), cpu.features.join(" "))
         });
-        let glibc = self.glibc.map_or("from the compilers, not from the machine".to_string(), |glibc| {
+        let glibc = self.glibc.map_or("of the compilers, not of this machine".to_string(), |glibc| {
             format!("{glibc} of this machine")
         });
         vec![
@@ -116,7 +116,7 @@ impl Parts {
     }
 }
 
-/// Returns the name in a store of the CPU that settings were tuned for.
+/// Returns the store's name for the CPU that settings were tuned for.
 pub fn of_tuned(cpu: &CpuKey) -> Sha256 {
     Sha256::of(canonical(&serde_json::to_value(cpu).unwrap_or_default()))
 }

@@ -2,8 +2,8 @@
 //!
 //! A store is a folder, a folder on a web server (read-only), or an S3 bucket. [`layout`] describes its files. The
 //! program `store` reads one [`Order`] as JSON from standard input and writes one [`Reply`] as JSON to standard
-//! output, as `ship` does and for the same reason: xtask uses this crate without the feature `tools`, with only the
-//! data types.
+//! output, like `ship` and for the same reason: xtask uses this crate without the feature `tools`, with only the data
+//! types.
 
 pub mod entry;
 pub mod key;
@@ -36,7 +36,7 @@ mod tuned;
 /// Carries out `order`.
 ///
 /// # Errors
-/// Those of the order.
+/// If the order fails.
 #[cfg(feature = "tools")]
 pub fn carry_out(order: &Order) -> anyhow::Result<Answer> {
     match order {

@@ -1,5 +1,5 @@
-//! Program `store`: reads one order from standard input and writes one reply to standard output. Users run it through
-//! `cargo xtask publish`, `build --store` and `install --store`.
+//! Program `store`: reads one order from standard input and writes one reply to standard output. Users run `store`
+//! through `cargo xtask publish`, `build --store` and `install --store`.
 
 use std::process::ExitCode;
 

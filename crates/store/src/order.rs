@@ -37,9 +37,9 @@ pub type Reply = ship::order::Reply<Answer>;
 pub enum Answer {
     /// Answer to [`Order::Ask`]: the entry, or `None`.
     Asked(Option<Box<Entry>>),
-    /// Answer to [`Order::Check`]; `None` if there is no such build.
+    /// Answer to [`Order::Check`]; `None` if the store does not have the build.
     Checked(Option<Box<Checked>>),
-    /// Answer to [`Order::Take`]; `None` if there is no such build.
+    /// Answer to [`Order::Take`]; `None` if the store does not have the build.
     Taken(Option<Box<Taken>>),
     /// Answer to [`Order::Publish`].
     Published(Box<Published>),
@@ -59,7 +59,7 @@ pub struct Ask {
     pub key: Sha256,
 }
 
-/// Order to check if the stored files of a build are intact. All of them are read.
+/// Order to check if the stored files of a build are intact. The check reads all of these files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
@@ -69,7 +69,7 @@ pub struct Check {
     pub key: Sha256,
     /// True to add an intact but unlisted build to its list.
     pub list: bool,
-    /// Empty folder for copies of the objects, which the caller removes, even after a kill.
+    /// Empty folder for copies of the objects. The caller removes the folder, even if this process is killed.
     pub work: PathBuf,
 }
 
@@ -78,9 +78,9 @@ pub struct Check {
 pub struct Checked {
     /// Entry of the build.
     pub entry: Entry,
-    /// Defects of its objects.
+    /// Defects of the build's objects.
     pub damaged: Vec<String>,
-    /// True if the list of its kind names the entry or is full of newer ones.
+    /// True if the list of the build's kind names the entry or is full of newer entries.
     pub listed: bool,
 }
 
@@ -92,9 +92,9 @@ pub struct Take {
     pub store: Location,
     /// Key of the build.
     pub key: Sha256,
-    /// Empty folder for the files, on the disk where they will stay.
+    /// Empty folder for the files, on the disk where the files will stay.
     pub into: PathBuf,
-    /// CPU for which tuned settings are downloaded too; `None` for no settings.
+    /// CPU whose tuned settings are downloaded, too; `None` to download no settings.
     pub cpu: Option<CpuKey>,
 }
 
@@ -105,7 +105,7 @@ pub struct Taken {
     pub entry: Entry,
     /// Folder with the files.
     pub folder: PathBuf,
-    /// Settings that were fastest with this build on such a CPU; `None` if there are none.
+    /// Settings that were fastest with this build on this kind of CPU; `None` if the store has no such settings.
     pub tuning: Option<TuningRecord>,
     /// Messages for the user.
     pub notes: Vec<String>,
@@ -123,11 +123,11 @@ pub struct Publish {
     pub archive: PathBuf,
     /// Files of the build folder; empty if another checkout cannot use them.
     pub tree: Vec<Item>,
-    /// Modification time of all these files, in seconds since 1970.
+    /// Modification time of all packed files, in seconds since 1970.
     pub mtime: u64,
     /// True to replace an existing entry.
     pub force: bool,
-    /// Empty folder for packing, which the caller removes, even after a kill.
+    /// Empty folder for packing. The caller removes the folder, even if this process is killed.
     pub work: PathBuf,
 }
 
@@ -150,16 +150,16 @@ pub struct Tune {
     pub store: Location,
     /// Key of the build in the store.
     pub key: Sha256,
-    /// Tuned settings; entries of other builds are ignored.
+    /// Tuned settings. Entries for other builds are ignored.
     pub record: TuningRecord,
-    /// Name of the build in these entries.
+    /// Name of the build in the entries of `record`.
     pub build: Sha256,
 }
 
 /// Result of [`Tune`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tuned {
-    /// Number of entries that are new in the store, or newer than those in it.
+    /// Number of entries that are new in the store, or newer than the store's entries.
     pub entries: usize,
 }
 
@@ -177,7 +177,7 @@ pub struct Choose {
     pub glibc: Option<Glibc>,
     /// Empty folder for the archive; `None` to download nothing.
     pub into: Option<PathBuf>,
-    /// CPU for which tuned settings are downloaded too; `None` for no settings.
+    /// CPU whose tuned settings are downloaded, too; `None` to download no settings.
     pub cpu: Option<CpuKey>,
 }
 
@@ -186,9 +186,9 @@ pub struct Choose {
 pub struct ChosenBuild {
     /// Entry of the build.
     pub entry: Entry,
-    /// Path of the archive, with the name that it was packed with; `None` if nothing was downloaded.
+    /// Path of the archive, which keeps its original name; `None` if nothing was downloaded.
     pub archive: Option<PathBuf>,
-    /// Settings that were fastest with this build on such a CPU; `None` if there are none.
+    /// Settings that were fastest with this build on this kind of CPU; `None` if the store has no such settings.
     pub tuning: Option<TuningRecord>,
     /// Messages for the user.
     pub notes: Vec<String>,

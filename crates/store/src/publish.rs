@@ -16,14 +16,14 @@ use crate::place::{self, StoreBackend};
 use crate::take::TREE;
 use crate::{ask, layout};
 
-/// Compression level, much faster than the archive's and only a few percent larger: a tree is packed once and read in
-/// a local network.
+/// Compression level, much faster than the archive's level and only a few percent larger: a tree is packed once and
+/// read in a local network.
 const LEVEL: i32 = 9;
 
 /// Maximum number of attempts to put an entry while another publisher interferes.
 const MOST_TURNS: u32 = 5;
 
-/// Publishes a build unless the store has it.
+/// Publishes a build unless the store already contains it.
 ///
 /// # Errors
 /// If the store cannot be written.
@@ -31,7 +31,7 @@ pub fn publish(order: &Publish) -> Result<Published> {
     let place = place::open(&order.store)?;
     let key = order.build.parts.key();
     let cannot = || format!("cannot publish to {}", order.store);
-    // Also creates the folder of a new store.
+    // The check also creates the folder of a new store.
     place.check_writable().with_context(cannot)?;
     if !order.force
         && let Some(entry) = ask::entry(&*place, &order.store, &key)?
@@ -66,8 +66,8 @@ pub fn publish(order: &Publish) -> Result<Published> {
     Ok(Published { entry, was_there, sent })
 }
 
-/// Writes `entry` unless there is one of the same key. Returns the entry that is stored, and true if it existed
-/// before. The first one stays, because others may already have taken it and its objects.
+/// Writes `entry` unless the store has an entry of the same key. Returns the stored entry, and true if that entry
+/// existed before. The first entry stays, because other machines may have downloaded it and its objects.
 fn put_first(place: &dyn StoreBackend, store: &Location, entry: Entry) -> Result<(Entry, bool)> {
     let path = layout::build(&entry.key);
     for turn in 0..MOST_TURNS {
@@ -77,7 +77,7 @@ fn put_first(place: &dyn StoreBackend, store: &Location, entry: Entry) -> Result
         if let Some(first) = ask::entry(place, store, &entry.key)? {
             return Ok((first, true));
         }
-        // S3 refuses one of two concurrent writes, even if the other one fails in the end.
+        // S3 refuses one of two concurrent writes, even if the other write fails in the end.
         std::thread::sleep(Duration::from_millis(100 << turn));
     }
     Err(exit::try_again(format!(
@@ -98,7 +98,7 @@ fn send(place: &dyn StoreBackend, path: &Path, force: bool, sent: &mut Bytes) ->
     Ok(object)
 }
 
-/// True if the list of its kind names `entry` or is full of newer ones.
+/// True if the list of the entry's kind names `entry` or is full of newer entries.
 ///
 /// # Errors
 /// If the list cannot be read.
@@ -108,8 +108,8 @@ pub fn is_listed(place: &dyn StoreBackend, entry: &Entry) -> Result<bool> {
     Ok(matches!(newest, Some(Ok(newest)) if newest.clone().with(entry) == newest))
 }
 
-/// Adds `entry` to the list of its kind. A damaged list is replaced, because it only helps to find entries. The list
-/// of a later Anneal is not, because it may contain unknown fields.
+/// Adds `entry` to the list of its kind. A damaged list is replaced, because the list only helps to find entries. The
+/// list of a later Anneal is not replaced, because it may contain unknown fields.
 ///
 /// # Errors
 /// If the list cannot be changed.
@@ -128,7 +128,7 @@ pub fn list(place: &dyn StoreBackend, entry: &Entry) -> Result<()> {
             Some(Err(Refused::Wrong(_))) | None => Newest::default(),
         };
         let changed = newest.clone().with(entry);
-        // The list already names the entry, or the entry is too old for it.
+        // The list already names the entry, or the entry is too old for the list.
         Ok((changed != newest).then(|| serde_json::to_vec_pretty(&changed)).transpose()?)
     })
 }

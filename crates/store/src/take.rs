@@ -11,7 +11,7 @@ use crate::{ask, download, place, tuned};
 /// Name of the single folder in an object with the files of a build folder.
 pub const TREE: &str = "anneal-build";
 
-/// Downloads and unpacks the files; returns `None` if there is no such build.
+/// Downloads and unpacks the files; returns `None` if the store does not have the build.
 ///
 /// # Errors
 /// If the store cannot be read or the files are refused.

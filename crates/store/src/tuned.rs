@@ -1,4 +1,4 @@
-//! Tuned settings of the store's builds, by the CPU that they were measured on.
+//! Tuned settings of the store's builds, by the CPU on which they were measured.
 
 use anyhow::{Context, Result, ensure};
 use build_info::tuning::{CpuKey, Entry as TuningEntry, TuningError};
@@ -9,11 +9,11 @@ use crate::order::{Tune, Tuned};
 use crate::place::{self, StoreBackend};
 use crate::{ask, layout};
 
-/// Maximum size of a record. It contains all samples: some hundred kilobytes for each model and purpose.
+/// Maximum size of a record. A record contains all samples: some hundred kilobytes for each model and purpose.
 const LARGEST: Bytes = Bytes(16 << 20);
 
 /// Returns the stored settings for the build `entry` on `cpu`. A failure becomes a note, because a build also runs
-/// without them.
+/// without settings.
 pub fn fetch(
     place: &dyn StoreBackend,
     entry: &Entry,
@@ -35,17 +35,19 @@ pub fn fetch(
     })
 }
 
-/// Publishes the tuned settings of a build, one file per CPU. Of two entries with the same key the later one stays.
+/// Publishes the tuned settings of a build, one file per CPU. If two entries have the same key, the later entry
+/// stays.
 ///
 /// # Errors
-/// If the store has no such build or cannot be written.
+/// If the store does not have the build or cannot be written.
 pub fn publish(order: &Tune) -> Result<Tuned> {
     let place = place::open(&order.store)?;
     let entry = ask::entry(&*place, &order.store, &order.key)?
         .with_context(|| format!("the store {} has no build {}", order.store, order.key))?;
     let mut groups: Vec<(CpuKey, Vec<TuningEntry>)> = Vec::new();
     for tuned in order.record.entries.iter().filter(|tuned| tuned.key.build == order.build.as_str()) {
-        // Uses the plan hash of the first publisher, because every user of the build got it from this store.
+        // The entries name the build by the first publisher's plan hash, because every user of the build got it from
+        // this store.
         let mut tuned = tuned.clone();
         tuned.key.build = entry.build.plan_hash.to_string();
         match groups.iter_mut().find(|(cpu, _)| *cpu == tuned.key.cpu) {
@@ -62,7 +64,7 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
                 let mut record = match there.map(TuningRecord::parse) {
                     Some(Ok(record)) => record,
                     Some(Err(newer @ TuningError::Newer { .. })) => return Err(newer.into()),
-                    // A damaged record is of no use and is replaced.
+                    // A damaged record is useless, so it is replaced.
                     Some(Err(TuningError::Damaged(_))) | None => TuningRecord::default(),
                 };
                 let mut newer = put_newer(&mut record, &group);
@@ -80,7 +82,8 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
     Ok(Tuned { entries })
 }
 
-/// Adds the entries of `group` that are new or later than those in `record`, and returns them.
+/// Adds the entries of `group` that are missing from `record` or later than its entries, and returns the added
+/// entries.
 fn put_newer<'a>(record: &mut TuningRecord, group: &'a [TuningEntry]) -> Vec<&'a TuningEntry> {
     let mut put = Vec::new();
     for tuned in group {
@@ -94,7 +97,7 @@ fn put_newer<'a>(record: &mut TuningRecord, group: &'a [TuningEntry]) -> Vec<&'a
     put
 }
 
-/// Returns `record` as text, after removing the oldest entries if it is too large for readers.
+/// Returns `record` as text, after removing the oldest entries if the record is too large for readers.
 fn fitted(record: &mut TuningRecord) -> Result<Vec<u8>> {
     loop {
         let text = serde_json::to_vec_pretty(record)?;

@@ -1,4 +1,4 @@
-//! Tests of a store in a folder: builds that are published can be taken, even with concurrent or killed publishers.
+//! Tests of a store in a folder: published builds can be downloaded, even with concurrent or killed publishers.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn what_is_published_is_found_taken_and_chosen() {
     assert!(!first.was_there && first.sent.0 > 2 * SIZE as u64, "{first:?}");
     let Answer::Published(second) = done(give(&order)) else { panic!() };
     assert_eq!((second.was_there, second.sent.0, &second.entry), (true, 0, &first.entry));
-    // Two objects, the entry, the list and its lock.
+    // The folder contains two objects, the entry, the list and the list's lock.
     let key = parts("a").key();
     let found = files(&root);
     assert_eq!(found.len(), 5, "{found:?}");
@@ -80,7 +80,7 @@ fn what_is_damaged_is_named_and_force_mends_it() {
         let (code, words) = said(give(&take(store, "a", &into)));
         assert_eq!(code, 1, "{words}");
         let expected = match damaged.len() > whole.len() {
-            // The file is not read to its end, because it may have none.
+            // The file is not read to its end, because it may be endless.
             true => vec![name.clone(), "larger than".to_string()],
             false => vec![
                 name.strip_suffix(".tar.zst").unwrap().to_string(),
@@ -131,7 +131,7 @@ fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
     let whole = checked(false).unwrap();
     assert!(whole.listed && whole.damaged.is_empty(), "{whole:?}");
 
-    // The build is not listed at first, then it is again.
+    // The build is not listed at first; the publisher lists it again.
     let list = root.join(format!("v1/kinds/{}/native.json", kind().id()));
     let told = fs::read(&list).unwrap();
     for wrong in [None, Some("{"), Some("{\"schema\":1,\"builds\":[]}")] {
@@ -158,7 +158,7 @@ fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
             Some(wrong) => fs::write(&object, wrong).unwrap(),
             None => fs::remove_file(&object).unwrap(),
         }
-        // A build that cannot be taken is not listed.
+        // A build that cannot be downloaded is not listed.
         fs::remove_file(&list).unwrap();
         let found = checked(true).unwrap();
         assert!(matches!(&found.damaged[..], [one] if one.contains(expected)), "{found:?}");
@@ -208,7 +208,7 @@ fn an_older_build_is_chosen_where_the_newest_one_is_gone() {
     );
 }
 
-/// `install --store` skips a build that it refuses, reports it, and takes the next older one.
+/// `install --store` skips a build that it refuses, reports the refusal, and installs the next older build.
 #[test]
 fn a_refused_build_does_not_hide_an_older_intact_one() {
     let temp = tempfile::tempdir().unwrap();
@@ -249,12 +249,12 @@ fn a_refused_build_does_not_hide_an_older_intact_one() {
             "{expected}: {:?}",
             older.notes
         );
-        // An older Anneal must not suggest overwriting an entry of a newer one.
+        // An older Anneal must not suggest overwriting an entry of a newer Anneal.
         assert_eq!(older.notes[0].contains("--force"), !expected.contains("version 9"), "{:?}", older.notes);
         fs::write(&entry, &whole[0]).unwrap();
         fs::write(&archive, &whole[1]).unwrap();
     }
-    // Without an intact build, the error names all that were refused.
+    // Without an intact build, the error names all refused builds.
     for pointer in fs::read_dir(root.join("v1/builds")).unwrap() {
         fs::write(pointer.unwrap().path(), "{").unwrap();
     }
@@ -267,7 +267,7 @@ fn of_many_publishers_one_is_first_and_all_are_in_the_list() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("store");
     let store = text(&root);
-    // Half of the publishers publish the same build, the others one of their own.
+    // Half of the publishers publish the same build; each of the others publishes a different build.
     let orders: Vec<_> = (0..12)
         .map(|at| {
             let engine = if at % 2 == 0 { "same".to_string() } else { format!("own {at}") };
@@ -345,7 +345,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
 fn who_publishes_with_a_strict_umask_closes_the_store_to_nobody() {
     let temp = tempfile::tempdir().unwrap();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
-    // Tests a new store, and one that was made writable for a group.
+    // Tests a new store, and a store that was made writable for a group.
     for expected in [0o755, 0o2775] {
         let root = temp.path().join(format!("racks {expected:o}/store"));
         if expected != 0o755 {
@@ -432,7 +432,7 @@ fn what_was_tuned_is_kept_by_cpu_and_the_later_one_counts() {
     };
     let found = taken.tuning.unwrap().entries;
     assert_eq!(found.len(), 2);
-    // The entries name the build by the first publisher's plan, whoever tuned it.
+    // The entries name the build by the first publisher's plan, on whichever machine they were tuned.
     assert!(found.iter().all(|entry| entry.key.build == taken.entry.build.plan_hash.as_str()), "{found:?}");
 
     // An invalid tuning record is no reason to compile.
@@ -451,7 +451,7 @@ fn what_no_reader_takes_is_mended_and_never_written() {
     let root = temp.path().join("store");
     let store = text(&root);
     done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
-    // A list that was enlarged by hand beyond the limit.
+    // The list was enlarged manually beyond the limit.
     let list = root.join(format!("v1/kinds/{}/native.json", kind().id()));
     fs::write(&list, vec![b' '; 1 << 17]).unwrap();
     done(give(&publish(&temp.path().join("other"), store, "b", 1000)));
@@ -521,7 +521,7 @@ fn a_list_that_leads_to_another_kind_of_build_is_not_followed() {
     done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
     let (own, riscv) = (kind().id(), "riscv64-any".to_string());
     let list = fs::read_to_string(root.join(format!("v1/kinds/{own}/native.json"))).unwrap();
-    // According to the list the build runs here, but according to its entry it does not.
+    // The list says that the build runs on this machine; the entry says that it does not.
     let old = list.replace("2.28", "2.17");
     let cases = [
         (&riscv, "native", "2.36", &list, format!("it is for {own}")),

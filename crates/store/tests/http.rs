@@ -1,4 +1,4 @@
-//! Tests of a store behind a web server: Python's own, and one of the test that misbehaves.
+//! Tests of a store behind a web server: Python's server, and a misbehaving server in the test.
 
 mod common;
 
@@ -67,7 +67,7 @@ fn a_plain_web_server_is_a_store_to_read() {
     let (code, words) = said(give(&publish(&temp.path().join("build"), &url, "new", 1000)));
     assert!(code == 2 && words.contains("is read-only"), "{code}: {words}");
 
-    // Content without an end is damaged, too: only as many bytes are read as the entry states.
+    // Endless content counts as damaged, too: only as many bytes are read as the entry states.
     let object = tree_object(&root);
     let whole = fs::read(&object).unwrap();
     fs::write(&object, [whole.as_slice(), &[0; 5000]].concat()).unwrap();

@@ -31,7 +31,7 @@ impl Drop for Moto {
     }
 }
 
-/// Returns the command of moto_server: the one that `cargo xtask test --yes` installs, or the one on `PATH`.
+/// Returns the command of moto_server: the program that `cargo xtask test --yes` installs, or the program on `PATH`.
 fn moto_server() -> Command {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal/tools/moto");
     if !own.is_dir() {
@@ -104,7 +104,7 @@ impl Moto {
 /// Proxy for one request between the program and moto: may change the head, or answer in moto's place.
 type Act = dyn Fn(&mut String) -> Option<&'static str> + Send + Sync;
 
-/// Returns the environment for a server that is moto behind `act`.
+/// Returns the environment for a server that passes requests through `act` to moto.
 fn behind(
     moto: &Moto,
     act: impl Fn(&mut String) -> Option<&'static str> + Send + Sync + 'static,
@@ -274,7 +274,7 @@ fn who_may_not_list_is_told_which_right_is_missing_and_finds_what_is_there() {
     let Some(moto) = Moto::start() else { return };
     let temp = tempfile::tempdir().unwrap();
     done(give_with(&publish(&temp.path().join("build"), STORE, "a", 1000), &moto.variables));
-    // S3 answers like this for a missing object if listing is not permitted.
+    // S3 sends this response for a missing object if listing is not permitted.
     let variables = behind(&moto, |head| {
         let forbidden = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         head.contains("riscv64-any").then_some(forbidden)

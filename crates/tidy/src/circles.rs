@@ -1,4 +1,4 @@
-//! Circles in a graph of files: strongly connected components, and the shortest cycle in each.
+//! Circular imports in a graph of files: strongly connected components, and the shortest cycle in each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct Edge {
 pub struct Circle {
     /// All files of the strongly connected component, sorted.
     pub files: Vec<String>,
-    /// Shortest cycle of more than two files; a cycle of two files if there is no other.
+    /// Shortest cycle of more than two files; a cycle of two files if all cycles have two files.
     pub shortest: Vec<Edge>,
 }
 
@@ -75,7 +75,7 @@ fn reachable<'a>(imports: &'a Imports, from: &str) -> BTreeSet<&'a str> {
     seen
 }
 
-/// Returns the shortest cycle within `files`, of more than two files if there is one.
+/// Returns the shortest cycle within `files`, preferably of more than two files.
 fn shortest(imports: &Imports, files: &[&str]) -> Vec<Edge> {
     let mut best: Option<Vec<String>> = None;
     for from in files {
@@ -99,8 +99,8 @@ fn shortest(imports: &Imports, files: &[&str]) -> Vec<Edge> {
     way.iter().zip(next).map(edge).collect()
 }
 
-/// Returns the files on a path from `to` to `from`, which imports `to`. The direct path is only used if there is no
-/// longer one.
+/// Returns the files on a path from `to` to `from`, which imports `to`. The direct path is only used if no longer
+/// path exists.
 fn way(imports: &Imports, files: &[&str], to: &str, from: &str) -> Option<Vec<String>> {
     let search = |direct: bool| {
         let mut before: BTreeMap<&str, &str> = BTreeMap::new();

@@ -14,7 +14,7 @@ pub struct Member {
     /// Folder of the crate, relative to the workspace.
     pub folder: PathBuf,
     /// Names of the workspace's crates that this crate depends on, on any target and including its build script.
-    /// Dependencies that only its tests use are left out.
+    /// Dependencies that only the crate's tests use are left out.
     pub dependencies: Vec<String>,
 }
 
@@ -74,8 +74,8 @@ pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     Ok(found)
 }
 
-/// Returns a line for each dependency that does not lead from a layer to a lower one. `layers` names all crates, the
-/// lowest layer first.
+/// Returns a line for each dependency that does not lead from a layer to a lower layer. `layers` names all crates,
+/// the lowest layer first.
 ///
 /// # Errors
 /// A message if a crate has no layer, or a layer names a crate that does not exist.
@@ -97,7 +97,7 @@ pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, Str
                 let name = &member.name;
                 wrong.push(format!(
                     "{}/Cargo.toml: {name} -> {other}. A crate depends on crates of lower layers only. Move what {name} needs \
-                     of {other} into a crate of a lower layer, or change the layers that the test lists",
+                     from {other} into a crate of a lower layer, or change the layers that the test lists",
                     member.folder.display()
                 ));
             }

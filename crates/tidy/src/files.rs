@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the Rust files below `folder`, sorted: those of its library and programs, its tests and its build script.
-/// Crates inside the folder are left out.
+/// Returns the Rust files below `folder`, sorted: files of the crate's library and programs, its tests and its build
+/// script. Crates inside the folder are left out.
 ///
 /// # Errors
 /// A message with the path of the folder that cannot be read.

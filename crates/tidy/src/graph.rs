@@ -60,7 +60,7 @@ impl Node<'_> {
 /// Node with the number of its row.
 type Place<'a> = (usize, Node<'a>);
 
-/// Draws `members` as SVG, with the highest of `layers` on top. Lines that pass a row go between its boxes.
+/// Draws `members` as SVG, with the highest of `layers` on top. Lines that pass a row run between its boxes.
 ///
 /// # Panics
 /// If `layers` do not name all crates.
@@ -89,8 +89,7 @@ pub fn draw(members: &[Member], layers: &[&[&str]]) -> String {
         beside.entry(pair[0]).or_default().push(pair[1]);
         beside.entry(pair[1]).or_default().push(pair[0]);
     }
-    // Each row is sorted by the mean position of the nodes that its nodes are connected to, alternating between the
-    // rows above and below.
+    // Each row is sorted by the mean position of the connected nodes, alternating between the rows above and below.
     for turn in 0..24 {
         let mut numbers: Vec<usize> = (0..rows.len()).collect();
         if turn % 2 == 1 {

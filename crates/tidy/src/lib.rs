@@ -1,4 +1,4 @@
-//! Reads the structure of the repository: which crate depends on which, and which file of a crate imports which.
+//! Analysis of the repository's structure: dependencies among crates, and imports among the files of a crate.
 
 mod circles;
 mod crates;

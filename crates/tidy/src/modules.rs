@@ -8,10 +8,10 @@ use syn::visit::Visit;
 
 use crate::paths::{PathsOfFile, is_test};
 
-/// For each file, relative to the crate's `src`, the files that it imports, each with one path that refers to it.
+/// Files that each file imports, each with one path that refers to it. All files are relative to the crate's `src`.
 pub type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Module in a file of its own, or inside another module's file.
+/// Module in a separate file or inside another module's file.
 struct Module {
     file: String,
 }
@@ -105,7 +105,7 @@ impl ModuleReader<'_> {
         self.file(path, module, &folder.join(&name))
     }
 
-    /// Returns the file that `path` refers to, seen from `module`; `None` if it leads out of the crate.
+    /// Returns the file that `path` refers to, seen from `module`; `None` if the path leads out of the crate.
     fn resolve(&self, module: &[String], path: &[String]) -> Option<String> {
         let mut base = module.to_vec();
         let mut rest = path;
@@ -121,7 +121,7 @@ impl ModuleReader<'_> {
                     rest = &rest[1..];
                 }
             }
-            // The name is a child module. Any other name was imported, and that import already counts.
+            // The name is a child module. Any other name was imported, and that import is already counted.
             name => {
                 let child: ModulePath = [&base[..], &[name.to_string()]].concat();
                 self.modules.get(&child)?;

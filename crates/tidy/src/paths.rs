@@ -12,7 +12,7 @@ pub struct PathsOfFile {
     pub paths: Vec<Vec<String>>,
 }
 
-/// True if the file at `path`, relative to the crate's `src`, is part of a module `tests` by its name.
+/// True if the file at `path`, relative to the crate's `src`, belongs to a module called `tests`.
 pub fn is_test_file(path: &Path) -> bool {
     path.with_extension("").iter().any(|part| part == "tests")
 }
@@ -28,12 +28,12 @@ pub fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// True for `#[test]` and similar attributes of other crates, such as `#[tokio::test]`.
+/// True for `#[test]` and similar attributes from other crates, such as `#[tokio::test]`.
 pub fn is_test_function(attribute: &syn::Attribute) -> bool {
     attribute.path().segments.last().is_some_and(|last| last.ident == "test")
 }
 
-/// True if the condition of a `cfg` is `test`, or `all(…)` with `test` in it.
+/// True if the condition of a `cfg` is `test`, or is `all(…)` and contains `test`.
 fn needs_test(condition: TokenStream) -> bool {
     let tokens: Vec<TokenTree> = condition.into_iter().collect();
     match tokens.as_slice() {

@@ -1,4 +1,4 @@
-//! The convention for unit tests: a module `tests`, inline or in files of that name.
+//! Convention for unit tests: they belong in a module `tests`, inline or in files of that name.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 
 use crate::paths::{is_test_file, is_test_function};
 
-/// Returns each breach of the convention in the file `text` at `path`, as line number and description. `path` is
+/// Returns each violation of the convention in the file `text` at `path`, as line number and description. `path` is
 /// relative to the crate's `src`.
 ///
 /// # Errors

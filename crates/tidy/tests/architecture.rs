@@ -29,7 +29,7 @@ const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "roofline"
 const UNSAFE_FILES: &[(&str, &str)] =
     &[("engine/anneal/src/auditable.rs", "puts the list of dependencies into a section of the program")];
 
-/// Type names that programs and crates use by convention: those of clap, and errors.
+/// Type names that programs and crates use by convention: clap's names, and errors.
 const CONVENTIONAL: &[&str] = &["Args", "Command", "Error"];
 
 /// Maximum number of types with the same name.
@@ -229,7 +229,7 @@ fn unit_tests_follow_one_convention() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A name that many types share does not say what each of them is.
+/// A name that many types share does not describe each of them.
 #[test]
 fn types_are_named_for_what_they_are() {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();

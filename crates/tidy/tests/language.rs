@@ -1,14 +1,14 @@
-//! The language of doc comments and commit subjects, as far as a program can judge it.
+//! Tests of the language of doc comments and commit subjects, as far as a program can judge it.
 
 use std::path::Path;
 use std::process::Command;
 
 use tidy::{members, rust_files};
 
-/// Words with which no doc comment begins: it says what an item is or does.
+/// Words with which no doc comment begins, because a doc comment says what an item is or does.
 const QUESTION_WORDS: [&str; 7] = ["What", "Whether", "How", "Where", "Why", "Which", "Who"];
 
-/// Last commit before the rule on subjects.
+/// Last commit before the rule on subjects was introduced.
 const BEFORE_THE_RULE: &str = "79aac3e7";
 
 /// Maximum length of a commit subject.
@@ -54,7 +54,7 @@ fn doc_comments_begin_with_no_question_word() {
     );
 }
 
-/// Output of `git log` with these arguments; `None` without a repository or without a commit that they name.
+/// Output of `git log` with these arguments; `None` without a repository, or if the arguments name a missing commit.
 fn git_log(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("log").args(arguments).current_dir(root()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -84,7 +84,7 @@ fn fault(subject: &str) -> Option<&'static str> {
 #[test]
 fn commit_subjects_are_short_and_imperative() {
     let range = format!("{BEFORE_THE_RULE}..HEAD");
-    // A shallow clone has the newest commit alone.
+    // A shallow clone contains only the newest commit.
     let log = git_log(&["--no-merges", "--format=%h %s", &range])
         .or_else(|| git_log(&["--no-merges", "--format=%h %s", "-1"]));
     let Some(log) = log else {

@@ -1,4 +1,4 @@
-//! Cache of tools' answers: asking a program for its version takes 5 to 300 ms, checking a file's stamp 10 us.
+//! Cache of tools' answers. Asking a program for its version takes 5 to 300 ms; checking a file's stamp takes 10 us.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ const FORMAT: u32 = 1;
 /// installed.
 const FAILURES_LAST: u64 = 600;
 
-/// Maximum number of concurrent probes, which wait for the disk more than they compute.
+/// Maximum number of concurrent probes. Probes mostly wait for the disk.
 const PROBES_AT_ONCE: usize = 8;
 
 /// Query to one program.
@@ -64,10 +64,10 @@ fn stamp_of(path: &Path) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct CachedAnswer {
     stamp: String,
-    /// Output of the program; `None` if it failed or was too slow.
+    /// Output of the program; `None` if the program failed or was too slow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answer: Option<String>,
-    /// Number of consecutive runs that took too long. A single slow run says nothing about the program.
+    /// Number of consecutive runs that took too long. A single slow run does not prove that the program is slow.
     #[serde(default, skip_serializing_if = "is_zero")]
     too_slow: u32,
     /// Time of the query in seconds since 1970.
@@ -99,7 +99,7 @@ struct Stored {
 /// Returns the answers to `questions`, in order. Uses the cached answer in the file `cache` if the program is
 /// unchanged, and runs the program otherwise. A damaged cache counts as empty. If the cache cannot be written, only
 /// the next run takes longer. A program that took longer than `patience` once is asked again in the next run, because
-/// it may just have waited for the disk.
+/// the program may just have waited for the disk.
 pub(crate) fn answers(
     questions: &[Question],
     cache: Option<&Path>,
@@ -123,7 +123,8 @@ pub(crate) fn answers(
             scope.spawn(|| {
                 while let Some(&index) = unknown.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let question = &questions[index];
-                    // Taken before the program runs, so that a replacement during the run causes a new query.
+                    // The stamp is taken before the program runs, so that a replacement during the run causes a new
+                    // query.
                     let stamp = question.stamp();
                     let answer = probe::ask(&question.program, question.args, patience);
                     let before = old.entries.get(&question.key()).filter(|entry| entry.stamp == stamp);

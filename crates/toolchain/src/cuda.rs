@@ -8,10 +8,10 @@ use crate::parse;
 use crate::search::{SearchPath, entries, file_name, is_program};
 use crate::tools::Cuda;
 
-/// Folders of headers, relative to the folder whose `bin` contains nvcc: those of NVIDIA's installers, and those per
-/// target. A distribution's packages put the headers among the system's.
+/// Folders of headers, relative to the folder whose `bin` contains nvcc: the folder of NVIDIA's installers, and one
+/// folder per target. A distribution's packages put the headers among the system's headers.
 const INCLUDE: [&str; 3] = ["include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"];
-/// Folders of libraries: those of NVIDIA's installers, of the wheels, and those per target.
+/// Folders of libraries: those of NVIDIA's installers and of the wheels, and one folder per target.
 const LIBRARIES: [&str; 4] = ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"];
 /// Folders of headers in a distribution's own packages.
 const SYSTEM_INCLUDE: [&str; 1] = ["usr/include"];
@@ -48,8 +48,8 @@ pub(crate) fn toolkit(search: &SearchPath, nvcc: Tool, codes: &str) -> Option<Cu
     })
 }
 
-/// Returns the programs that nvcc would not find. A distribution may keep them elsewhere and configure its nvcc
-/// accordingly.
+/// Returns the programs that nvcc would not find. A distribution may keep these programs elsewhere and configure its
+/// nvcc accordingly.
 fn torn(root: &Path) -> impl Iterator<Item = &'static str> {
     let own = has_own_folder(root);
     PROGRAMS
@@ -90,14 +90,14 @@ pub(crate) fn fault(home: &Path, answer: Result<Option<&str>, ()>) -> String {
 
 fn folders(search: &SearchPath, root: &Path, own: &[&str], system: &[&str]) -> Vec<PathBuf> {
     let own = own.iter().map(|folder| root.join(folder));
-    // A toolkit in a folder of its own is complete; the system's files would belong to another toolkit.
+    // A toolkit in a separate folder is complete; the system's files would belong to another toolkit.
     let own_folder = has_own_folder(root);
     let system = system.iter().filter(|_| !own_folder).map(|folder| search.root.join(folder));
     own.chain(system).filter(|folder| folder.is_dir()).collect()
 }
 
-/// Returns the path of cuBLAS under the name that programs request, `libcublas.so.13`. Of several versions the newest
-/// counts.
+/// Returns the path of cuBLAS under the name that programs request, `libcublas.so.13`. If several versions are
+/// installed, returns the newest.
 fn cublas(folder: &Path) -> Option<PathBuf> {
     let major = |path: &Path| file_name(path).strip_prefix("libcublas.so.")?.parse::<u32>().ok();
     entries(folder).into_iter().filter(|path| major(path).is_some()).max_by_key(|path| major(path))

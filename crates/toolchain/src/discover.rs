@@ -58,12 +58,12 @@ const STEMS: &[&str] = &[
     "qemu-aarch64",
 ];
 
-/// Folders that may contain the loader and the C library for aarch64: that of a cross compiler, and the root of a
-/// multiarch system.
+/// Folders that may contain the loader and the C library for aarch64: the folder of a cross compiler, and the root of
+/// a multiarch system.
 const AARCH64_SYSROOTS: [&str; 2] = ["usr/aarch64-linux-gnu", ""];
 
 /// Finds every tool that `search` leads to. The tools' answers are cached in the file `cache` until the tools change.
-/// A tool that hangs, crashes or prints unusable output does not count.
+/// A tool that hangs, crashes or prints unusable output is ignored.
 pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     let asked = Asked::new(search, cache);
     let pc_path = asked.texts(&["pkg-config", "pkgconf"]).next().map(|(_, text)| text);
@@ -117,11 +117,11 @@ struct Asked {
 impl Asked {
     fn new(search: &SearchPath, cache: Option<&Path>) -> Self {
         let mut programs = search.programs(STEMS);
-        // A program that is found under two paths counts once, under the first.
+        // A program that is found under two paths is listed once, under the first path.
         let mut seen = BTreeSet::new();
         programs.retain(|program| seen.insert((program.stem.clone(), program.canonical.clone())));
-        // Each question comes with the program that its answer belongs to, because rustc's question may go to another
-        // program.
+        // Each question is stored with the program that the answer describes, because a question about rustc may go
+        // to another program.
         let mut questions: Vec<(PathBuf, Question)> = Vec::new();
         for program in &programs {
             let path = || program.path.clone();
@@ -150,7 +150,7 @@ impl Asked {
         let mut silent = Vec::new();
         for ((path, answer), question) in answered.zip(&questions) {
             match answer {
-                // The first rustc counts, as it does for the version.
+                // The first rustc determines the folder, as it determines the version.
                 Ok(text) if question.args == SYSROOT => {
                     sysroot = sysroot.or_else(|| Some(PathBuf::from(text.trim())));
                 }
@@ -200,14 +200,14 @@ impl Asked {
         Some(tools.swap_remove(at).1)
     }
 
-    /// Returns zig if it is the required version.
+    /// Returns zig if it has the required version.
     fn zig(&self) -> Option<Tool> {
         let wanted = |(version, _): &(Version, Tool)| *version == ZIG;
         self.tools(&["zig"], parse::plain).into_iter().find(wanted).map(|(_, tool)| tool)
     }
 
-    /// Returns NVIDIA's toolkits. A toolkit that the user names comes first, then one that `setup` installed, because
-    /// the user wanted it instead of those on the machine.
+    /// Returns NVIDIA's toolkits. A toolkit that the user names comes first. A toolkit that `setup` installed comes
+    /// second, because the user wanted it instead of the machine's toolkits.
     fn cuda(&self, search: &SearchPath) -> Vec<Cuda> {
         let named = search.cuda_home.as_ref().map(|(_, home)| home.clone());
         let folders = [named, search.own_cuda()];
@@ -229,7 +229,8 @@ impl Asked {
         found
     }
 
-    /// Returns the user's setting, with a fault if the first of the toolkits `found` is not the one that it names.
+    /// Returns the user's setting, with a fault if the first toolkit in `found` is not the toolkit that the setting
+    /// names.
     fn cuda_home(&self, search: &SearchPath, found: &[Cuda]) -> Option<CudaHome> {
         let (variable, path) = search.cuda_home.clone()?;
         let is_there = found.first().is_some_and(|cuda| cuda::is_in(cuda, &path));
@@ -253,7 +254,7 @@ impl Asked {
 
     fn compilers(&self) -> Vec<Compiler> {
         let mut found: Vec<Compiler> = self.drivers("clang").chain(self.drivers("gcc")).collect();
-        // On a Mac, `gcc` is another name of Apple's clang.
+        // On a Mac, `gcc` is another name for Apple's clang.
         let mut seen = BTreeSet::new();
         found.retain(|compiler| seen.insert((compiler.kind, compiler.cc.clone())));
         found.sort_by_key(|compiler| (compiler.kind, std::cmp::Reverse(compiler.version)));
@@ -286,17 +287,17 @@ impl Asked {
     }
 }
 
-/// Returns `tool` with the C library of aarch64, or `None` if the library is missing, because then no program would
-/// start.
+/// Returns `tool` with the C library of aarch64, or `None` if the library is missing, because then the emulator could
+/// start no program.
 fn emulator(search: &SearchPath, tool: Tool) -> Option<Emulator> {
     let folders = AARCH64_SYSROOTS.map(|folder| search.root.join(folder));
     let sysroot = folders.into_iter().find(|folder| folder.join("lib/ld-linux-aarch64.so.1").exists())?;
     Some(Emulator { tool, sysroot })
 }
 
-/// Returns the question to rustc. If possible, it goes to the compiler behind rustup's proxy: the proxy takes 30 ms,
-/// and its own file does not change when the toolchain does. Otherwise everything that determines the proxy's answer
-/// becomes part of the question.
+/// Returns the question to rustc. If possible, the question goes to the compiler behind rustup's proxy: the proxy
+/// takes 30 ms, and its own file does not change when the toolchain does. Otherwise everything that determines the
+/// proxy's answer becomes part of the question.
 fn rustc_question(search: &SearchPath, program: &ToolProgram, args: &'static [&'static str]) -> Question {
     let proxy = file_name(&program.canonical) == "rustup";
     let mut question = Question::new(&program.path, args);

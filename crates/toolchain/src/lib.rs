@@ -1,4 +1,4 @@
-//! Tools of a build: detects them and their versions, checks that they fit together, and installs missing ones.
+//! Tools of a build: detects tools and their versions, checks that they fit together, and installs missing tools.
 
 mod blas;
 mod cache;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::search::{SearchPath, entries, file_name};
 use crate::tools::{Libclang, Version};
 
-/// Returns every libclang that comes with its own headers: the one in `LIBCLANG_PATH` first, then the newest.
+/// Returns every libclang that is installed with its own headers: the libclang in `LIBCLANG_PATH` first, then the
+/// newest.
 pub(crate) fn libclangs(search: &SearchPath) -> Vec<Libclang> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -72,8 +73,8 @@ fn libclang_version(name: &str) -> Option<Version> {
     })
 }
 
-/// True if the compiler's own headers are installed. Debian packs them separately, and a libclang without them fails
-/// at the first `#include <stddef.h>`.
+/// True if the compiler's own headers are installed. Debian packages the headers separately, and a libclang without
+/// them fails at the first `#include <stddef.h>`.
 fn has_headers(search: &SearchPath, dir: &Path) -> bool {
     let beside = [dir.join("clang"), dir.join("../lib/clang")];
     let shared = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
@@ -86,9 +87,9 @@ fn has_headers(search: &SearchPath, dir: &Path) -> bool {
         .any(|version| version.join("include/stddef.h").is_file())
 }
 
-/// Returns the major versions of clang that have `omp.h` among their own headers; the file comes with the library to
-/// link. If it is among the system's headers, where any clang finds it, the list contains 0. gcc keeps its own copy
-/// elsewhere.
+/// Returns the major versions of clang that have `omp.h` among their own headers; the library to link is in the same
+/// package. If `omp.h` is among the system's headers, where any clang finds it, the list contains 0. gcc keeps its
+/// own copy elsewhere.
 pub(crate) fn openmp(search: &SearchPath) -> Vec<u32> {
     let folders = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
     let own = search.llvm_prefixes().into_iter().map(|prefix| prefix.join("lib/clang"));

@@ -1,4 +1,4 @@
-//! Tools that exist but do not fit together.
+//! Checks for installed tools that do not fit together.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Mismatch {
     pub what: String,
     /// Consequence of the mismatch.
     pub why: String,
-    /// Remedy: a command if there is one.
+    /// Remedy, preferably a command.
     pub mend: String,
 }
 
@@ -31,7 +31,7 @@ pub enum Severity {
     Blocks,
     /// Something is slower or cannot be used.
     Costs,
-    /// For information; the build works around it.
+    /// Informs the user; the build works around the mismatch.
     Note,
 }
 
@@ -67,7 +67,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Returns the command that installs `requirement` of LLVM `major`.
+    /// Returns the command that installs `requirement` for the major version `major` of LLVM.
     fn mend(&self, requirement: Requirement, major: u32) -> String {
         let packages = |manager: Manager| manager.packages(requirement, &AptVersions::of_llvm(major));
         match self.manager.and_then(|manager| Some((manager, packages(manager)?))) {
@@ -117,15 +117,15 @@ impl Check<'_> {
         let Some(first) = self.toolchain.libclang.first() else {
             return Some(Mismatch {
                 severity,
-                what: "no libclang with its headers".to_string(),
-                why: "bindgen reads llama.h with it".to_string(),
+                what: "libclang or its headers are missing".to_string(),
+                why: "bindgen needs libclang to read llama.h".to_string(),
                 mend: mend(),
             });
         };
         (1..LIBCLANG_AT_LEAST).contains(&first.version.major).then(|| Mismatch {
             severity,
             what: format!("libclang {} ({})", first.version, first.dir.display()),
-            why: format!("bindgen loads version {LIBCLANG_AT_LEAST} or later"),
+            why: format!("bindgen needs version {LIBCLANG_AT_LEAST} or later"),
             mend: mend(),
         })
     }
@@ -137,7 +137,7 @@ impl Check<'_> {
         (!self.toolchain.compilers.iter().any(of_rustc)).then(|| Mismatch {
             severity: Severity::Costs,
             what: format!("clang {} and rustc's LLVM {rustc}", clang.version),
-            why: "link-time optimisation across C++ and Rust, and one profile for both, need the same LLVM"
+            why: "both need the same LLVM version for link-time optimisation across C++ and Rust, and for a shared profile"
                 .to_string(),
             mend: self.mend(Requirement::Clang, rustc),
         })
@@ -150,7 +150,7 @@ impl Check<'_> {
         (!self.toolchain.lld.iter().any(|lld| lld.llvm_major == Some(major))).then(|| Mismatch {
             severity: Severity::Costs,
             what: format!("lld {} ({}) and clang {}", newest.version, newest.path.display(), clang.version),
-            why: "a linker of another LLVM cannot read clang's bitcode, so link-time optimisation is not possible"
+            why: "a linker from another LLVM version cannot read clang's bitcode, so link-time optimisation is impossible"
                 .to_string(),
             mend: self.mend(Requirement::Lld, major),
         })
@@ -178,7 +178,7 @@ impl Check<'_> {
                     what: what(tool),
                     why: "an older llvm-profdata cannot read the profiles".to_string(),
                     mend: format!(
-                        "not needed: {} is used; use that one on the command line, too",
+                        "not needed: builds use {}; use the same program on the command line",
                         good.path.display()
                     ),
                 })
@@ -193,7 +193,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reports that the named toolkit is not usable; the build uses another one, or none.
+    /// Reports that the toolkit named by the user is not usable. The build uses another toolkit or none.
     fn cuda_home(&self) -> Option<Mismatch> {
         let named = self.toolchain.cuda_home.as_ref()?;
         let fault = named.fault.as_ref()?;
@@ -205,7 +205,7 @@ impl Check<'_> {
         })
     }
 
-    /// Reports if CUDA does not accept any installed host compiler: it refuses compilers that are newer than itself.
+    /// Reports if CUDA accepts no installed host compiler. CUDA refuses compilers newer than those it knows.
     fn nvcc(&self) -> Option<Mismatch> {
         let cuda = self.toolchain.cuda.first()?;
         if self.toolchain.compilers.iter().any(|compiler| cuda.takes(compiler)) {

@@ -2,7 +2,7 @@
 
 use crate::tools::{CompilerKind, NvccHosts, Rustc, Version};
 
-/// Parses the kind and the version in the output of `--version` of a compiler.
+/// Parses the kind and the version of a compiler from the output of `--version`.
 pub(crate) fn compiler(text: &str) -> Option<(CompilerKind, Version)> {
     if let Some(version) = after(text, "clang version ") {
         return Some((CompilerKind::Clang, version));
@@ -31,8 +31,8 @@ pub(crate) fn nvcc(text: &str) -> Option<Version> {
     after(text, ", V").or_else(|| after(text, "release "))
 }
 
-/// Parses the version of a tool that prints it alone or as a word of its first lines: `cmake version 3.25.1`,
-/// `1.11.1`.
+/// Parses the version of a tool that prints its version alone or as a word of its first lines: `cmake version
+/// 3.25.1`, `1.11.1`.
 pub(crate) fn plain(text: &str) -> Option<Version> {
     text.lines().take(2).flat_map(words).next()
 }
@@ -63,8 +63,8 @@ pub(crate) fn nvcc_hosts(header: &str) -> NvccHosts {
     let conditions = || header.lines().filter(|line| line.starts_with("#if "));
     NvccHosts {
         gcc: conditions().find_map(|line| number(line, "__GNUC__ >")),
-        // The last condition counts, because compilers for embedded systems that derive from clang have their own
-        // limits before it.
+        // The last condition counts, because the conditions before it are limits of compilers for embedded systems
+        // that derive from clang.
         clang: conditions()
             .filter_map(|line| number(line, "__clang_major__ >="))
             .max()
@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn architectures_are_read_from_nvccs_list() {
-        // Order of CUDA 13.5. A code for a single GPU family (`sm_90a`) comes in addition to the plain one.
+        // CUDA 13.5 prints the codes in this order. A code for a single GPU family (`sm_90a`) is listed in addition
+        // to the plain code.
         assert_eq!(gpu_codes("sm_75\nsm_80\nsm_110\nsm_103\nsm_90a\nsm_90\n"), [75, 80, 90, 103, 110]);
         assert_eq!(gpu_codes("nvcc fatal   : Unknown option '--list-gpu-code'"), [0u32; 0]);
     }

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 /// Maximum number of bytes that are read; every tool prints less.
 const OUTPUT_LIMIT: u64 = 64 << 10;
 
-/// Reason why there is no answer.
+/// Reason why the program gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The program cannot be run, or fails.
     Failed,
-    /// The program did not finish in time. It may be usable, on an overloaded machine.
+    /// The program did not finish in time. The program may still be usable if the machine is overloaded.
     OutOfTime,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Result<Stri
     thread::spawn(move || {
         let mut text = Vec::new();
         let read = output.by_ref().take(OUTPUT_LIMIT).read_to_end(&mut text);
-        // After a timeout nobody receives the text.
+        // After a timeout, the text has no receiver.
         let _ = sender.send(read.map(|_| text));
     });
     let text = receiver.recv_timeout(limit);
@@ -73,8 +73,8 @@ fn wait(child: &mut Child, until: Instant) -> Option<std::process::ExitStatus> {
     }
 }
 
-/// Kills the child and all processes that it started. The shell's `kill` reaches a process group without unsafe code
-/// in this crate.
+/// Kills the child and all processes that the child started. The shell's `kill` reaches a process group without
+/// unsafe code in this crate.
 fn kill_group(child: &mut Child) {
     let _ = Command::new("/bin/sh")
         .args(["-c", "kill -KILL -- \"-$1\"", "sh", &child.id().to_string()])

@@ -28,8 +28,8 @@ pub struct SearchPath {
     pub rustup_toolchain: Option<OsString>,
     /// Folder into which `setup` installs its own cmake and ninja.
     pub own_tools: Option<PathBuf>,
-    /// Time limit for a program to print its version. From a cold disk, clang 22 took 0.4 s, and once, on a machine
-    /// that had just resumed from a snapshot, more than 3 s.
+    /// Time limit for a program to print its version. From a cold disk, clang 22 took 0.4 s. On a machine that had
+    /// just resumed from a snapshot, it once took more than 3 s.
     pub patience: Duration,
 }
 
@@ -96,9 +96,9 @@ impl SearchPath {
         prefixes
     }
 
-    /// Returns all programs whose name is one of `stems`, with or without a version suffix: first those on the path,
-    /// in its order, then those in well-known folders. Within a folder the versioned name comes first, because
-    /// `gcc-12` stays the same compiler when the distribution's `gcc` changes.
+    /// Returns all programs whose name is one of `stems`, with or without a version suffix: first programs on the
+    /// path, in the path's order, then programs in well-known folders. Within a folder the versioned name comes
+    /// first, because `gcc-12` stays the same compiler when the distribution's `gcc` changes.
     pub(crate) fn programs(&self, stems: &[&str]) -> Vec<ToolProgram> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
@@ -125,7 +125,7 @@ impl SearchPath {
             dirs.extend(["cmake/data/bin", "ninja/data/bin", "ziglang", "bin"].map(|dir| packages.join(dir)));
         }
         dirs.extend(self.cuda_home.iter().map(|(_, cuda)| cuda.join("bin")));
-        // The folder of the wheels is named after their major version.
+        // The folder of the wheels is named after the wheels' major version.
         let own_cuda = self.own_cuda().map(|cuda| entries(&cuda.join("nvidia"))).unwrap_or_default();
         dirs.extend(
             own_cuda.iter().filter(|dir| file_name(dir).starts_with("cu")).map(|dir| dir.join("bin")),
@@ -142,7 +142,7 @@ impl SearchPath {
 /// Program that may be a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ToolProgram {
-    /// Path under which it was found.
+    /// Path under which the program was found.
     pub path: PathBuf,
     /// Path with links resolved.
     pub canonical: PathBuf,
@@ -150,7 +150,7 @@ pub(crate) struct ToolProgram {
     pub stem: String,
     /// Version suffix of the name, such as `-22`, or empty.
     pub suffix: String,
-    /// True if its folder is on the path.
+    /// True if the program's folder is on the path.
     pub on_path: bool,
 }
 
@@ -163,8 +163,8 @@ impl ToolProgram {
         }
         let (stem, suffix) = (stem.to_string(), suffix.to_string());
         let canonical = fs::canonicalize(&path).ok()?;
-        // Compiler-cache wrappers are skipped. The compiler itself comes later on the path, and the plan decides
-        // about caching.
+        // Compiler-cache wrappers are skipped. The compiler itself comes later on the path, and the plan decides if
+        // the compiler is run through a cache.
         let poses = ["ccache", "sccache", "distcc", "icecc"].contains(&file_name(&canonical))
             && file_name(&canonical) != stem;
         (!poses).then_some(Self { path, canonical, stem, suffix, on_path })
@@ -193,7 +193,7 @@ pub(crate) fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Returns the entries of `dir` sorted by name; empty if it is missing or cannot be read.
+/// Returns the entries of `dir` sorted by name; empty if `dir` is missing or cannot be read.
 pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path()).collect();
@@ -201,7 +201,7 @@ pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the last component of `path`; empty if it is not UTF-8, which no tool's name is.
+/// Returns the last component of `path`; empty if the component is not UTF-8, because every tool's name is UTF-8.
 pub(crate) fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }

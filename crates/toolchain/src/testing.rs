@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::search::SearchPath;
 
-/// Temporary file system, removed when it is dropped.
+/// Temporary file system. Dropping the value removes it.
 pub(crate) struct Machine {
     root: tempfile::TempDir,
 }

@@ -1,4 +1,4 @@
-//! Detected tools as plain data, which the planner takes as input and which may describe another machine.
+//! Detected tools as plain data, which is the planner's input and may describe another machine.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 pub const CLANG_AT_LEAST: u32 = 18;
 /// Oldest major version of gcc that builds llama.cpp.
 pub const GCC_AT_LEAST: u32 = 11;
-/// Oldest major version of llvm-bolt; older ones lack `-icf=safe`.
+/// Oldest supported major version of llvm-bolt; older versions lack `-icf=safe`.
 pub const BOLT_AT_LEAST: u32 = 20;
-/// Oldest supported CMake. llama.cpp itself requires 3.14; 3.24 has `--fresh` and `CMAKE_CUDA_ARCHITECTURES=native`.
+/// Oldest supported CMake. llama.cpp itself requires 3.14; `--fresh` and `CMAKE_CUDA_ARCHITECTURES=native` need 3.24.
 pub const CMAKE_AT_LEAST: Version = Version::new(3, 24, 0);
-/// Version of zig that makes builds for other machines. Only this version is accepted, so that builds are the same
-/// wherever they are made. zig is clang with headers and link-time stubs of every glibc, and with the source of a C++
+/// Version of zig that makes builds for other machines. Only this version is accepted, so that builds are the same on
+/// every build machine. zig is clang with headers and link-time stubs of every glibc, and with the source of a C++
 /// runtime.
 pub const ZIG: Version = Version::new(0, 17, 1);
 /// Version of the clang in zig.
@@ -26,7 +26,7 @@ pub const ZIG_CLANG: Version = Version::new(22, 1, 8);
 pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Version of CUDA that `setup` installs.
 pub const CUDA: Version = Version::new(13, 5, 0);
-/// Smallest and largest compute capability that this CUDA compiles for, times ten.
+/// Smallest and largest compute capability that CUDA of version [`CUDA`] compiles for, times ten.
 pub const CUDA_COMPILES_FOR: (u32, u32) = (75, 121);
 /// Oldest major version of libclang that bindgen loads.
 pub const LIBCLANG_AT_LEAST: u32 = 9;
@@ -44,7 +44,7 @@ pub struct Toolchain {
     pub cmake: Option<Tool>,
     /// Ninja.
     pub ninja: Option<Tool>,
-    /// zig, if it is the required version.
+    /// zig, if it has the required version.
     pub zig: Option<Tool>,
     /// LLVM's linkers, newest first.
     pub lld: Vec<Tool>,
@@ -56,8 +56,8 @@ pub struct Toolchain {
     pub llvm_bolt: Vec<Tool>,
     /// All versions of `llvm-ar`, newest first.
     pub llvm_ar: Vec<Tool>,
-    /// NVIDIA's toolkits: the one in `CUDA_HOME`, the one that `setup` installed, those on the path, and those in the
-    /// usual folders.
+    /// NVIDIA's toolkits: the toolkit in `CUDA_HOME`, the toolkit that `setup` installed, then toolkits on the path
+    /// and in the usual folders.
     pub cuda: Vec<Cuda>,
     /// Toolkit that the user names; `None` if neither variable is set.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub struct Toolchain {
     pub ccache: Option<Tool>,
     /// Versions of libclang for bindgen, newest first.
     pub libclang: Vec<Libclang>,
-    /// Major versions of clang with an OpenMP runtime to build with; 0 stands for any version.
+    /// Major versions of clang with a usable OpenMP runtime; 0 stands for any version.
     pub openmp: Vec<u32>,
     /// BLAS libraries.
     pub blas: Vec<BlasLibrary>,
@@ -138,7 +138,7 @@ impl fmt::Display for CompilerKind {
 pub struct Libclang {
     /// Folder that contains the library, for `LIBCLANG_PATH`.
     pub dir: PathBuf,
-    /// Version of the library; 0 if its name does not contain it.
+    /// Version of the library; 0 if the library's name does not contain the version.
     pub version: Version,
 }
 
@@ -149,11 +149,11 @@ pub struct BlasLibrary {
     pub vendor: String,
     /// Version of the library.
     pub version: String,
-    /// Name of its `.pc` file; `None` if it has none.
+    /// Name of the library's `.pc` file; `None` if the library has none.
     pub pkg_config: Option<String>,
     /// Threading of the library; `None` if unknown.
     pub threading: Option<BlasThreading>,
-    /// Folder of its headers.
+    /// Folder of the library's headers.
     pub include: PathBuf,
     /// Files to link, in order, with links resolved.
     pub libraries: Vec<PathBuf>,
@@ -210,7 +210,7 @@ pub struct Cuda {
     /// Shared library of cuBLAS. It is only needed at run time, and not by every program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cublas: Option<PathBuf>,
-    /// Programs and files that nvcc itself needs and does not find, such as `ptxas`.
+    /// Programs and files that nvcc itself needs and cannot find, such as `ptxas`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torn: Vec<String>,
 }
@@ -251,7 +251,8 @@ pub struct CudaHome {
     pub variable: String,
     /// Value of the variable.
     pub path: PathBuf,
-    /// Reason why it names no usable toolkit; `None` if it names one, which then comes before all others.
+    /// Reason why the variable names no usable toolkit; `None` if the toolkit is usable, in which case it comes
+    /// first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
@@ -290,7 +291,7 @@ pub struct Rustc {
     pub version: Version,
     /// Host triple.
     pub host: String,
-    /// Version of the LLVM that it is built with.
+    /// Version of the LLVM that rustc is built with.
     pub llvm: Version,
 }
 

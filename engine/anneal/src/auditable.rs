@@ -1,5 +1,5 @@
-//! Embedded list of the crates in the program: cargo-auditable's section `.dep-v0`, which cargo-audit, syft, trivy
-//! and other tools read. `cargo xtask build` creates the list; a plain `cargo build` has none.
+//! Embedded list of the program's crates: cargo-auditable's section `.dep-v0`, which cargo-audit, syft, trivy and
+//! other tools read. `cargo xtask build` creates the list. A plain `cargo build` embeds no list.
 #![allow(unsafe_code, reason = "a section's name is its writer's word that nothing else is in it")]
 
 /// List of crates as JSON, compressed with zlib:
@@ -10,7 +10,7 @@
 static CRATES: [u8; include_bytes!(env!("ANNEAL_AUDITABLE")).len()] =
     *include_bytes!(env!("ANNEAL_AUDITABLE"));
 
-/// Keeps the list in the program; the linker would otherwise drop it, because nothing refers to it.
+/// Keeps the list in the program. The linker would otherwise drop it, because nothing refers to it.
 pub fn keep() {
     #[cfg(auditable)]
     std::hint::black_box(&CRATES);

@@ -1,5 +1,5 @@
-//! Program `anneal`: links the commands with one build of llama.cpp. Everything else is in [`anneal_cli`], which need
-//! not be recompiled for another build.
+//! Program `anneal`: links the commands with one build of llama.cpp. All other code is in [`anneal_cli`], which is
+//! not recompiled for another build.
 #![deny(unsafe_code)]
 
 mod auditable;

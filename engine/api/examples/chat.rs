@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut stdout = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         messages.push(Message::new("user", line?));
-        // The beginning that the new text shares with the old one is not evaluated again.
+        // The common beginning of the old and the new text is not evaluated again.
         session.set(template.tokens(&messages)?)?;
         let sampling = SamplingOptions { seed: Some(1), ..SamplingOptions::default() };
         let mut sampler = Sampler::new(&model, &sampling)?;

@@ -1,4 +1,4 @@
-//! Two answers at a time in one thread of an async runtime. Any runtime works.
+//! Two simultaneous answers in one thread of an async runtime. Any runtime works.
 //!
 //! ```console
 //! $ cargo run -p engine --example stream_async -- MODEL.gguf [TOKENS]
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = arguments.next().ok_or("name a model: stream_async MODEL.gguf [TOKENS]")?;
     let most = arguments.next().map_or(Ok(32), |number| number.parse())?;
 
-    // Each session has its own threads. With one thread each, they do not wait for each other.
+    // Each session has its own threads. With one thread each, the sessions do not wait for each other.
     let options = Options { n_ctx: Some(512), decode_threads: Some(1), ..Options::default() };
     let model = Model::load(path, &options)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;

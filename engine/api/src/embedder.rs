@@ -12,7 +12,8 @@ use llama::{Threads, Token};
 use crate::caught::caught;
 use crate::model::Model;
 
-/// Converts texts to embeddings, with its own context and threads. It may be used by any thread, by one at a time.
+/// Converts texts to embeddings, with its own context and threads. Any thread may use an embedder, but only one
+/// thread at the same time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -70,14 +71,14 @@ impl Embedder {
         self.longest
     }
 
-    /// Returns the embeddings of `texts`. Each has length 1, so that the sum of products of two embeddings is their
-    /// cosine.
+    /// Returns the embeddings of `texts`. Each embedding has length 1, so that the sum of products of two embeddings
+    /// is their cosine.
     ///
     /// # Errors
     /// - [`Error::PromptTooLong`] for a text of more than [`longest`](Self::longest) tokens
     /// - [`Error::EmptyPrompt`] for a text without tokens
-    /// - [`Error::TextTooLong`] for a text of more bytes than that many tokens can stand for
-    /// - those of the evaluation
+    /// - [`Error::TextTooLong`] for a text of more bytes than that number of tokens can represent
+    /// - errors of the evaluation
     pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<f32>>> {
         let longest = u32::try_from(self.longest).unwrap_or(u32::MAX);
         let tokens_of = |text: &T| {
@@ -91,7 +92,7 @@ impl Embedder {
     /// Returns the embeddings of texts that are already tokenized.
     ///
     /// # Errors
-    /// Those of [`embed`](Self::embed), and [`Error::Usage`] for a number that is not a token of the model.
+    /// Errors of [`embed`](Self::embed), and [`Error::Usage`] for a number that is not a token of the model.
     pub fn embed_tokens(&mut self, texts: &[Vec<Token>]) -> Result<Vec<Vec<f32>>> {
         let found = caught("embed", || self.evaluate(texts));
         if found.is_err() {
@@ -137,12 +138,12 @@ impl std::fmt::Debug for Embedder {
 }
 
 impl Model {
-    /// Makes an embedder for this model.
+    /// Creates an embedder for this model.
     ///
     /// # Errors
-    /// Those of [`session`](Self::session), and [`Error::Usage`] for a model that returns no embeddings (one that
-    /// ranks texts).
+    /// Errors of [`session`](Self::session), and [`Error::Usage`] for a model that returns no embeddings (a
+    /// reranker).
     pub fn embedder(&self) -> Result<Embedder> {
-        caught("make an embedder", || Embedder::new(self))
+        caught("create an embedder", || Embedder::new(self))
     }
 }

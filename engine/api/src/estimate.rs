@@ -9,17 +9,18 @@ use engine_core::settings::{Settings, Source};
 use gguf::{GgufFile, Scalar, Value};
 use llama::error::Result;
 
-/// Memory that a model and one context of it need, estimated from the file's header. The buffers for llama.cpp's
-/// graphs are not included; they are small compared with either.
+/// Memory that a model and one of its contexts need, estimated from the file's header. The buffers for llama.cpp's
+/// graphs are not included; they are small compared with the weights and the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// Size of the weights, including adapters.
     pub weights: Bytes,
-    /// Size of K and V in the context. `None` for a model whose memory is of another kind, or differs between layers.
+    /// Size of K and V in the context. `None` if the model keeps another kind of state, or if its layers need
+    /// different amounts.
     pub cache: Option<Bytes>,
-    /// Size of the context, in tokens, that the estimate is for.
+    /// Size, in tokens, of the context in the estimate.
     pub n_ctx: u32,
-    /// Size of the context, in tokens, that the model was trained for; 0 if the file does not state it.
+    /// Context size, in tokens, that the model was trained for; 0 if the file does not state it.
     pub trained: u32,
     /// Memory that this process may use; `None` if the machine does not report it.
     pub available: Option<Bytes>,

@@ -33,8 +33,9 @@
 //!
 //! [`Model`], [`Canceller`], [`ChatTemplate`] and [`Error`] are `Send` and `Sync`, so threads can share them.
 //! [`Session`], [`Sampler`] and [`Embedder`] are `Send`; methods that change them take `&mut`, so any thread can use
-//! them, one at a time. Sessions that run at the same time share the cores, but each has its own threads. Set
-//! [`Options::decode_threads`] so that all of them together have no more threads than there are cores.
+//! them, but only one thread at the same time. Sessions that run at the same time share the cores, but each has its
+//! own threads. Set [`Options::decode_threads`] so that all of them together have no more threads than there are
+//! cores.
 //!
 //! # Panics, exceptions, the process
 //!

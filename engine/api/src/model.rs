@@ -12,7 +12,7 @@ use llama::error::{Error, Result};
 use crate::caught::caught;
 use crate::estimate::Estimate;
 
-/// A loaded model with the settings that it was loaded with.
+/// A loaded model with its settings.
 ///
 /// This is a handle: a clone refers to the same model. The memory is freed when the last handle,
 /// [`Session`](crate::Session), [`Sampler`](crate::Sampler) and [`Embedder`](crate::Embedder) of the model are
@@ -63,7 +63,7 @@ impl Model {
     /// Loads the model at `path` with settings that are already resolved, for example with a tuning record.
     ///
     /// # Errors
-    /// Those of [`load`](Self::load).
+    /// Errors of [`load`](Self::load).
     #[doc(hidden)]
     pub fn load_resolved(path: &Path, settings: Settings, runtime_host: RuntimeHost) -> Result<Self> {
         caught("load a model", || {
@@ -76,7 +76,7 @@ impl Model {
     /// Estimates the memory that the model at `path` needs, from the file's header alone.
     ///
     /// # Errors
-    /// Those of reading the file, and [`Error::Usage`] for invalid options.
+    /// Errors of reading the file, and [`Error::Usage`] for invalid options.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -118,7 +118,7 @@ impl Model {
         self.raw().metadata_text(key)
     }
 
-    /// Returns the size of the context, in tokens, that the model was trained for.
+    /// Returns the context size, in tokens, that the model was trained for.
     pub fn trained_context(&self) -> u32 {
         self.raw().n_ctx_train()
     }
@@ -142,10 +142,10 @@ impl Model {
         caught("tokenize", || self.raw().tokenize(text))
     }
 
-    /// Tokenizes `text` without the special tokens around it, for text that continues another.
+    /// Tokenizes `text` without the special tokens around it, for text that continues another text.
     ///
     /// # Errors
-    /// Those of [`tokenize`](Self::tokenize).
+    /// Errors of [`tokenize`](Self::tokenize).
     pub fn tokenize_more(&self, text: &str) -> Result<Vec<Token>> {
         caught("tokenize", || self.raw().tokenize_with(text, false))
     }

@@ -11,7 +11,8 @@ use crate::model::Model;
 /// schema.
 ///
 /// The same model, settings, options and seed give the same tokens. Make another sampler for another text, because a
-/// sampler keeps the state of penalties and grammars. It may be used by any thread, by one at a time.
+/// sampler keeps the state of penalties and grammars. Any thread may use a sampler, but only one thread at the same
+/// time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -39,20 +40,20 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Makes a sampler with `options`, whose defaults are llama.cpp's. Draws a seed if none is given: see
+    /// Creates a sampler with `options`, whose defaults are llama.cpp's. Draws a seed if none is given: see
     /// [`seed`](Self::seed).
     ///
     /// # Errors
     /// [`Error::Usage`](llama::error::Error::Usage) for invalid values,
     /// [`Error::Grammar`](llama::error::Error::Grammar) for a grammar or schema that cannot be used.
     pub fn new(model: &Model, options: &SamplingOptions) -> Result<Self> {
-        caught("make a sampler", || Ok(Sampler { chain: Chain::new(options, model.raw())?, told: 0 }))
+        caught("create a sampler", || Ok(Sampler { chain: Chain::new(options, model.raw())?, told: 0 }))
     }
 
-    /// Makes a sampler that always chooses the most likely token.
+    /// Creates a sampler that always chooses the most likely token.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// Errors of [`new`](Self::new).
     pub fn greedy(model: &Model) -> Result<Self> {
         let mut options = SamplingOptions::default();
         options.make_greedy();
@@ -64,8 +65,8 @@ impl Sampler {
         self.chain.seed()
     }
 
-    /// Chooses a token by a row of logits, one for each token of the vocabulary, and accepts it as the next token of
-    /// the text. Use it with logits from elsewhere, or after changing those of
+    /// Chooses a token by a row of logits, with a logit for each token of the vocabulary, and accepts it as the next
+    /// token of the text. Use this method with your own logits, or after changing the logits of
     /// [`Session::logits`](crate::Session::logits).
     ///
     /// # Errors

@@ -17,8 +17,8 @@ use crate::sampler::Sampler;
 /// A sequence of tokens with its K and V. Text can be added, generated and removed, and only the changed part is
 /// evaluated.
 ///
-/// A session has its own context and threads. It may be used by any thread, by one at a time. Several sessions of one
-/// model may run at the same time and then share the cores.
+/// A session has its own context and threads. Any thread may use a session, but only one thread at the same time.
+/// Several sessions of one model may run at the same time and then share the cores.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -44,7 +44,7 @@ pub struct Session {
     model: Model,
     /// Tokens of the text.
     tokens: Vec<Token>,
-    /// Number of tokens, from the first one on, that are evaluated. Nothing else is evaluated.
+    /// Number of tokens, counted from the first, that are evaluated. The other tokens are not evaluated yet.
     valid: usize,
     /// True if the logits after the last evaluated token are available.
     has_logits: bool,
@@ -77,7 +77,7 @@ impl Session {
         &self.model
     }
 
-    /// Returns the tokens of the text so far, including those that are not evaluated yet.
+    /// Returns the tokens of the text so far, including tokens that are not evaluated yet.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
@@ -87,12 +87,12 @@ impl Session {
         self.inner.n_ctx() as usize
     }
 
-    /// Adds `text` to the sequence. At the beginning of the sequence, the special tokens are added that the model
+    /// Adds `text` to the sequence. At the beginning of the sequence, also adds the special tokens that the model
     /// expects around a text. The text is evaluated when tokens are generated, or by [`evaluate`](Self::evaluate).
     ///
     /// # Errors
-    /// Those of the tokenizer, and [`Error::TextTooLong`] for a text of more bytes than [`capacity`](Self::capacity)
-    /// tokens can stand for.
+    /// Errors of the tokenizer, and [`Error::TextTooLong`] for a text of more bytes than [`capacity`](Self::capacity)
+    /// tokens can represent.
     pub fn push(&mut self, text: &str) -> Result<()> {
         self.model.raw().check_length(text.len(), self.inner.n_ctx())?;
         let tokens = match self.tokens.is_empty() {
@@ -106,17 +106,17 @@ impl Session {
     /// Adds `tokens` to the sequence.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a number that is not a token of the model. Nothing is added then.
+    /// [`Error::Usage`] for a number that is not a token of the model. After an error, the sequence is unchanged.
     pub fn push_tokens(&mut self, tokens: &[Token]) -> Result<()> {
         self.model.check(tokens)?;
         self.tokens.extend(tokens);
         Ok(())
     }
 
-    /// Replaces the sequence by `tokens`. The beginning that both share is not evaluated again.
+    /// Replaces the sequence by `tokens`. The beginning that both sequences share is not evaluated again.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a number that is not a token of the model. The sequence is not changed then.
+    /// [`Error::Usage`] for a number that is not a token of the model. After an error, the sequence is unchanged.
     pub fn set(&mut self, tokens: Vec<Token>) -> Result<()> {
         self.model.check(&tokens)?;
         let same = self.tokens.iter().zip(&tokens).take_while(|(before, now)| before == now).count();
@@ -148,7 +148,7 @@ impl Session {
     ///
     /// # Errors
     /// - [`Error::EmptyPrompt`] if there are no tokens
-    /// - [`Error::PromptTooLong`] if they do not fit
+    /// - [`Error::PromptTooLong`] if the tokens do not fit
     /// - [`Error::Interrupted`] after [`Canceller::cancel`]; the next call resumes the evaluation
     /// - [`Error::Decode`] if llama.cpp fails
     pub fn evaluate(&mut self) -> Result<()> {
@@ -173,7 +173,7 @@ impl Session {
     /// up to a constant. Evaluates all tokens that are not evaluated yet.
     ///
     /// # Errors
-    /// Those of [`evaluate`](Self::evaluate).
+    /// Errors of [`evaluate`](Self::evaluate).
     pub fn logits(&mut self) -> Result<&[f32]> {
         self.evaluate()?;
         self.inner.current().logits()
@@ -210,8 +210,8 @@ impl Session {
             return Err(error);
         }
         context.synchronize();
-        // A sampler would choose a token even from NaN. Only the prompt is checked, because most faults show there
-        // already.
+        // A sampler would choose a token even from NaN. Only the prompt is checked, because most faults already show
+        // in its logits.
         if is_prompt && has_nan(context.logits()?) {
             return Err(Error::NotANumber);
         }
@@ -219,7 +219,7 @@ impl Session {
         Ok(())
     }
 
-    /// Chooses the next token. It is added to the text unless it ends the text.
+    /// Chooses the next token. Adds the token to the text unless it ends the text.
     pub(super) fn next(&mut self, sampler: &mut Sampler, ignore_end: bool) -> Result<(Token, bool)> {
         if self.stop.swap(false, Ordering::Relaxed) {
             return Err(Error::Interrupted);
@@ -227,7 +227,7 @@ impl Session {
         self.evaluate()?;
         let (inner, tokens) = (&mut self.inner, &self.tokens);
         let token = caught("sample", || {
-            // If the sampler has accepted more tokens than there are, they belong to another text.
+            // If the sampler has accepted more tokens than the text has, the tokens belong to another text.
             sampler.chain.accept_prompt(tokens.get(sampler.told..).unwrap_or_default())?;
             sampler.told = tokens.len();
             sampler.chain.sample(inner.current(), -1)
@@ -251,11 +251,11 @@ impl std::fmt::Debug for Session {
 }
 
 impl Model {
-    /// Makes a session with its own context and threads.
+    /// Creates a session with its own context and threads.
     ///
     /// # Errors
     /// [`Error::TooLarge`] if the context does not fit into memory, [`Error::Context`] if llama.cpp refuses it.
     pub fn session(&self) -> Result<Session> {
-        caught("make a session", || Session::new(self))
+        caught("create a session", || Session::new(self))
     }
 }

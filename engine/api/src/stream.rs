@@ -13,7 +13,7 @@ use crate::sampler::Sampler;
 use crate::session::{Canceller, Session};
 use crate::tokens::Piece;
 
-/// Largest number of tokens that wait to be read. The thread pauses when there are as many.
+/// Maximum number of tokens that wait to be read. The thread pauses at this number.
 const AHEAD: usize = 32;
 
 /// Async stream of tokens that are generated in a separate thread, for any executor. [`Session::stream`] makes it.
@@ -69,7 +69,7 @@ impl TokenStream {
         let work = move || work(session, sampler, most, &sender, done);
         let thread = std::thread::Builder::new().name("anneal-stream".to_string()).spawn(work);
         if let Err(error) = thread {
-            // There is room, because nothing else was sent.
+            // The channel has room, because nothing else was sent.
             let _ = refused.try_send(Err(Error::Threadpool { threads: 1, why: error.to_string() }));
         }
         TokenStream { pieces, finished, canceller }
@@ -80,11 +80,11 @@ impl TokenStream {
         poll_fn(|context| self.pieces.poll_recv(context)).await
     }
 
-    /// Stops the generation if it has not ended, and returns the session. Tokens that were generated but not read are
-    /// part of its text.
+    /// Stops the generation if it has not ended, and returns the session. The session's text includes tokens that
+    /// were generated but not read.
     ///
     /// # Errors
-    /// [`Error::Internal`] if the thread is gone.
+    /// [`Error::Internal`] if the generation thread has ended.
     pub async fn finish(mut self) -> Result<Finished> {
         self.pieces.close();
         // The canceller is taken out, so that dropping the stream does not stop the session's next operation.

@@ -45,7 +45,7 @@ impl ChatTemplate {
     /// Renders `inputs`: messages with tools or further variables, or without the beginning of an answer.
     ///
     /// # Errors
-    /// Those of [`render`](Self::render).
+    /// Errors of [`render`](Self::render).
     pub fn render_with(&self, inputs: &Inputs<'_>) -> Result<String> {
         caught("render a chat template", || self.template.render_with(inputs))
     }
@@ -53,7 +53,7 @@ impl ChatTemplate {
     /// Renders `messages` as the tokens of a prompt, for [`Session::set`](crate::Session::set).
     ///
     /// # Errors
-    /// Those of [`render`](Self::render) and of the tokenizer.
+    /// Errors of [`render`](Self::render) and of the tokenizer.
     pub fn tokens(&self, messages: &[Message]) -> Result<Vec<Token>> {
         let prompt = self.render(messages)?;
         caught("tokenize a prompt", || self.template.tokenize(self.model.raw(), &prompt))

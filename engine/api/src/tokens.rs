@@ -1,4 +1,4 @@
-//! Generated tokens, one at a time.
+//! Iterator over generated tokens.
 
 use engine_core::generate::Stop;
 use engine_core::stream_utf8::StreamUtf8;
@@ -45,7 +45,7 @@ impl<'a> Tokens<'a> {
         self
     }
 
-    /// Returns the reason that the generation stopped; `None` if there may be more tokens.
+    /// Returns the reason that the generation stopped; `None` if more tokens may follow.
     pub fn stop(&self) -> Option<Stop> {
         self.stop
     }
@@ -93,8 +93,8 @@ impl<'a> Tokens<'a> {
         Ok(Some(Piece { token, text }))
     }
 
-    /// Ends the iterator. Returns a last piece with `token`, which ended the text, if an incomplete character is
-    /// left.
+    /// Ends the iterator. If an incomplete character is left, returns a last piece with `token`, which ended the
+    /// text.
     fn end(&mut self, stop: Stop, token: Option<Token>) -> Option<Piece> {
         self.stop = Some(stop);
         let text = self.utf8.finish().to_string();
@@ -118,7 +118,7 @@ impl Iterator for Tokens<'_> {
 impl std::iter::FusedIterator for Tokens<'_> {}
 
 impl Session {
-    /// Generates at most `most` tokens after the text, one at a time. Each token becomes part of the text when it is
+    /// Generates at most `most` tokens after the text, one per call. Each token becomes part of the text when it is
     /// returned.
     pub fn generate<'a>(&'a mut self, sampler: &'a mut Sampler, most: usize) -> Tokens<'a> {
         Tokens::new(self, sampler, most)

@@ -1,8 +1,8 @@
 //! Renders conversations with a chat template, for `engine/anneal/tests/chat/compare.py`.
 //!
 //! `render_template TEMPLATE CONVERSATIONS` reads a Jinja file and a JSON file in the format of the files in
-//! `engine/anneal/tests/chat`. It prints one JSON object that maps the name of each conversation to its prompt or its
-//! error.
+//! `engine/anneal/tests/chat`. The program prints one JSON object that maps the name of each conversation to its
+//! prompt or its error.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -20,8 +20,8 @@ pub enum CallFormat {
     QwenCoder,
     /// GLM 4.5 and later: `<tool_call>name<arg_key>name</arg_key><arg_value>value</arg_value></tool_call>`.
     Glm,
-    /// Llama 3.1 and later: an answer that is `{"name": …, "parameters": …}` from its start or from `<|python_tag|>`
-    /// on. Several calls are separated by `;` or white space.
+    /// Llama 3.1 and later: the answer is `{"name": …, "parameters": …}`, either from its start or after
+    /// `<|python_tag|>`. Several calls are separated by `;` or white space.
     Llama,
     /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[ARGS]{…}` for each call.
     Mistral,
@@ -44,8 +44,8 @@ impl CallFormat {
         match () {
             () if has(BLOCK.0) && has("<function=") && has("<parameter=") => Some(CallFormat::QwenCoder),
             () if has(BLOCK.0) && has("<arg_key>") && has("<arg_value>") => Some(CallFormat::Glm),
-            // The template need not contain the text between these marks, so they alone select Hermes. Content that
-            // is not JSON stays text.
+            // The template need not contain the text between these marks, so the marks alone select Hermes. Content
+            // that is not JSON stays text.
             () if has(BLOCK.0) => Some(CallFormat::Hermes),
             () if has(MISTRAL) => Some(CallFormat::Mistral),
             () if has(PYTHON) => Some(CallFormat::Llama),

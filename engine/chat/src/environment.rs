@@ -10,8 +10,8 @@ use minijinja_contrib::pycompat;
 use super::json;
 
 /// Maximum number of steps of a rendering: 2000 for each of 1000 messages, while real templates take about 100. An
-/// endless loop uses them up at once, but single steps on long texts are slow, so [`super::template`] also limits the
-/// time. The limit also bounds how deep a template can nest values, at about eight steps per level; see
+/// endless loop uses up the steps at once, but single steps on long texts are slow, so [`super::template`] also
+/// limits the time. The limit also bounds how deep a template can nest values, at about eight steps per level; see
 /// [`super::stack`].
 pub(super) const FUEL: u64 = 2_000_000;
 
@@ -21,7 +21,8 @@ const DEPTH: usize = 120;
 /// Name of the only template in the environment.
 pub(super) const NAME: &str = "chat";
 
-/// Creates an environment with the compiled template `source`. It has no loader, so a template cannot read files.
+/// Creates an environment with the compiled template `source`. The environment has no loader, so a template cannot
+/// read files.
 ///
 /// # Errors
 /// If the template has a syntax error or a tag that is too long.
@@ -128,14 +129,14 @@ fn tag_end(bytes: &[u8], mut at: usize, closes: u8) -> (usize, usize) {
     (bytes.len(), code)
 }
 
-/// Prefix of an error that the template raised itself. Distinguishes it from an error in the template.
+/// Prefix of an error that the template raised itself, as distinct from an error in the template.
 pub(super) const RAISED: &str = "raise_exception: ";
 
 fn raise_exception(why: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{why}")))
 }
 
-/// Filter `indent` as in jinja2. It keeps a trailing newline.
+/// Filter `indent` as in jinja2. The filter keeps a trailing newline.
 fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs) -> Result<String, Error> {
     let width = match width {
         Some(width) => Some(width),
@@ -174,7 +175,7 @@ fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs
 
 const MAX_INDENT: usize = 1000;
 
-/// Calls a Python method: first those that pycompat lacks, then those of pycompat.
+/// Calls a Python method: first the methods that pycompat lacks, then pycompat's methods.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     if let (Some(text), [part]) = (value.as_str(), arguments)
         && let Some(part) = part.as_str()

@@ -1,5 +1,5 @@
 //! Tool calls that the client requires: a schema that constrains the answer, and a reader that extracts the call from
-//! it.
+//! the answer.
 
 use serde_json::{Value, json};
 
@@ -36,7 +36,8 @@ fn arguments(function: &Offered, place: &str) -> Value {
         return json!({ "type": "object", "properties": {}, "additionalProperties": false });
     };
     let mut parameters = parameters.clone();
-    // `$id` sets the base of references, and `$schema` the dialect. Both now come from the outer schema.
+    // `$id` sets the base of references, and `$schema` the dialect. Now the outer schema sets the base and the
+    // dialect.
     parameters.shift_remove("$id");
     parameters.shift_remove("$schema");
     parameters.entry("type").or_insert_with(|| json!("object"));

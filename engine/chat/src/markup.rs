@@ -1,12 +1,13 @@
 //! Tool calls in the tag notations of Qwen3-Coder and GLM.
 //!
-//! Both write a string argument unquoted and any other value as JSON. Only the function's schema tells them apart.
+//! Both notations write a string argument unquoted and any other value as JSON. Only the function's schema
+//! distinguishes the two.
 
 use serde_json::{Map, Value};
 
 use super::part::{Offered, Part};
 
-/// Reason why a text is not a call.
+/// Reason that a text is not a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum No {
     /// The text is the beginning of a call, without its end.
@@ -62,7 +63,7 @@ pub(super) fn glm(text: &str, is_closed: bool, offered: &[Offered]) -> Result<Ve
     Ok(arguments.call(function))
 }
 
-/// Returns [`No::Incomplete`] if more input could make `text` begin with `mark`, which it does not yet.
+/// Returns [`No::Incomplete`] if `text` is a proper prefix of `mark`, so that more input could complete the mark.
 fn beginning(text: &str, mark: &str) -> No {
     if mark.starts_with(text) { No::Incomplete } else { No::Other }
 }

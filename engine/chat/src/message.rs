@@ -85,8 +85,8 @@ impl Message {
         }
     }
 
-    /// Converts to the value that the template sees. Keys that were not given are left out, and the others have the
-    /// usual order.
+    /// Converts to the value that the template sees. Keys that were not given are omitted, and the other keys have
+    /// the usual order.
     ///
     /// # Errors
     /// If the template needs objects and the arguments of a call are not valid JSON. The text names the call.
@@ -139,7 +139,7 @@ impl ToolCall {
 pub(super) struct ToolStyle {
     /// True if arguments are objects, false if they are strings of JSON.
     pub(super) objects: bool,
-    /// True if the content beside calls is an empty string rather than `None`.
+    /// True if the content of a message with calls is an empty string instead of `None`.
     pub(super) empty_content: bool,
 }
 

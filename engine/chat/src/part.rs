@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 pub struct Offered {
     /// Name of the function.
     pub name: String,
-    /// JSON schema of the arguments. `None` if the function takes none.
+    /// JSON schema of the arguments. `None` if the function takes no arguments.
     pub parameters: Option<Map<String, Value>>,
 }
 

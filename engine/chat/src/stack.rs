@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use llama::error::{Error, Result};
 
-/// Size of the stack, in bytes of address space. Pages that are never touched use no memory. The tests check that it
-/// is enough for the longest source and the most steps in an unoptimised build, whose stack frames are the largest.
+/// Size of the stack, in bytes of address space. Pages that are never touched use no memory. The tests check that the
+/// size is enough for the longest source and the most steps in an unoptimised build, whose stack frames are the
+/// largest.
 const SIZE: usize = 512 << 20;
 
-/// Runs `work` in a thread with a large stack, for at most `time`. The result must not be deeply nested itself. A
-/// thread cannot be stopped, so work that exceeds its time continues in the background until it has used up its
-/// steps, and its result is dropped. While [`MOST_LATE`] such threads run, further work is refused.
+/// Runs `work` in a thread with a large stack, for at most `time`. The result must not be deeply nested. A thread
+/// cannot be stopped, so work that exceeds its time continues in the background until it has used up its steps, and
+/// its result is dropped. While [`MOST_LATE`] such threads run, further work is refused.
 ///
 /// # Errors
 /// If the stack cannot be allocated, `work` panics, `time` runs out, or too many late threads run. `origin` names the
@@ -35,7 +36,8 @@ pub(super) fn with_time<T: Send + 'static>(
         ));
     }
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Set by whichever ends first, the caller's wait or the work. The second one then knows that the work was late.
+    // Set when the caller's wait or the work ends, whichever is first. The later of the two then detects that the
+    // work was late.
     let ended = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&ended);
     let thread = builder().spawn(move || {

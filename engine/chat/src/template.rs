@@ -18,8 +18,8 @@ use super::{builtin, stack};
 /// Metadata key of the template in a GGUF file.
 const KEY: &str = "tokenizer.chat_template";
 
-/// Maximum size of a template, in bytes: eight times the longest of llama.cpp's 70 templates. It bounds the depth of
-/// expressions.
+/// Maximum size of a template, in bytes: eight times the longest of llama.cpp's 70 templates. The size bounds the
+/// depth of expressions.
 const MAX_SOURCE: usize = 128 << 10;
 
 /// Maximum size of a rendered conversation, in bytes: far more than a context holds.
@@ -63,7 +63,7 @@ pub struct Inputs<'a> {
     pub add_generation_prompt: bool,
     /// List of tools, in OpenAI's format.
     pub tools: Option<&'a Json>,
-    /// Additional variables of the template, for example `enable_thinking`. Other servers call them
+    /// Additional variables of the template, for example `enable_thinking`. Other servers call these variables
     /// `chat_template_kwargs`.
     pub more: &'a [(String, Json)],
 }
@@ -85,7 +85,7 @@ impl Template {
     /// Compiles the template in the file of `model`.
     ///
     /// # Errors
-    /// If the file contains no template, or one that cannot be compiled.
+    /// If the file contains no template, or a template that cannot be compiled.
     pub fn of_model(model: &Model) -> Result<Self> {
         let path = model.path();
         let Some(source) = model.metadata_text(KEY).filter(|source| !source.is_empty()) else {
@@ -105,7 +105,7 @@ impl Template {
     /// choice, compiles the template in the file of `model`.
     ///
     /// # Errors
-    /// If there is no such template, or if it cannot be read or compiled.
+    /// If the template does not exist, or cannot be read or compiled.
     pub fn choose(choice: Option<&str>, model: &Model) -> Result<Self> {
         let Some(choice) = choice else { return Template::of_model(model) };
         let specials = Specials::of_model(model);
@@ -135,12 +135,12 @@ impl Template {
         &self.origin
     }
 
-    /// Returns the notation in which the template makes a model write tool calls. `None` if it is unknown.
+    /// Returns the notation in which the template makes a model write tool calls. `None` if the notation is unknown.
     pub fn call_format(&self) -> Option<CallFormat> {
         self.calls
     }
 
-    /// Renders the prompt for `messages`. [`tokenize`](Self::tokenize) splits it into tokens.
+    /// Renders the prompt for `messages`. [`tokenize`](Self::tokenize) splits the prompt into tokens.
     ///
     /// # Errors
     /// If the template rejects the messages, has an error, or exceeds a limit.
@@ -199,8 +199,8 @@ impl Template {
         Ok(Value::from_pairs(variables))
     }
 
-    /// Splits `prompt` into tokens, special tokens included. If the tokenizer adds a first token, it appears once,
-    /// whether or not the template wrote it.
+    /// Splits `prompt` into tokens, special tokens included. If the tokenizer adds a first token, the token appears
+    /// once, whether or not the template wrote it.
     ///
     /// # Errors
     /// The errors of the tokenizer.

@@ -26,7 +26,7 @@ pub(crate) struct Cli {
 enum Command {
     Run(commands::run::Args),
     Chat(commands::chat::Args),
-    // Boxed because it is by far the largest.
+    // Boxed, because it is by far the largest variant.
     Bench(Box<commands::bench::Args>),
     Serve(Box<commands::serve::Args>),
     Mcp(Box<commands::mcp::Args>),
@@ -37,7 +37,7 @@ enum Command {
     Tune(commands::tune::Args),
     Eval(commands::eval::Args),
     Imatrix(commands::imatrix::Args),
-    // For people who compare builds.
+    // For developers who compare builds.
     #[command(hide = true)]
     Logits(commands::logits::Args),
     // Used by `tune`.
@@ -68,12 +68,12 @@ pub fn main(required: fn() -> Vec<&'static str>) -> ExitCode {
             "error: internal error: {panic}\nhint: report it with the command that you ran"
         );
     }));
-    // 1 and not 101, so that scripts see an ordinary failure.
+    // The exit code is 1 and not 101, so that scripts see an ordinary failure.
     std::panic::catch_unwind(|| run(required)).unwrap_or(ExitCode::FAILURE)
 }
 
 fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
-    // Before the command line is parsed: a trial's child process is started often, and has no options.
+    // Checked before the command line is parsed, because a trial's child process is started often and has no options.
     if std::env::args_os().nth(1).is_some_and(|command| command == trial::COMMAND) {
         return trial::worker::serve();
     }
@@ -144,7 +144,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
 }
 
 fn parse() -> Result<Cli, clap::Error> {
-    // A value like -1 is rejected by its flag, with the valid range, and not as an unknown flag.
+    // A flag rejects a value such as -1 with the valid range. Without this, clap reports an unknown flag.
     let allow = |argument: clap::Arg| {
         let takes_values = argument.get_action().takes_values();
         argument.allow_negative_numbers(takes_values)

@@ -11,8 +11,9 @@ use nix::sys::termios::{self, SetArg};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-/// Lets the first signal set the engine's flag, so that work stops in order, and the second signal end the process. A
-/// closing terminal sends SIGHUP twice, by its shell and by the kernel, so a repeated SIGHUP does not count.
+/// Handles ctrl-C and SIGTERM during work. The first signal sets the engine's flag, so that the work stops in order;
+/// the second signal ends the process. A repeated SIGHUP does not count as a second signal, because both the shell
+/// and the kernel send SIGHUP when a terminal closes.
 pub fn stop_in_order() {
     static SEEN: AtomicBool = AtomicBool::new(false);
     install(|signal| {
@@ -23,21 +24,21 @@ pub fn stop_in_order() {
     });
 }
 
-/// Turns exceeding `ulimit -f` into an I/O error, so that the process can clean up the partial file. Installs an
-/// empty handler and does not ignore the signal, because child processes inherit ignored signals.
+/// Lets a write beyond `ulimit -f` fail with an I/O error, so that the process can remove the partial file. The
+/// signal has an empty handler and is not ignored, because child processes would inherit an ignored signal.
 pub fn survive_too_large_files() {
-    // If this fails, a file that is too large ends the program, as it does by default.
+    // If this fails, a file that is too large ends the program, which is the default action.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Maximum time for the last output: the reader of stdout may have stopped reading.
+/// Maximum time for the last output, because the reader of stdout may have stopped reading.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Lets the first signal end the process, after `last_words`. Earlier output stays.
+/// Lets the first signal run `last_words` and end the process. Earlier output is kept.
 pub fn stop_after(last_words: fn()) {
     install(move |_| {
         let begin = Instant::now();
-        // If no thread can be started, the last output is skipped.
+        // If the thread cannot be started, the last output is skipped.
         if let Ok(speaker) = std::thread::Builder::new().spawn(last_words) {
             while !speaker.is_finished() && begin.elapsed() < LAST_WORDS {
                 std::thread::sleep(Duration::from_millis(5));
@@ -47,12 +48,12 @@ pub fn stop_after(last_words: fn()) {
     });
 }
 
-/// Lets the first signal end the process successfully, for a command that only waits.
+/// Lets the first signal end the process with success, for a command that only waits.
 pub fn end_at_once() {
     install(|_| llama::exit_now(0));
 }
 
-/// Returns the signals that end the process. SIGHUP is left out if it was ignored at program start, as under nohup.
+/// Returns the signals that end the process. SIGHUP is omitted if it was ignored at program start, as with nohup.
 fn ending() -> Vec<i32> {
     match server::signals::hang_up_is_ignored() {
         true => vec![SIGINT, SIGTERM],
@@ -85,14 +86,14 @@ fn install(mut handler: impl FnMut(i32) + Send + 'static) {
 /// Signal, with a flag that is set when it arrives.
 type Seen = (i32, Arc<AtomicBool>);
 
-/// Returns a pipe that receives one byte per signal, and a flag for each signal. signal-hook's own iterator uses a
-/// socket, and a program that promises to open no sockets should not do that.
+/// Returns a pipe that receives one byte per signal, and a flag for each signal. signal-hook's own iterator would
+/// open a socket, which a program that promises to open no sockets must not do.
 fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
     let (reader, writer) = io::pipe()?;
     let mut seen = Vec::new();
     for signal in ending() {
         let flag = Arc::new(AtomicBool::new(false));
-        // The order matters: the reader of the byte must find the flag set.
+        // The order matters: the reader of the byte must see the flag.
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
         signal_hook::low_level::pipe::register(signal, OwnedFd::from(writer.try_clone()?))?;
         seen.push((signal, flag));
@@ -100,7 +101,7 @@ fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
     Ok((reader, seen))
 }
 
-/// Ignores signals that would end the process, because its parent process ends it.
+/// Ignores signals that would end the process. The parent process handles them and ends this process.
 pub fn leave_to_the_driver() {
     install(|_| {});
 }
@@ -114,21 +115,21 @@ const WAITING: u8 = 1;
 const ANSWERING: u8 = 2;
 
 impl Answers {
-    /// Marks the start of an answer. From now on, ctrl-C stops it.
+    /// Marks the start of an answer. Ctrl-C then stops the answer.
     pub fn begin(self) {
         llama::interrupt(false);
         self.0.store(ANSWERING, Ordering::SeqCst);
     }
 
-    /// Marks the end of an answer, or that the chat is ready for the first one.
+    /// Marks the end of an answer. Also called when the chat is ready for the first message.
     pub fn end(self) {
         self.0.store(WAITING, Ordering::SeqCst);
     }
 }
 
-/// Handles signals in a chat. Ctrl-C stops an answer. A second ctrl-C before the answer has stopped, or one while
-/// there is no answer, ends the process. At the prompt of a terminal (`typed`), ctrl-C is a key and has no effect
-/// here. All other signals end the process and restore the terminal.
+/// Handles signals in a chat. Ctrl-C stops an answer. Ctrl-C ends the process if no answer is being generated, or if
+/// it is repeated before the answer has stopped. At the prompt of a terminal (`typed`), ctrl-C is a key and has no
+/// effect here. All other signals end the process and restore the terminal.
 pub fn stop_answers(typed: bool) -> Answers {
     static STATE: AtomicU8 = AtomicU8::new(STARTING);
     let before = typed.then(|| termios::tcgetattr(io::stdin()).ok()).flatten();
@@ -144,7 +145,8 @@ pub fn stop_answers(typed: bool) -> Answers {
                     continue;
                 }
                 if let Some(before) = &before {
-                    // Ends the editor's bracketed paste mode. Not on stdout, which may be a file with the answers.
+                    // Ends the editor's bracketed paste mode. Written to stderr, because stdout may be a file with
+                    // the answers.
                     let _ = write!(io::stderr(), "\u{1b}[?2004l");
                     let _ = termios::tcsetattr(io::stdin(), SetArg::TCSANOW, before);
                 }

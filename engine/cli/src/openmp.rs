@@ -1,6 +1,6 @@
-//! OpenMP runtime, in a build whose threads it runs: which library was loaded, and the settings that it uses.
+//! Detection of the OpenMP runtime that runs ggml's threads: the loaded library, and its settings.
 //!
-//! With OpenMP, ggml uses only the CPUs of an attached pool. OpenMP creates the threads, keeps them between graphs
+//! With OpenMP, ggml only uses the CPUs of an attached pool. OpenMP creates the threads, keeps them between graphs
 //! and decides how they wait, so `poll` and paused pools have no effect.
 
 use std::fmt;
@@ -13,9 +13,9 @@ use engine_core::settings::{Explained, Source};
 /// Family of OpenMP runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
-    /// LLVM's and Intel's.
+    /// Runtime of LLVM or Intel.
     Llvm,
-    /// GNU's.
+    /// Runtime of GNU.
     Gnu,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Runtime {
     }
 }
 
-/// Adds the runtime's settings to `lines`: the wait policy of its threads replaces `poll`.
+/// Adds the runtime's settings to `lines`. The wait policy of its threads replaces `poll`.
 pub fn explain(
     mut lines: Vec<Explained>,
     runtime: &Runtime,
@@ -71,7 +71,7 @@ pub fn explain(
         Explained { name, value: set.unwrap_or_else(|| default.to_string()), source }
     };
     let waits = match runtime.family {
-        // In milliseconds. ggml sets it if the user has not.
+        // The value is in milliseconds. ggml sets the variable if the user has not set it.
         Family::Llvm => [from("OMP_WAIT_POLICY", "passive"), from("KMP_BLOCKTIME", "200 (ggml's)")],
         Family::Gnu => [from("OMP_WAIT_POLICY", "undecided"), from("GOMP_SPINCOUNT", "the runtime's")],
     };

@@ -28,7 +28,7 @@ pub enum ServerAddress {
     Socket(PathBuf),
     /// TCP address, with an optional API key.
     Address {
-        /// Address as `HOST:PORT`.
+        /// Host and port as `HOST:PORT`.
         authority: String,
         /// API key.
         key: Option<String>,
@@ -43,9 +43,9 @@ pub enum Failure {
     /// The server does not answer.
     #[error("no answer from {place}: {why}")]
     Gone {
-        /// Address of the server.
+        /// Address that was used.
         place: String,
-        /// Cause.
+        /// Cause of the failure.
         why: String,
     },
     /// The server refused the request.
@@ -56,12 +56,14 @@ pub enum Failure {
         /// Message for people.
         message: String,
     },
-    /// The peer is not a server of Anneal, or has another version.
-    #[error("unexpected answer from {place}: {why}; check that `anneal serve` of this version runs there")]
+    /// The peer is not an Anneal server, or has another version.
+    #[error(
+        "unexpected answer from {place}: {why}; check that this address belongs to an `anneal serve` of the same version"
+    )]
     Odd {
-        /// Address of the server.
+        /// Address that was used.
         place: String,
-        /// Cause.
+        /// Explanation of the mismatch.
         why: String,
     },
 }
@@ -73,27 +75,27 @@ pub type Result<T> = std::result::Result<T, Failure>;
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Limits after which a server counts as unreachable or as a different program.
+/// Limits that decide when a server counts as unreachable, or as a different program.
 #[derive(Clone, Copy, Debug)]
 struct PeerLimits {
     /// Time limit for connecting.
     connect: Duration,
-    /// Time limit for answers that need no model, such as state and health.
+    /// Time limit for answers that need no model, such as status and health.
     answer: Duration,
-    /// Time without data in an answer that needs a model, after which the server's health is queried.
+    /// Time without data in an answer that needs a model. After this time, the client queries the server's health.
     silence: Duration,
-    /// Number of consecutive failed connections during such silences after which a TCP server counts as gone.
+    /// Number of consecutive failed connections for health queries after which a TCP server counts as unreachable.
     refusals: u32,
     /// Maximum size of an answer or a line, in bytes.
     longest: usize,
 }
 
-/// Limits in normal use. There is no limit on the time between tokens: a long prompt on a CPU, a queue, or an answer
-/// in a single line may take hours. Instead, a server that was silent for five minutes is asked for its health. It
-/// answers within milliseconds, even while it computes; if it does not within half a minute, it hangs. Only before
-/// its first model is loaded does it not answer, although the socket exists; five minutes are enough to load 40 GB
-/// from a hard disk. A machine accepts a connection in far less than ten seconds, even on the other side of the
-/// earth. Embeddings of a full request are tens of megabytes.
+/// Limits in normal use. The time between tokens has no limit: a long prompt on a CPU, a queue, or an answer in a
+/// single line may take hours. Instead, the client queries the health of a server that was silent for five minutes. A
+/// server answers this query within milliseconds, even while it computes. A server that does not answer within half a
+/// minute hangs. A server whose socket exists does not answer before its first model is loaded; five minutes are
+/// enough to load 40 GB from a hard disk. A machine accepts a connection in far less than ten seconds, even on the
+/// other side of the earth. Embeddings of a full request are tens of megabytes.
 const LIMITS: PeerLimits = PeerLimits {
     connect: Duration::from_secs(10),
     answer: Duration::from_secs(30),
@@ -117,7 +119,7 @@ impl ServerAddress {
     /// returns the default socket.
     ///
     /// # Errors
-    /// If `text` is not a valid address. The message says what to write.
+    /// If `text` is not a valid address. The message describes valid addresses.
     pub fn read(text: Option<&str>, key: Option<String>) -> std::result::Result<Self, String> {
         let Some(text) = text else {
             return listen::default_path().map(ServerAddress::Socket).map_err(|_| {
@@ -164,7 +166,7 @@ impl ServerAddress {
         match timeout(limits.connect, connecting).await {
             Ok(connected) => connected.map_err(|why| self.gone(&why)),
             Err(_) => {
-                Err(self.gone(&format_args!("it does not accept a connection within {:?}", limits.connect)))
+                Err(self.gone(&format_args!("the server accepted no connection within {:?}", limits.connect)))
             }
         }
     }
@@ -177,23 +179,24 @@ impl ServerAddress {
         Failure::Odd { place: self.to_string(), why: why.to_string() }
     }
 
-    /// Returns the answer to `GET path`, which must need no model.
+    /// Returns the answer to `GET path`. The path must be one whose answer needs no model.
     ///
     /// # Errors
-    /// If the server does not answer or refuses.
+    /// If the server does not answer, or refuses the request.
     pub async fn get(&self, path: &str) -> Result<Value> {
         self.get_within(path, &LIMITS).await
     }
 
     async fn get_within(&self, path: &str, limits: &PeerLimits) -> Result<Value> {
         let asked = self.http(Method::GET, path, Body::empty(), limits);
-        // A server in this process answers nothing before the model is loaded.
+        // A server in this process answers no request before the model is loaded.
         if matches!(self, ServerAddress::Inside(_)) {
             return asked.await;
         }
         let late = |_| {
             let answer = limits.answer;
-            Err(self.gone(&format_args!("no answer for {answer:?}: it hangs or is loading its model")))
+            Err(self
+                .gone(&format_args!("no answer for {answer:?}: the server hangs or is loading its model")))
         };
         timeout(limits.answer, asked).await.unwrap_or_else(late)
     }
@@ -201,7 +204,7 @@ impl ServerAddress {
     /// Returns the answer to `POST path` with `body`.
     ///
     /// # Errors
-    /// If the server does not answer or refuses.
+    /// If the server does not answer, or refuses the request.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
         self.post_within(path, body, &LIMITS).await
     }
@@ -211,13 +214,13 @@ impl ServerAddress {
         self.while_it_is_well(limits, asked).await
     }
 
-    /// Waits for `work` of the server, as long as the server does not hang.
+    /// Waits for the result of `work`. Fails if the server hangs.
     async fn while_it_is_well<T>(
         &self,
         limits: &PeerLimits,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        // A server in this process lives as long as the process.
+        // A server in this process cannot fail separately from the client.
         if matches!(self, ServerAddress::Inside(_)) {
             return work.await;
         }
@@ -227,29 +230,29 @@ impl ServerAddress {
             if let Ok(done) = timeout(limits.silence, &mut work).await {
                 return done;
             }
-            // A machine that accepts no connections does not answer either.
+            // A machine that accepts no connections counts as one that does not answer.
             let patient = PeerLimits { connect: 2 * limits.answer, ..*limits };
             let health = timeout(limits.answer, self.http(Method::GET, "/health", Body::empty(), &patient));
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                // Any answer counts as a sign of life. A refused connection is tolerated for a while, because a
-                // server that shuts down accepts no connections but finishes its work. A restarted machine does not
-                // know this connection and never reports that.
+                // Any answer shows that the server is alive. A few refused connections are tolerated, because a
+                // server that shuts down accepts no connections but finishes its work. After a restart, the machine
+                // does not know this connection and never reports its end.
                 asked = health => {
-                    // An answer with an error also counts.
+                    // An answer with an error also shows that the server is alive.
                     refused = if matches!(asked, Ok(Err(Failure::Gone { .. }))) { refused + 1 } else { 0 };
                     let is_gone = refused >= limits.refusals && matches!(self, ServerAddress::Address { .. });
                     let (silence, answer) = (limits.silence, limits.answer);
                     if asked.is_err() {
                         return Err(self.gone(&format_args!(
-                            "no answer for {silence:?}, and none to /health for {answer:?}: it hangs or is loading \
-                            its model"
+                            "no answer for {silence:?}, and none to /health for {answer:?}: the server hangs or is \
+                            loading its model"
                         )));
                     }
                     if is_gone {
                         return Err(self.gone(&format_args!(
-                            "no answer for {:?}, and it no longer accepts connections",
+                            "no answer for {:?}, and the server no longer accepts connections",
                             silence * refused
                         )));
                     }
@@ -281,14 +284,15 @@ impl ServerAddress {
         let (status, bytes) = drive(answered, connection).await?;
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|_| self.odd(&format_args!("status {status} without JSON")))?;
-        // A 503 of /health is an ordinary answer; a refusal has the key `error`.
+        // Status 503 is an ordinary answer of /health; a refusal has the key `error`.
         match value.get("error") {
             Some(error) => Err(refused(error)),
             None => Ok(value),
         }
     }
 
-    /// Sends `request` as a line of JSON. Returns the lines of the answer; dropping them cancels the request.
+    /// Sends `request` as a line of JSON. Returns the lines of the answer. Dropping the returned value cancels the
+    /// request.
     ///
     /// # Errors
     /// If the server cannot be reached.
@@ -301,7 +305,8 @@ impl ServerAddress {
         let mut line = request.to_string();
         line.push('\n');
         let sending = async {
-            // A server that refuses a long line may close the connection early; its answer then states the reason.
+            // An error is ignored: a server that refuses a long line may close the connection early, and its answer
+            // then states the reason.
             let _ = stream.write_all(line.as_bytes()).await;
             Ok(())
         };
@@ -318,7 +323,7 @@ fn enter(door: &Door) -> io::Result<UnixStream> {
     Ok(ours)
 }
 
-/// Waits for `answered`, and drives `connection` meanwhile.
+/// Drives `connection` while waiting for `answered`.
 async fn drive<T>(answered: impl Future<Output = T>, connection: impl Future) -> T {
     let (mut answered, mut connection) = (std::pin::pin!(answered), std::pin::pin!(connection));
     tokio::select! {
@@ -345,7 +350,7 @@ impl Lines {
     /// Returns the next line.
     ///
     /// # Errors
-    /// If the line is a refusal, or if there is no further line.
+    /// If the line is a refusal, or if the answer has no further line.
     pub async fn next(&mut self) -> Result<Value> {
         let Lines { reader, place, limits } = self;
         let mut line = Vec::new();
@@ -353,7 +358,7 @@ impl Lines {
         let reading = async { bounded.read_until(b'\n', &mut line).await.map_err(|why| place.gone(&why)) };
         place.while_it_is_well(limits, reading).await?;
         if line.is_empty() {
-            return Err(place.gone(&"it closed the connection"));
+            return Err(place.gone(&"the server closed the connection"));
         }
         if line.len() == limits.longest && !line.ends_with(b"\n") {
             return Err(place.odd(&format_args!("a line of more than {} bytes", limits.longest)));
@@ -443,7 +448,7 @@ mod tests {
         assert!(error.to_string().contains("the server is shutting down"), "{error}");
     }
 
-    /// Limits short enough for tests; all connections go to something that listens.
+    /// Limits that are short enough for tests. Every tested address has a listener.
     const SHORT: PeerLimits = PeerLimits {
         connect: Duration::from_secs(10),
         answer: Duration::from_millis(50),
@@ -452,7 +457,8 @@ mod tests {
         longest: 4096,
     };
 
-    /// Returns the result of `ask` at a socket where `serve` handles each connection, by its number.
+    /// Returns the result of `ask` at a socket where `serve` handles each connection. `serve` receives the
+    /// connection's number.
     fn asked_of<T, S: Future<Output = ()> + 'static>(
         serve: impl Fn(UnixStream, usize) -> S + 'static,
         ask: impl AsyncFnOnce(ServerAddress) -> T,
@@ -483,9 +489,9 @@ mod tests {
         let request = serde_json::json!({ "prompt": "x" });
         let state = asked_of(hang, async |place| place.get_within("/status", &SHORT).await);
         let error = state.expect_err("it hangs").to_string();
-        assert!(error.contains("no answer for 50ms: it hangs"), "{error}");
+        assert!(error.contains("no answer for 50ms: the server hangs"), "{error}");
         let posted = asked_of(hang, async |place| place.post_within("/tokenize", &request, &SHORT).await);
-        // More than the kernel buffers for a server that reads nothing.
+        // More bytes than the kernel buffers for a server that does not read.
         let long = serde_json::json!({ "prompt": "x".repeat(8 << 20) });
         let sent = asked_of(hang, async |place| place.lines_within(&long, &SHORT).await.map(|_| Value::Null));
         let read = asked_of(hang, async |place| place.lines_within(&request, &SHORT).await?.next().await);
@@ -500,7 +506,7 @@ mod tests {
         let line = asked_of(
             async |mut stream, number| {
                 if number > 0 {
-                    // The health query; the last answer ends the long work.
+                    // This is the health query. Its answer ends the long work.
                     let _ = stream.read(&mut [0; 512]).await;
                     let _ = stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}").await;
                     return;
@@ -529,7 +535,7 @@ mod tests {
             let asked = place.lines_within(&request, &SHORT);
             let (lines, taken) = tokio::join!(asked, async {
                 let taken = listener.accept().await.expect("a client");
-                // The connection stays open, as if the machine were gone, and nobody listens any more.
+                // The connection stays open without a listener, as if the machine had gone.
                 drop(listener);
                 taken
             });
@@ -551,7 +557,7 @@ mod tests {
             let limits = PeerLimits { answer: LIMITS.answer, ..SHORT };
             let serve = async {
                 let (mut work, _) = listener.accept().await.expect("a client");
-                // More often than a server that refuses connections is tolerated.
+                // More refused connections than the client tolerates.
                 for _ in 0..=2 * limits.refusals {
                     let (mut health, _) = listener.accept().await.expect("a client");
                     let _ = health.read(&mut [0; 512]).await;

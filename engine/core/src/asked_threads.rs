@@ -1,4 +1,4 @@
-//! `ANNEAL_THREADS`: the number of threads for users who cannot pass flags, as in a container.
+//! `ANNEAL_THREADS`: number of threads for users who cannot pass flags, as in a container.
 
 use build_info::Policy;
 use llama::MAX_THREADS;
@@ -67,8 +67,7 @@ mod tests {
         }
     }
 
-    /// Returns a machine with 16 cores, of which this process may use `cpus`, for the share of time that `quota`
-    /// gives.
+    /// Returns a machine with 16 cores, of which this process may use `cpus`, with the CPU quota `quota`.
     fn runtime_host(cpus: u32, quota: Option<f64>, threads: &str) -> RuntimeHost {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/hosts/ryzen-7950x.json");
         let text = std::fs::read_to_string(path).expect("a host");

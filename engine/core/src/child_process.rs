@@ -1,4 +1,4 @@
-//! Child processes of this program that answer line by line: their output, and the reasons for which they end.
+//! Child processes of this program that answer line by line: their output, and the reasons why they end.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Size of the longest line in bytes. Answers are short, but a child that a file has broken may print anything.
+/// Maximum length of a line in bytes. Answers are short, but a child that a file has broken may print anything.
 const LONGEST: u64 = 1 << 20;
 
-/// Returns the lines of `stream` as they arrive. A line longer than 1 MiB ends them.
+/// Returns the lines of `stream` as they arrive. Stops at a line that is longer than 1 MiB.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -64,7 +64,7 @@ impl LastWords {
         Ok(LastWords { lines, listener })
     }
 
-    /// True if the child closed its stderr, so that no more lines follow.
+    /// True if the child has closed its stderr, so that no more lines follow.
     pub fn is_over(&self) -> bool {
         self.listener.is_finished()
     }
@@ -79,10 +79,8 @@ impl LastWords {
 pub fn death(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.signal(), status.code()) {
-        (Some(9), _) => {
-            "was killed (signal 9), probably by the kernel because of too little memory".to_string()
-        }
-        (Some(4), _) => "died of an illegal instruction (signal 4)".to_string(),
+        (Some(9), _) => "was killed (signal 9), probably by the kernel because memory ran out".to_string(),
+        (Some(4), _) => "crashed with an illegal instruction (signal 4)".to_string(),
         (Some(signal), _) => format!("crashed (signal {signal})"),
         (None, Some(code)) => format!("ended with exit code {code}"),
         (None, None) => "ended".to_string(),

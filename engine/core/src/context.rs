@@ -1,4 +1,4 @@
-//! Making of contexts, with errors that are more specific than llama.cpp's.
+//! Creation of contexts, with errors that are more specific than llama.cpp's.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::{CTX_STEP, Settings};
 use crate::threads;
 
-/// Makes a context of `model` with thread pools of its own.
+/// Creates a context of `model` with its own thread pools.
 ///
 /// # Errors
 /// If the context does not fit into memory, or llama.cpp refuses it.
@@ -32,8 +32,8 @@ pub fn context(
 /// Remedy if a context with these settings does not fit into memory.
 pub const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
-/// Makes a context with `options` instead of those of the settings. `mend` is the remedy that an error names if the
-/// context does not fit into memory.
+/// Creates a context with `options` instead of the options of the settings. If the context does not fit into memory,
+/// the error names the remedy `mend`.
 ///
 /// # Errors
 /// If the context does not fit into memory, or llama.cpp refuses it.
@@ -47,10 +47,10 @@ pub fn context_with(
     context_collecting(model, options, settings, runtime_host, mend, None)
 }
 
-/// Makes a context like [`context_with`]; `collector` receives the inputs of every matrix.
+/// Creates a context like [`context_with`]; `collector` receives the inputs of every matrix.
 ///
 /// # Errors
-/// Those of [`context_with`].
+/// Errors of [`context_with`].
 pub fn context_collecting(
     model: &Arc<Model>,
     options: &ContextOptions,
@@ -68,11 +68,11 @@ pub fn context_collecting(
     Ok(context)
 }
 
-/// Makes a context with `sequences` sequences that share its cells, and with room for `rows` rows of logits in a
+/// Creates a context with `sequences` sequences that share its cells, and with room for `rows` rows of logits in a
 /// batch.
 ///
 /// # Errors
-/// Those of [`context`].
+/// Errors of [`context`].
 pub fn shared_context(
     model: &Arc<Model>,
     settings: &Settings,
@@ -85,11 +85,11 @@ pub fn shared_context(
     context_of(model, &options, settings, runtime_host, LOWER_CTX, sequences, rows)
 }
 
-/// Makes a shared context with `options` instead of those of the settings. `mend` is the remedy that an error names
-/// if the context does not fit into memory.
+/// Creates a shared context with `options` instead of the options of the settings. If the context does not fit into
+/// memory, the error names the remedy `mend`.
 ///
 /// # Errors
-/// Those of [`context`].
+/// Errors of [`context`].
 pub fn context_of(
     model: &Arc<Model>,
     options: &ContextOptions,
@@ -108,8 +108,8 @@ pub fn context_of(
     Ok(context)
 }
 
-/// Adds the device that lacks memory to an error of making a context: llama.cpp reports the size of a single buffer
-/// only.
+/// Names the device that lacks memory in an error of context creation: llama.cpp reports only the size of a single
+/// buffer.
 fn explained(
     error: Error,
     model: &Model,

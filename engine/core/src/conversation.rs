@@ -1,4 +1,4 @@
-//! Conversations that keep their evaluated tokens, so that each turn evaluates only the new ones.
+//! Conversations that keep their evaluated tokens, so that each turn evaluates only new tokens.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -18,8 +18,8 @@ use crate::split::Session;
 pub struct Conversation {
     session: Session,
     sampling: SamplingOptions,
-    /// Seed of the next answer. It changes with each answer, so that a regenerated answer differs from the one
-    /// before.
+    /// Seed of the next answer. The seed changes with each answer, so that a regenerated answer differs from the
+    /// previous one.
     seed: u32,
     template: Template,
     system: Option<String>,
@@ -39,19 +39,19 @@ struct Last {
 }
 
 /// Number of ends that are tried. The text of the last answers may have changed, because some templates leave out
-/// their reasoning; and an answer without special tokens has no end at which the text can be cut.
+/// their reasoning. An answer without special tokens has no end at which the text can be cut.
 const TRIES: usize = 8;
 
-/// One turn: the answer, and how it was generated.
+/// One turn: the answer, with the statistics of its generation.
 #[derive(Clone, Debug)]
 pub struct Turn {
     /// Text of the answer.
     pub text: String,
     /// Number of tokens of the whole prompt.
     pub prompt_tokens: usize,
-    /// Number of prompt tokens that were kept from earlier turns, and so were not evaluated.
+    /// Number of prompt tokens that were kept from earlier turns and did not have to be evaluated.
     pub reused: usize,
-    /// Tokens and times of the answer. Its `prompt_tokens` counts the evaluated tokens only.
+    /// Tokens and times of the answer. The generation's `prompt_tokens` counts only the evaluated tokens.
     pub generation: Generation,
 }
 
@@ -84,7 +84,7 @@ impl Conversation {
         self.template.render(&messages, true, None).map(|_| ())
     }
 
-    /// Sets the system message, or removes it. It takes effect at the next turn.
+    /// Sets the system message, or removes it. The change takes effect at the next turn.
     pub fn set_system(&mut self, text: Option<String>) {
         self.system = text;
     }
@@ -126,7 +126,7 @@ impl Conversation {
     /// stays as it was.
     ///
     /// # Errors
-    /// Those of the template and of the evaluation; [`Error::PromptTooLong`] if the context is full.
+    /// Errors of the template and of the evaluation; [`Error::PromptTooLong`] if the context is full.
     pub fn ask(
         &mut self,
         text: &str,
@@ -145,7 +145,7 @@ impl Conversation {
     /// or is interrupted before the answer begins, the old answer stays.
     ///
     /// # Errors
-    /// Those of [`ask`](Self::ask).
+    /// Errors of [`ask`](Self::ask).
     pub fn ask_again(
         &mut self,
         n_predict: u32,
@@ -203,8 +203,8 @@ impl Conversation {
         Ok(turn)
     }
 
-    /// Returns the sampler chain for the next answer. Each answer needs a new one, because a grammar starts from its
-    /// beginning.
+    /// Returns the sampler chain for the next answer. Each answer needs a new chain, because a grammar starts from
+    /// its beginning.
     fn chain(&mut self) -> Result<Chain> {
         let sampling = SamplingOptions { seed: Some(self.seed), ..self.sampling.clone() };
         // llama.cpp reads the largest number as "no seed".
@@ -213,7 +213,7 @@ impl Conversation {
     }
 
     /// Tokenizes `prompt`. Text that the sequence already holds keeps its tokens: a model may have generated the
-    /// words in other pieces than the tokenizer would cut them into.
+    /// words in other pieces than the tokenizer would produce.
     fn tokens_of(&mut self, prompt: &str) -> Result<Vec<Token>> {
         let context = self.session.current();
         let model = context.model();
@@ -231,8 +231,8 @@ impl Conversation {
         self.template.tokenize(model, prompt)
     }
 
-    /// Keeps the prefix that the sequence and `tokens` share, and returns its length in tokens. At least one token is
-    /// left to be evaluated, because its logits are needed.
+    /// Keeps the prefix that the sequence and `tokens` share, and returns its length in tokens. At least one token
+    /// remains to be evaluated, because its logits are needed.
     fn reuse(&mut self, tokens: &[Token]) -> usize {
         let same = self.held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
         let kept = self.session.current().keep(same.min(tokens.len().saturating_sub(1)));

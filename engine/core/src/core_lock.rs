@@ -1,4 +1,4 @@
-//! Lock on CPU cores: contexts that share cores compute one at a time.
+//! Lock on CPU cores: contexts that share cores compute one after the other.
 //!
 //! A seat is a context's right to take the lock, and names the cores that the context computes on. Contexts on
 //! different cores do not wait for each other.
@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after its last turn during which a seat still counts as active. Threads that poll for work have given up by
-/// then.
+/// Time after its last turn during which a seat still counts as active. After this time, threads that poll for work
+/// have given up.
 const RECENT: Duration = Duration::from_secs(1);
 
 /// Cores that a context computes on.
@@ -30,7 +30,7 @@ impl Cores {
 }
 
 /// Lock on all cores of a machine. Turns are given in the order of the requests, so a context that releases the lock
-/// and takes it again waits behind the others.
+/// and takes it again waits behind the other contexts.
 #[derive(Debug, Default)]
 pub struct Turns {
     state: Mutex<LockState>,
@@ -43,7 +43,7 @@ struct LockState {
     next: u64,
     /// Requests that hold the lock or wait for it, in their order.
     line: VecDeque<(u64, Arc<Cores>)>,
-    /// All seats, with the time of each one's last turn.
+    /// All seats, with the time of each seat's last turn.
     seats: Vec<(Arc<Cores>, Option<Instant>)>,
 }
 

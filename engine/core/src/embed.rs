@@ -1,4 +1,4 @@
-//! Embeddings: vectors that represent texts, to compare them.
+//! Embeddings: vectors that represent texts, so that texts can be compared.
 
 mod evaluate;
 mod pooling;

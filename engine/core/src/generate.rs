@@ -1,4 +1,4 @@
-//! Generation of text: tokenises, evaluates the prompt, then samples and evaluates one token at a time, in one
+//! Generation of text: tokenises, evaluates the prompt, then samples and evaluates one token after the other, in one
 //! context or two.
 
 use std::ops::ControlFlow;
@@ -13,10 +13,10 @@ pub use crate::generation::{Generation, Request, Stop, check_prompt, has_nan};
 use crate::sequence::Sequence;
 use crate::speculative::generate as speculative;
 
-/// Generates text. `on_text` receives it as it is generated, in whole characters, and can end the generation.
+/// Generates text. `on_text` receives the text as it is generated, in whole characters, and can end the generation.
 ///
 /// # Errors
-/// Those of the evaluation, and of a prompt that is empty or too long.
+/// Errors of the evaluation; [`Error::EmptyPrompt`] and [`Error::PromptTooLong`].
 pub fn generate(
     sequence: &mut impl Sequence,
     chain: &mut Chain,
@@ -30,10 +30,10 @@ pub fn generate(
     from_tokens(sequence, chain, &prompt, request, start, on_text)
 }
 
-/// Generates from a prompt of tokens, after those that the sequence holds. Times are counted from `start`.
+/// Generates from a prompt of tokens, after the tokens that the sequence holds. Times are measured from `start`.
 ///
 /// # Errors
-/// Those of [`generate`].
+/// Errors of [`generate`].
 pub fn from_tokens(
     sequence: &mut impl Sequence,
     chain: &mut Chain,
@@ -42,7 +42,7 @@ pub fn from_tokens(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
-    // This precedes the evaluation of the prompt's last token, at which penalties on a device read the prompt.
+    // Must precede the evaluation of the prompt's last token, at which penalties on a device read the prompt.
     chain.accept_prompt(prompt)?;
     sequence.place_sampling(chain)?;
     let mut generation = prefill(sequence, prompt, request)?;
@@ -53,7 +53,7 @@ pub fn from_tokens(
 }
 
 /// First half of [`from_tokens`]: evaluates `prompt` (at least one token) after the tokens that the sequence holds.
-/// If it is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
+/// If the evaluation is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
 ///
 /// # Errors
 /// If `prompt` is empty or too long, or its evaluation fails.
@@ -72,7 +72,8 @@ pub fn prefill(sequence: &mut impl Sequence, prompt: &[Token], request: &Request
     }
     context.synchronize();
     generation.prefill = start.elapsed();
-    // A sampler would choose a token even from NaN. Only the first row is checked: most faults show there already.
+    // A sampler would choose a token even from NaN. Only the first row is checked, because most faults already show
+    // in it.
     if request.n_predict > 0 && !context.samples_on_device(ALONE) && has_nan(context.logits()?) {
         return Err(Error::NotANumber);
     }
@@ -80,10 +81,10 @@ pub fn prefill(sequence: &mut impl Sequence, prompt: &[Token], request: &Request
 }
 
 /// Second half of [`from_tokens`]: chooses and evaluates tokens after `prompt`. The sequence holds the prompt, and
-/// `chain` knows it. `row` has the logits for the first token if the context has none of its own.
+/// `chain` has accepted it. `row` contains the logits for the first token if the context has none.
 ///
 /// # Errors
-/// Those of the evaluation.
+/// Errors of the evaluation.
 #[expect(clippy::too_many_arguments, reason = "both halves of one function")]
 pub fn go_on(
     sequence: &mut impl Sequence,
@@ -96,7 +97,8 @@ pub fn go_on(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<()> {
     let mut teller = Teller::new(sequence.current(), request, start, on_text);
-    // Discards a move for an earlier sequence or for this prompt, so that only a move after the prompt is counted.
+    // Discards the moves made for an earlier sequence or for this prompt, so that only moves after the prompt are
+    // counted.
     sequence.take_hand_over();
     let graphs = sequence.graphs();
     generation.stop = loop {

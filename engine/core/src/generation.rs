@@ -19,10 +19,10 @@ use crate::stream_utf8::StreamUtf8;
 pub struct Request<'a> {
     /// Text to continue.
     pub prompt: &'a str,
-    /// Largest number of tokens to generate.
+    /// Maximum number of tokens to generate.
     pub n_predict: u32,
-    /// True if tokens that end a text do not end the generation. Has no effect with a grammar, which decides where it
-    /// ends.
+    /// True if end-of-text tokens do not end the generation. Has no effect with a grammar, which decides where the
+    /// text ends.
     pub ignore_end: bool,
 }
 
@@ -57,16 +57,17 @@ pub struct Generation {
     pub time_to_first_token: Option<Duration>,
     /// Time to evaluate the prompt.
     pub prefill: Duration,
-    /// Time from the first token to the last, without moving the sequence between contexts.
+    /// Time from the first token to the last, excluding the time to move the sequence between contexts.
     pub decode: Duration,
-    /// Time of each token after the first, from the choice of the previous token to its own choice. Includes moving
-    /// the sequence between contexts.
+    /// Time of each token after the first, from the choice of the previous token to its own choice. Includes the time
+    /// to move the sequence between contexts.
     pub token_times: Vec<Duration>,
-    /// Moving of the sequence from the prefill context to the decode context; `None` if there is only one context.
+    /// Cost of moving the sequence from the prefill context to the decode context; `None` if there is only one
+    /// context.
     pub hand_over: Option<HandOver>,
     /// Statistics of the drafts; `None` without speculative decoding.
     pub speculation: Option<DraftReport>,
-    /// Part of the sampling that devices did.
+    /// Part of the sampling that ran on devices.
     pub device: DeviceReport,
     /// Graphs that were computed after the prompt.
     pub graphs: Graphs,
@@ -91,13 +92,13 @@ impl Generation {
         }
     }
 
-    /// Returns the evaluated prompt tokens per second.
+    /// Returns the number of evaluated prompt tokens per second.
     pub fn prefill_tokens_per_second(&self) -> Option<f64> {
         rate(self.prompt_tokens - self.cached_tokens, self.prefill)
     }
 
-    /// Returns the generated tokens per second. The first token is not counted, because the prefill computes its
-    /// logits.
+    /// Returns the number of generated tokens per second. The first token is not counted, because the prefill
+    /// computes its logits.
     pub fn decode_tokens_per_second(&self) -> Option<f64> {
         rate(self.tokens.len().saturating_sub(1), self.decode)
     }
@@ -139,7 +140,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// Returns the largest number of tokens of the generation.
+    /// Returns the maximum number of tokens of the generation.
     pub fn most(&self) -> usize {
         self.request.n_predict as usize
     }
@@ -148,7 +149,7 @@ impl<'a> Teller<'a> {
     /// token.
     ///
     /// # Errors
-    /// Those of converting the token to text.
+    /// Errors of converting the token to text.
     pub fn take(&mut self, token: Token, chain: &Chain, generation: &mut Generation) -> Result<Option<Stop>> {
         let now = Instant::now();
         let first = *self.first.get_or_insert(now);
@@ -164,7 +165,7 @@ impl<'a> Teller<'a> {
         if !text.is_empty() && (self.on_text)(text).is_break() {
             return Ok(Some(Stop::OutputClosed));
         }
-        // The grammar allows nothing but the end, so no further token need be evaluated.
+        // The grammar allows only the end of the text, so no further token must be evaluated.
         if chain.is_complete() {
             return Ok(Some(Stop::End));
         }
@@ -192,7 +193,7 @@ pub fn has_nan(row: &[f32]) -> bool {
     row.iter().fold(false, |found, value| found | value.is_nan())
 }
 
-/// Checks that `prompt`, of which the context holds `held` tokens, fits and is not empty.
+/// Checks that `prompt` is not empty and fits. The context holds the first `held` of its tokens.
 ///
 /// # Errors
 /// [`Error::EmptyPrompt`] and [`Error::PromptTooLong`].

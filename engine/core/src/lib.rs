@@ -1,6 +1,6 @@
 //! Core of the engine: models, sessions, settings, placement, prompt cache and speculative decoding.
 //!
-//! Programs use the crate `engine`, which has the stable interface. This crate is shared by the engine's own crates.
+//! This crate is for the engine's own crates. Programs use the crate `engine`, which has a stable interface.
 #![forbid(unsafe_code)]
 
 pub mod asked_threads;

@@ -7,19 +7,20 @@ use llama::{Context, Token};
 
 use crate::sequence::Sequence;
 
-/// Way in which a text is evaluated.
+/// Method of evaluating a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feed {
-    /// True to evaluate one token at a time, with the kernels of decode; false for batches, with those of prefill.
+    /// True to evaluate token by token, with the kernels of decode; false to evaluate batches, with the kernels of
+    /// prefill.
     pub step: bool,
-    /// Number of likeliest tokens to generate after the text.
+    /// Number of greedily chosen tokens to generate after the text.
     pub greedy: u32,
 }
 
-/// Evaluates `tokens` in an empty `sequence`; returns the logits after each of them and after each generated token.
+/// Evaluates `tokens` in an empty `sequence`; returns the logits after each token, including generated tokens.
 ///
 /// # Errors
-/// If there are no tokens, they do not fit, one is not in the vocabulary, or the evaluation fails.
+/// If `tokens` is empty or does not fit, a token is not in the vocabulary, or the evaluation fails.
 pub fn logits(sequence: &mut impl Sequence, tokens: &[Token], feed: Feed) -> Result<Logits> {
     check(sequence.current(), tokens, feed)?;
     let vocabulary = sequence.current().model().n_vocab() as usize;

@@ -22,14 +22,14 @@ use crate::settings::{Settings, Source};
 
 /// Loads the model at `path`.
 ///
-/// The file is read and checked first, because llama.cpp's own parser ends on some damaged files with an assertion. A
-/// file that passes and is not known yet is then loaded by a child process: see [`crate::trial`]. A model larger than
-/// the memory is refused unless it is mapped and not repacked: only then can the kernel drop its pages, instead of
-/// killing the process when memory runs out.
+/// The file is read and checked first, because llama.cpp's own parser stops with an assertion on some damaged files.
+/// A file that passes the check and is not known yet is then loaded by a child process: see [`crate::trial`]. A model
+/// larger than the memory is refused unless its weights are mapped and not repacked: only then can the kernel drop
+/// its pages instead of killing the process when memory runs out.
 ///
 /// If the settings require a GPU, one must be available: see [`gpu`].
 ///
-/// If the number of layers on devices is not set, as many are placed there as fit: see [`fit`].
+/// If the number of layers on devices is not set, as many layers are placed on devices as fit: see [`fit`].
 ///
 /// # Errors
 /// If a check, the trial or the load fails.
@@ -51,7 +51,7 @@ pub fn check_file(path: &Path, settings: &Settings) -> Result<()> {
 /// Loads like [`open`], but reserves memory for contexts other than a single one with one sequence.
 ///
 /// # Errors
-/// Those of [`open`].
+/// Errors of [`open`].
 pub fn open_for(
     path: &Path,
     settings: &Settings,
@@ -63,9 +63,9 @@ pub fn open_for(
         llama::turn_off_tiled();
     }
     llama::ask_huge_pages(settings.huge_pages.value);
-    // This precedes the size check: layers on other devices need not fit into the host's memory.
+    // This precedes the size check: layers on other devices do not need to fit into the host's memory.
     let placed = match place_for(settings) {
-        // The reason that there is no device is more useful than an error of an option that needs one.
+        // The reason that no device is available is more useful than the error of an option that needs a device.
         Err(why @ Error::Usage(_)) => gpu::require_device(path, settings, runtime_host).and(Err(why))?,
         placed => placed?,
     };
@@ -73,7 +73,7 @@ pub fn open_for(
     gpu::require_device(path, settings, runtime_host)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     gpu::warn_of_cublas(&parts, &placed, settings, runtime_host);
-    // Planning for devices lets llama.cpp read the header, so the file is checked before.
+    // To plan for devices, llama.cpp reads the header, so the file is checked before.
     let mut checked = None;
     if !placed.takers.is_empty() {
         checked = Some(crate::trial::of_load(&parts, settings)?);
@@ -91,7 +91,7 @@ pub fn open_for(
     let weights = offload::local_weights(&parts, &placed);
     let size = Bytes(weights.0.saturating_add(adapters_size(&file, settings)?.0));
     if file.get("general.type") == Some(&Value::Scalar(Scalar::String("adapter".to_string()))) {
-        let what = "is a LoRA adapter and no model: give its base model with -m, and the adapter with --lora";
+        let what = "is a LoRA adapter, not a model: give its base model with -m, and the adapter with --lora";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     let pageable = settings.weights_are_pageable();
@@ -101,14 +101,14 @@ pub fn open_for(
             what: "weights",
             needed: size,
             available,
-            mend: "use a smaller quantisation, or read the weights from the disk during the run, which is slow, with \
-                   --load-mode mmap --no-repack"
+            mend: "use a smaller quantisation, or use --load-mode mmap --no-repack, which is slow because it reads \
+                   the weights from disk during the run"
                 .to_string(),
         });
     }
     let checked = match checked {
         Some(checked) => checked,
-        // The trial comes after all checks that are faster.
+        // The trial runs after all faster checks.
         None => crate::trial::of_load(&parts, settings)?,
     };
     let loaded = Model::load_as(&checked, &options, &settings.variant);
@@ -135,9 +135,9 @@ pub fn open_for(
     Ok(model)
 }
 
-/// Finds how many layers fit on devices if the settings leave that open. Prints a note if not all of them fit,
-/// because decode waits for each layer on the host at every token. If llama.cpp cannot estimate the memory, loading
-/// continues as if all layers fit, and reports what is wrong with the model.
+/// Finds how many layers fit on devices if the settings leave the number open. Prints a note if not all layers fit,
+/// because decode then waits for the layers on the host at every token. If llama.cpp cannot estimate the memory,
+/// loading continues as if all layers fit, and the load reports the problem with the model.
 fn plan(
     parts: &[&GgufFile],
     checked: &Checked,
@@ -166,7 +166,7 @@ fn plan(
     }
 }
 
-/// Prints the placement that `plan` gives the model at `path`, once even if it is loaded repeatedly.
+/// Prints, once per model, the placement that `plan` gives the model at `path`.
 fn note(path: &Path, plan: &LayerPlan) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -199,7 +199,7 @@ mod tests {
         let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny);
         gguf::synth::write(&plain, &options).expect("the tiny model");
 
-        // A number of KV heads for each of the four layers. The array takes 24 bytes more, and the name 8 more, so
+        // One number of KV heads for each of the four layers. The array needs 24 more bytes, and the name 8 more, so
         // that the data stays aligned.
         let kv_heads = GgufFile::open(&plain).ok().and_then(|file| file.u32("llama.attention.head_count_kv"));
         let mut array: Vec<u8> = [9u32, 5].iter().flat_map(|kind| kind.to_le_bytes()).collect();

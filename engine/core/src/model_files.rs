@@ -9,7 +9,7 @@ use llama::variant::Variant;
 
 use crate::settings::Settings;
 
-/// Reads the header of the model at `path`, and those of its other parts.
+/// Reads the header of the model at `path`, and the headers of its other parts.
 ///
 /// # Errors
 /// If a file cannot be read or is invalid.
@@ -19,7 +19,7 @@ pub fn read_files(path: &Path) -> Result<(GgufFile, Vec<GgufFile>)> {
     Ok((file, others))
 }
 
-/// Returns the size of the weights of the adapters that `settings` ask for, for the model that begins with `file`.
+/// Returns the size of the weights of the adapters that `settings` ask for. `file` is the first file of the model.
 ///
 /// # Errors
 /// If an adapter cannot be read or does not match the model.

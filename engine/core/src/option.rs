@@ -2,23 +2,23 @@
 
 use std::path::PathBuf;
 
-/// Option: a flag of the command line, a key of the configuration file, or both.
+/// Option: a flag on the command line, a key in the configuration file, or both.
 ///
-/// `T` holds the requested values.
+/// `T` stores the requested values.
 pub struct OptionSpec<T: 'static> {
-    /// Name of the flag, without its dashes. The key of the configuration file has underscores instead of the inner
-    /// dashes.
+    /// Name of the flag, without the leading dashes. The key in the configuration file has underscores instead of the
+    /// inner dashes.
     pub name: &'static str,
     /// Form on the command line.
     pub flag: Flag,
     /// Form in the configuration file.
     pub key: Key,
-    /// Part of the command line and of the configuration file that lists it.
+    /// Section of the help text and of the configuration file that lists the option.
     pub group: Group,
     /// Value that is used if the option is not set.
     pub default: DefaultValue,
-    /// Description for help texts and the printed configuration. It is empty for a sampling parameter, whose own
-    /// table has the description.
+    /// Description for help texts and the printed configuration. The description is empty for a sampling parameter,
+    /// which is described in the table of parameters.
     pub help: &'static str,
     /// Type and range of the value, and the function that stores a value.
     pub value: Value<T>,
@@ -39,7 +39,7 @@ pub enum Flag {
         aliases: &'static [&'static str],
         /// Name of the value in help texts.
         metavar: &'static str,
-        /// Value that `--name` has without a value; `None` if the flag requires one.
+        /// Value that `--name` has without a value; `None` if the flag requires a value.
         bare: Option<Bare>,
     },
     /// `--name VALUE`, and `--no-name` for the value "off".
@@ -49,9 +49,9 @@ pub enum Flag {
     },
     /// `--name` for true.
     Switch,
-    /// `--no-name` for false, with a help text of its own.
+    /// `--no-name` for false. The string is the help text.
     Off(&'static str),
-    /// `--name` and `--no-name`, of which the last one on the command line counts.
+    /// `--name` and `--no-name`, of which the last on the command line counts.
     OnOff {
         /// Other spelling of `--name`.
         alias: Option<&'static str>,
@@ -62,7 +62,7 @@ pub enum Flag {
     },
 }
 
-/// Value of a flag that comes without one.
+/// Value of a flag that is given without a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Bare {
     /// A value may follow as the next argument.
@@ -95,16 +95,16 @@ pub struct Key {
     pub name: Option<&'static str>,
     /// True if the file has no such key.
     pub absent: bool,
-    /// True if a table `[models.NAME]` may have it.
+    /// True if a table `[models.NAME]` may have the key.
     pub of_model: bool,
-    /// True if a reload of the file puts a new value into force. Others wait for a restart.
+    /// True if a reload of the file applies a new value. Other options need a restart.
     pub on_reload: bool,
 }
 
 impl Key {
     /// Absent from the configuration file.
     pub const NONE: Key = Key { name: None, absent: true, of_model: false, on_reload: false };
-    /// Key of the server as a whole.
+    /// Key of the whole server, not of a model.
     pub const SERVER: Key = Key { name: None, absent: false, of_model: false, on_reload: false };
     /// Key that each model may have.
     pub const MODEL: Key = Key { name: None, absent: false, of_model: true, on_reload: false };
@@ -115,14 +115,14 @@ impl Key {
         Key { name: Some(name), ..self }
     }
 
-    /// Returns this key, with new values that take effect after a reload.
+    /// Returns this key, whose new values take effect after a reload.
     #[must_use]
     pub const fn reloaded(self) -> Self {
         Key { on_reload: true, ..self }
     }
 }
 
-/// Options that are listed together.
+/// Group of options that are listed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the titles say what they are")]
 pub enum Group {
@@ -206,9 +206,9 @@ impl DefaultValue {
 pub enum Value<T: 'static> {
     /// Whole number.
     Whole {
-        /// Least value.
+        /// Minimum value.
         least: u32,
-        /// Greatest value.
+        /// Maximum value.
         most: u32,
         /// Range in words.
         range: &'static str,
@@ -217,9 +217,9 @@ pub enum Value<T: 'static> {
     },
     /// Number.
     Number {
-        /// Least value.
+        /// Minimum value.
         least: f64,
-        /// Greatest value.
+        /// Maximum value.
         most: f64,
         /// Range in words.
         range: &'static str,
@@ -236,7 +236,7 @@ pub enum Value<T: 'static> {
     Text(Form, fn(&mut T, &str) -> Result<(), String>),
 }
 
-/// Forms that a configuration file may give a [`Value::Text`] in.
+/// Form in which a configuration file gives a [`Value::Text`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Text.
@@ -245,7 +245,7 @@ pub enum Form {
     WordOrTruth,
     /// Whole number or text. The string describes the valid values.
     NumberOrWord(&'static str),
-    /// Text with commas, or list of texts. The string describes the valid values.
+    /// Text with commas, or a list of texts. The string describes the valid values.
     List(&'static str),
     /// List of numbers.
     Numbers,
@@ -257,11 +257,11 @@ pub enum Form {
 pub struct Slot<T: 'static> {
     /// True if a value is stored.
     pub is_set: fn(&T) -> bool,
-    /// Copies the value of the second into the first.
+    /// Copies the value from the second argument to the first.
     pub copy: fn(&mut T, &T),
 }
 
-/// Makes a [`Slot`] for the field `$field` of a struct; the field is an `Option`.
+/// Makes a [`Slot`] for the field `$field` of a struct. The type of the field is an `Option`.
 #[macro_export]
 macro_rules! slot {
     ($($field:ident).+) => {
@@ -272,7 +272,8 @@ macro_rules! slot {
     };
 }
 
-/// Makes a function that parses an option's text and stores the value in the field `$field`, an `Option`.
+/// Makes a function that parses an option's text and stores the value in the field `$field`, whose type is an
+/// `Option`.
 #[macro_export]
 macro_rules! parsed {
     ($($field:ident).+) => {
@@ -299,7 +300,7 @@ impl<T> OptionSpec<T> {
         }
     }
 
-    /// Returns the description, with the valid values.
+    /// Returns the description with the valid values.
     pub fn help(&self) -> String {
         match (&self.value, self.range()) {
             (Value::Parameter(name, _), Some(range)) => format!("{}: {range}", parameter(name).doc),
@@ -331,7 +332,7 @@ impl<T> OptionSpec<T> {
     }
 }
 
-/// Copies every value of `other` that `own` lacks to `own`. Calls `copied` with the name of each copied option.
+/// Copies to `own` every value of `other` that `own` lacks. Calls `copied` with the name of each copied option.
 pub fn merge<T>(
     options: &[OptionSpec<T>],
     own: &mut T,
@@ -349,7 +350,7 @@ pub fn merge<T>(
 /// Returns the sampling parameter `name`.
 ///
 /// # Panics
-/// If there is none. The tables name parameters in their source, so this is a mistake in the code.
+/// If no parameter has this name. All names are constants in the tables, so this is a bug.
 fn parameter(name: &str) -> &'static sampling::Parameter {
     sampling::Parameter::named(name).expect("a table names parameters that exist")
 }

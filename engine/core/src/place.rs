@@ -1,4 +1,4 @@
-//! Devices for a model with given settings.
+//! Choice of devices for a model with given settings.
 
 use llama::error::Result;
 use llama::kernels::{self, Wanted, WantedBy};
@@ -6,10 +6,10 @@ use llama::offload::{Placed, place};
 
 use crate::settings::{Settings, Source};
 
-/// Loads the CPU's kernels as `settings` ask, if none are loaded yet, and finds the devices that they mean.
+/// Loads the CPU's kernels as `settings` request, if none are loaded yet, and finds the devices that `settings` name.
 ///
 /// # Errors
-/// Those of [`kernels::load_wanted`] and of [`place`].
+/// Errors of [`kernels::load_wanted`] and of [`place`].
 pub fn place_for(settings: &Settings) -> Result<Placed> {
     llama::start(false);
     kernels::load_wanted(wanted_kernels(settings))?;

@@ -9,15 +9,15 @@ use serde::Serialize;
 /// Machine and build record, with warnings about what could not be read.
 #[derive(Debug, Default)]
 pub struct RuntimeHost {
-    /// Machine; `None` if not even its cores could be read.
+    /// Machine; `None` if not even its cores could be detected.
     pub host: Option<Host>,
     /// Path and content of the build record beside the executable.
     pub build: Option<(PathBuf, BuildInfo)>,
-    /// BLAS library that is linked; `None` without one.
+    /// BLAS library that is linked; `None` if no BLAS library is linked.
     pub blas: Option<Blas>,
     /// Environment variables that settings depend on.
     pub environment: Environment,
-    /// Values of ggml's own variables, for settings that the build record has defaults for.
+    /// Values of ggml's own variables, for settings that have defaults in the build record.
     pub variables: Defaults,
     /// Warnings, one for each thing that could not be read.
     pub warnings: Vec<String>,
@@ -62,7 +62,7 @@ pub struct Blas {
 impl RuntimeHost {
     /// Reads the machine and the build record. Failures become warnings.
     pub fn read() -> Self {
-        // llama.cpp finds the GPUs, and asking the driver can take seconds: see `ask_for_gpus`.
+        // llama.cpp detects the GPUs. Asking the driver can take seconds: see `ask_for_gpus`.
         let detected = host::detect(&host::Root::live().without_gpus());
         let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
         let blas = llama::blas_library()
@@ -92,7 +92,7 @@ impl RuntimeHost {
         runtime_host
     }
 
-    /// Sets ggml's CUDA variables to the values of the build's profile and the user. The condition of
+    /// Sets ggml's CUDA variables to the values of the build's profile and of the user. The precondition of
     /// [`llama::switch_cuda`] applies.
     pub fn switch_cuda(&self) {
         llama::switch_cuda(self.defaults().unwrap_or(&Defaults::default()), &self.variables);
@@ -117,7 +117,7 @@ impl RuntimeHost {
         self.host.as_ref()?.usable_memory()
     }
 
-    /// True if the CPU, the cores and this process's limits are those of the machine that made the build.
+    /// True if this machine has the same CPU, cores and process limits as the machine that made the build.
     pub fn is_build_host(&self) -> bool {
         let (Some(host), Some((_, build))) = (&self.host, &self.build) else { return false };
         host.cpu == build.host.cpu

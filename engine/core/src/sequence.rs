@@ -11,7 +11,7 @@ use crate::speculative::speculator::Speculator;
 
 /// Sequence that evaluates tokens in one context, or in two that alternate.
 pub trait Sequence {
-    /// Returns the context that evaluates the next `tokens` tokens; it holds all earlier ones.
+    /// Returns the context that evaluates the next `tokens` tokens; the context holds all earlier tokens.
     ///
     /// # Errors
     /// If the state cannot be moved between the contexts.
@@ -31,15 +31,15 @@ pub trait Sequence {
         None
     }
 
-    /// Moves as much of the sampling to a device as was requested and is possible. `chain` knows the prompt.
+    /// Moves as much of the sampling to a device as was requested and is possible. `chain` has accepted the prompt.
     ///
     /// # Errors
-    /// If llama.cpp cannot plan for it.
+    /// If llama.cpp cannot plan the sampling on the device.
     fn place_sampling(&mut self, _chain: &mut Chain) -> Result<()> {
         Ok(())
     }
 
-    /// Takes the speculator, if there is one. The caller puts it back afterwards.
+    /// Takes the speculator, if any, out of the sequence. The caller puts it back afterwards.
     fn take_speculator(&mut self) -> Option<Box<Speculator>> {
         None
     }

@@ -1,10 +1,10 @@
-//! The split layout: prompts are evaluated with the weights as they are in the file, tokens are generated with
+//! The split layout: prompts are evaluated with the weights in the file's layout, and tokens are generated with
 //! repacked weights.
 //!
-//! Each layout is a model of its own with a context of its own. The logits of the prefill context choose the first
-//! token after the prompt. Before the second token is evaluated, the state of the sequence moves to the decode
-//! context. The weights in the file's layout are mapped: the other model shares those pages for all weights that it
-//! does not repack.
+//! Each layout is a separate model with its own context. The logits of the prefill context choose the first token
+//! after the prompt. Before the second token is evaluated, the state of the sequence moves to the decode context. The
+//! weights in the file's layout are mapped: the repacked model shares those pages for all weights that are not
+//! repacked.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::settings::Settings;
 use crate::speculative::options::SpeculativeOptions;
 use crate::speculative::speculator::Speculator;
 
-/// Model in one layout or in two.
+/// Model in one layout or in two layouts.
 #[derive(Clone)]
 pub struct Layouts {
     decode: Arc<Model>,
@@ -46,12 +46,12 @@ impl From<&Layouts> for Layouts {
 }
 
 impl Layouts {
-    /// Loads the model at `path` as [`model::open`] does. If the settings want a split layout and it is possible,
-    /// loads the model a second time in the file's layout.
+    /// Loads the model at `path` as [`model::open`] does. If the settings want a split layout and the model supports
+    /// a split layout, loads the model a second time in the file's layout.
     ///
     /// # Errors
-    /// Those of loading. If both layouts do not fit into memory, that is an error only if a flag requested the split
-    /// layout.
+    /// Errors of loading. If the two layouts do not fit into memory, that is an error only if a flag requested the
+    /// split layout.
     pub fn open(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Self> {
         let decode = model::open(path, settings, runtime_host)?;
         if settings.split_layout.value != SplitLayout::On {
@@ -66,7 +66,7 @@ impl Layouts {
         Ok(Layouts { decode, prefill, why_not })
     }
 
-    /// Combines two models, one for decode and one for prefill, in any layouts.
+    /// Combines two models in any layouts: `decode` for decode and `prefill` for prefill.
     pub fn pair(decode: Arc<Model>, prefill: Arc<Model>) -> Self {
         Layouts { decode, prefill: Some(prefill), why_not: None }
     }
@@ -76,21 +76,21 @@ impl Layouts {
         self.why_not.as_deref()
     }
 
-    /// Returns each of the two layouts alone, the one for decode first; `None` if there is only one.
+    /// Returns each of the two layouts alone, the decode layout first; `None` if there is only one layout.
     pub fn apart(&self) -> Option<[Layouts; 2]> {
         let prefill = self.prefill.as_ref()?;
         Some([Layouts::from(&self.decode), Layouts::from(prefill)])
     }
 
-    /// Returns the model that decodes.
+    /// Returns the model that is used for decode.
     pub fn model(&self) -> &Arc<Model> {
         &self.decode
     }
 
-    /// Makes a session whose contexts follow the settings.
+    /// Creates a session whose contexts follow the settings.
     ///
     /// # Errors
-    /// Those of making a context.
+    /// Errors of creating a context.
     pub fn session(
         &self,
         settings: &Settings,
@@ -101,8 +101,8 @@ impl Layouts {
         self.session_with(&options, settings, runtime_host, crate::context::LOWER_CTX)
     }
 
-    /// Makes a session like [`session`](Self::session), but with contexts of `options`. `mend` is the remedy that an
-    /// error names if a context does not fit into memory.
+    /// Creates a session like [`session`](Self::session), but whose contexts have `options`. If a context does not
+    /// fit into memory, the error names the remedy `mend`.
     pub fn session_with(
         &self,
         options: &ContextOptions,
@@ -134,7 +134,7 @@ impl Layouts {
     }
 }
 
-/// Returns the reason that a second layout of `model` would equal the first; `None` if the two differ.
+/// Returns the reason that a second layout of `model` would equal the first layout; `None` if the layouts differ.
 fn pointless(model: &Model, settings: &Settings) -> Option<String> {
     if !settings.repack.value {
         return Some("repacking is off, so both layouts are the same".to_string());
@@ -151,7 +151,7 @@ fn pointless(model: &Model, settings: &Settings) -> Option<String> {
     })
 }
 
-/// Checks that `model` fits into memory in two layouts with two contexts of `options`.
+/// Checks that `model` fits into memory in two layouts, with two contexts that have `options`.
 fn fits(
     model: &Model,
     options: Option<&ContextOptions>,
@@ -160,7 +160,7 @@ fn fits(
 ) -> Result<()> {
     let Some(available) = runtime_host.memory() else { return Ok(()) };
     let file = model.size();
-    // Weights that are mapped and not repacked are the same pages of the file in both models.
+    // Weights that are mapped and not repacked use the same pages of the file in both models.
     let copy = match settings.load_mode.value {
         LoadMode::Auto | LoadMode::Mmap | LoadMode::MmapMlock => model.repacked(),
         LoadMode::None | LoadMode::Mlock | LoadMode::DirectIo => file,
@@ -203,7 +203,7 @@ fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Optio
     }
 }
 
-/// Sequence in one context, or in two that alternate.
+/// Sequence in one context, or in two contexts that alternate.
 pub struct Session {
     decode: Context,
     prefill: Option<Prefill>,
@@ -215,7 +215,7 @@ pub struct Session {
 /// Context that evaluates prompts.
 struct Prefill {
     context: Context,
-    /// Number of tokens of the shortest prompt that this context evaluates.
+    /// Minimum length, in tokens, of a prompt that this context evaluates.
     from: usize,
     /// Context that holds the sequence; `None` while the sequence is empty.
     at: Option<SplitPhase>,
@@ -237,10 +237,10 @@ impl Prefill {
 }
 
 impl Session {
-    /// Turns speculative decoding with `options` on.
+    /// Turns on speculative decoding with `options`.
     ///
     /// # Errors
-    /// Those of [`Speculator::new`].
+    /// Errors of [`Speculator::new`].
     pub fn speculate(
         &mut self,
         options: &SpeculativeOptions,
@@ -251,8 +251,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sets whether the device that computes the logits also chooses tokens, as far as it can. It does not where
-    /// [`crate::cache`] keeps logits.
+    /// Sets whether the device that computes the logits also chooses tokens, as far as possible. Where
+    /// [`crate::cache`] keeps logits, the host chooses tokens.
     pub fn sample_on_device(&mut self, mode: DeviceSampling) {
         self.on_device = mode;
     }
@@ -304,12 +304,12 @@ impl Session {
         Ok(())
     }
 
-    /// Restores the first `keep` tokens of a state as [`restore`](Self::restore) does. It restores them into the
-    /// context that evaluates the next `tokens` tokens, so that the state need not be copied to the other context
-    /// first.
+    /// Restores the first `keep` tokens of a state as [`restore`](Self::restore) does. The tokens are restored into
+    /// the context that evaluates the next `tokens` tokens, so that the state does not have to be copied to the other
+    /// context first.
     ///
     /// # Errors
-    /// Those of restoring, and if a part of the sequence cannot be removed.
+    /// Errors of restoring. Also fails if a part of the sequence cannot be removed.
     pub fn restore_before(&mut self, tokens: usize, state: &[u8], keep: u32) -> Result<()> {
         self.clear();
         let context = match &mut self.prefill {
@@ -394,7 +394,7 @@ impl Sequence for Session {
         let why = match sampling::asks_devices(self.on_device, self.decode.model()) {
             Err(why) => why,
             Ok(()) if self.speculator.is_some() => "drafts are compared with logits",
-            // The prefill context chooses the first token, with samplers that have a state of their own.
+            // The prefill context chooses the first token, with its own stateful samplers.
             Ok(()) if self.prefill.is_some() && !chain.is_argmax() => {
                 "--split-layout on: with two contexts, the device can only choose the largest logit"
             }

@@ -3,7 +3,7 @@
 /// Collects bytes and returns whole characters. Invalid bytes become U+FFFD.
 #[derive(Debug, Default)]
 pub struct StreamUtf8 {
-    /// Bytes of an incomplete character, and those added last.
+    /// Bytes of an incomplete character, and the bytes added last.
     pending: Vec<u8>,
     text: String,
 }
@@ -43,7 +43,7 @@ impl StreamUtf8 {
         &self.text
     }
 
-    /// Returns the rest at the end: U+FFFD for an incomplete character.
+    /// Returns the remaining text at the end: U+FFFD for an incomplete character.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {

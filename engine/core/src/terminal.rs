@@ -1,8 +1,8 @@
-//! Standard output and standard error for text that others wrote: models, files, servers.
+//! Standard output and standard error for text from models, files and servers.
 //!
-//! A terminal obeys control characters. With them, a text can move the cursor over earlier output, set the title of
-//! the window, or fill the clipboard. Therefore they are escaped for a terminal. A file or a pipe gets every byte
-//! unchanged.
+//! A terminal obeys control characters. A text can use them to move the cursor over earlier output, set the title of
+//! the window, or fill the clipboard. Therefore control characters are escaped for a terminal. A file or a pipe gets
+//! every byte unchanged.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -13,11 +13,11 @@ use build_info::words::printable_lines;
 pub struct Stream<W: Write> {
     out: W,
     is_terminal: bool,
-    /// Beginning of a character whose end is not written yet: a token may end in the middle of a character.
+    /// Beginning of a character whose end has not been written yet: a token may end in the middle of a character.
     begun: Vec<u8>,
 }
 
-/// Returns standard output. Only the beginning of a character is buffered between two writes.
+/// Returns standard output. Between two writes, only the beginning of a character is buffered.
 pub fn stdout() -> Stream<io::Stdout> {
     Stream::new(io::stdout(), io::stdout().is_terminal())
 }
@@ -42,7 +42,7 @@ impl<W: Write> Write for Stream<W> {
         all.extend_from_slice(bytes);
         self.begun = all.split_off(all.len() - begun(&all));
         // Invalid UTF-8 must not reach a terminal either. A control sequence may arrive in two parts: its first
-        // character is escaped, and without that the rest is plain text.
+        // character is escaped, so the rest is plain text.
         self.out.write_all(printable_lines(&String::from_utf8_lossy(&all)).as_bytes())?;
         Ok(bytes.len())
     }
@@ -61,11 +61,11 @@ impl<W: Write> Drop for Stream<W> {
     }
 }
 
-/// Returns the length of the character that `bytes` begin but do not end; 0 if there is none.
+/// Returns the length of the incomplete character at the end of `bytes`; 0 if the last character is complete.
 fn begun(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
     match std::str::from_utf8(last) {
-        // An error without a length: more bytes could make it a character.
+        // An error without a length means that more bytes could complete the character.
         Err(error) if error.error_len().is_none() => last.len(),
         _ => 0,
     }

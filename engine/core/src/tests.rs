@@ -1,3 +1,3 @@
-//! Tests of several modules together.
+//! Tests that cover several modules.
 
 mod device_sampling;

@@ -1,4 +1,4 @@
-//! Thread pools of a context: the number of threads, and the CPUs that they run on.
+//! Thread pools of a context: the number of threads, and the CPUs that the threads run on.
 
 use build_info::Host;
 use llama::error::Result;
@@ -20,8 +20,8 @@ impl Placement {
     /// Returns the placement of `threads` threads on `host` under `settings`.
     pub fn new(settings: &Settings, host: Option<&Host>, threads: u32) -> Self {
         let cpus = &settings.cpus.value;
-        // All CPUs are listed: if a pool names none, ggml leaves the threads where an earlier pool put them, and new
-        // threads inherit that.
+        // All CPUs are listed: if a pool names no CPU, ggml leaves the threads on the CPUs of an earlier pool, and
+        // new threads inherit that placement.
         let unbound = || {
             let all = host.map_or(Vec::new(), |host| host.limits.affinity.clone());
             Placement { cpus: all, strict: false }
@@ -41,24 +41,24 @@ impl Placement {
     }
 }
 
-/// Gives `context` thread pools of its own. Without a pool, ggml starts and joins threads for every graph.
+/// Gives `context` its own thread pools. Without a pool, ggml starts and joins threads for every graph.
 ///
-/// Both phases share a pool if they use the same number of threads; otherwise there are two. The decode pool is made
-/// first. Each pool also binds the calling thread, and the last one made determines its CPU, so this thread stays on
-/// the CPU that the smaller decode pool leaves free.
+/// Both phases share a pool if they use the same number of threads; otherwise there are two pools. The decode pool is
+/// created first. Each pool also binds the calling thread, and the last pool determines its CPU. So this thread stays
+/// on the CPU that the smaller decode pool leaves free.
 ///
 /// # Errors
-/// If a pool cannot be made.
+/// If a pool cannot be created.
 pub fn attach(context: &mut Context, settings: &Settings, host: Option<&Host>) -> Result<()> {
     context.take_threads(&pools(settings, host)?);
     llama::set_blas_threads(settings.blas_threads.value);
     Ok(())
 }
 
-/// Makes the pools that [`attach`] gives to a context.
+/// Creates the pools that [`attach`] gives to a context.
 ///
 /// # Errors
-/// If a pool cannot be made.
+/// If a pool cannot be created.
 pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
     let (decode, prefill) = (settings.decode_threads.value, settings.prefill_threads.value);
     let pool = |threads| {
@@ -90,7 +90,7 @@ mod tests {
             (Some(Affinity::On), 4, bound(false)),
             (Some(Affinity::Off), 3, Placement::default()),
             (Some(Affinity::Auto), 3, Placement::default()),
-            // A list of CPUs alone implies `on`.
+            // A list of CPUs implies `on`.
             (None, 2, bound(true)),
         ];
         for (affinity, threads, expected) in cases {

@@ -18,13 +18,13 @@ use crate::settings::{Requested, check};
 /// Result of looking a model up in the tuning record.
 #[derive(Debug, Default)]
 pub struct TuningLookup {
-    /// Settings from the record; `None` if it has no entry for this model on this machine.
+    /// Settings from the record; `None` if the record has no entry for this model on this machine.
     pub tuned: Option<Requested>,
     /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// Returns the path of the record: `given`, else `$ANNEAL_TUNING`, else a file in the state folder.
+/// Returns the path of the record: `given`, otherwise `$ANNEAL_TUNING`, otherwise a file in the state folder.
 pub fn path(given: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os("ANNEAL_TUNING").filter(|value| !value.is_empty()).map(PathBuf::from);
     given
@@ -33,8 +33,8 @@ pub fn path(given: Option<&Path>) -> Option<PathBuf> {
         .or_else(|| Some(host::state::folder()?.join("tuning.json")))
 }
 
-/// Looks `model` up in the record at `path`: an entry for `objective`, or for any objective if there is none.
-/// Failures do not stop the engine: if the model cannot be read, loading it reports that.
+/// Looks up `model` in the record at `path`: an entry for `objective`, or for any objective if none is given.
+/// Failures do not stop the engine: if the model cannot be read, loading it reports the error.
 pub fn look_up(
     given: Option<&Path>,
     model: &Path,
@@ -48,9 +48,10 @@ pub fn look_up(
         Ok(Some(record)) => record,
         Ok(None) if given.is_none() && objective.is_none() => return found,
         Ok(None) => {
-            found
-                .warnings
-                .push(format!("there is no tuning record {}: the settings are not tuned", path.display()));
+            found.warnings.push(format!(
+                "the tuning record {} does not exist, so the settings are not tuned",
+                path.display()
+            ));
             return found;
         }
         Err(why) => {
@@ -59,7 +60,7 @@ pub fn look_up(
         }
     };
     let (Some(host), Ok(mut shape)) = (&runtime_host.host, shape_of(model)) else { return found };
-    // An adapter's matrix products take time too: a result without the adapter belongs to another model.
+    // An adapter's matrix products also take time, so a result without the adapter belongs to another model.
     if let Some(digest) = variant.digest(16) {
         shape.quantisation = format!("{} with LoRA {digest}", shape.quantisation);
     }
@@ -96,15 +97,17 @@ pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
     }
     match parse(path).map_err(|error| error.to_string())? {
         Ok(record) => Ok(Some(record)),
-        Err(why @ TuningError::Damaged(_)) => Err(format!("{why}; the next `anneal tune` puts it aside")),
-        Err(why) => Err(format!("{why}: use the anneal that wrote it, or name another with --tuning")),
+        Err(why @ TuningError::Damaged(_)) => {
+            Err(format!("{why}; the next `anneal tune` renames the file to .damaged"))
+        }
+        Err(why) => Err(format!("{why}: use the anneal that wrote it, or name another file with --tuning")),
     }
 }
 
 /// Checks, before any long work begins, that [`change`] will accept the record at `path`.
 ///
 /// # Errors
-/// If a newer program wrote it, or if it is not a tuning record or not a regular file.
+/// If a newer program wrote the record, or if the file is not a tuning record or not a regular file.
 pub fn check_changeable(path: &Path) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
     match fs::metadata(path) {
@@ -125,7 +128,7 @@ pub fn check_changeable(path: &Path) -> Result<()> {
 /// Checks that the disk has room for a record at `path` and for the state of an interrupted tuning.
 ///
 /// # Errors
-/// If it has not.
+/// If the disk has too little free space.
 pub fn check_room(path: &Path) -> Result<()> {
     const NEEDED: Bytes = Bytes(4 << 20);
     let real = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
@@ -135,7 +138,7 @@ pub fn check_room(path: &Path) -> Result<()> {
         Some(free) => Err(Error::Tuning {
             path: path.to_path_buf(),
             why: format!(
-                "{} has {free} left, and {NEEDED} are needed; free some space, or choose another file with --tuning",
+                "{} has {free} left, but {NEEDED} are needed; free some space, or choose another file with --tuning",
                 folder.display()
             ),
         }),
@@ -146,20 +149,20 @@ fn parse(path: &Path) -> io::Result<std::result::Result<TuningRecord, TuningErro
     Ok(TuningRecord::parse(&content(path)?))
 }
 
-/// Reads the file at `path`, up to a limit: a model may be named by mistake, and is not read to its end.
+/// Reads the file at `path`, up to a size limit: the path may be that of a model by mistake.
 fn content(path: &Path) -> io::Result<Vec<u8>> {
     const LARGEST: u64 = 64 << 20;
     base::read(path, LARGEST)
 }
 
-/// True if the invalid file at `path` may once have been a record: it is empty, or begins with `{` like a JSON
-/// object. A model does not.
+/// True if the invalid file at `path` may once have been a record: the file is empty, or begins with `{` like a JSON
+/// object. A model file does neither.
 fn was_one(path: &Path) -> bool {
     let text = content(path).unwrap_or_default();
     text.iter().find(|byte| !byte.is_ascii_whitespace()).is_none_or(|first| *first == b'{')
 }
 
-/// Returns the path to which a change moves the record at `path`; `None` if the record is not damaged.
+/// Returns the path to which a change would rename the record at `path`; `None` if the record is not damaged.
 pub fn will_be_put_aside(path: &Path) -> Option<PathBuf> {
     let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
     let damaged = is_file && matches!(parse(path), Ok(Err(TuningError::Damaged(_))));
@@ -193,11 +196,11 @@ fn aside(path: &Path) -> PathBuf {
 /// Changes the record at `path`. A damaged record is kept beside it, under `.damaged`.
 ///
 /// # Errors
-/// If a newer program wrote the record, or it cannot be written. It then stays as it was.
+/// If a newer program wrote the record, or the record cannot be written. The record then stays unchanged.
 pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
     check_changeable(path)?;
-    // Another process may be adding the entries that a build from a store brings.
+    // Another process may be adding entries that came with a build from a store.
     let _lock = host::state::lock(path);
     let mut record = match parse(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => TuningRecord::default(),
@@ -217,10 +220,10 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
 }
 
 /// Writes `content` to a temporary file beside `path`, readable by this user alone, then renames it. Creates the
-/// folder. If `path` is a symbolic link, its target is replaced, and the link stays.
+/// folder if necessary. If `path` is a symbolic link, its target is replaced, and the link stays.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = base::link_target(path);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -240,7 +243,7 @@ pub fn build_of(runtime_host: &RuntimeHost) -> String {
 /// Returns the key of the model at `path` on this machine.
 ///
 /// # Errors
-/// If the model cannot be read, or the machine is unknown.
+/// If the model cannot be read, or the machine's properties are unknown.
 pub fn key_of(path: &Path, objective: &str, runtime_host: &RuntimeHost) -> Result<TuningKey> {
     let Some(host) = &runtime_host.host else {
         return Err(Error::Tune(
@@ -300,7 +303,7 @@ pub fn shape_of(path: &Path) -> Result<ModelShape> {
 /// Converts `chosen` to requested settings.
 ///
 /// # Errors
-/// If a value is invalid, because the file was edited by hand.
+/// If a value is invalid, because a user edited the file.
 pub fn requested(chosen: &Chosen) -> Result<Requested> {
     fn parsed<T: FromStr<Err = String>>(text: Option<&String>) -> Result<Option<T>> {
         text.map(|text| text.parse().map_err(Error::Usage)).transpose()
@@ -366,7 +369,7 @@ mod tests {
         // Three threads on one core were measured to be faster, so there is no warning.
         assert_eq!(settings.warnings, Vec::<String>::new());
 
-        // One number of threads counts for both phases and overrides the tuned policy.
+        // A single number of threads counts for both phases and overrides the tuned policy.
         let flags = Requested { decode_threads: Some(1), ..Requested::default() };
         let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_eq!((settings.prefill_threads.value, settings.prefill_threads.source), (1, Source::Flag));
@@ -374,7 +377,7 @@ mod tests {
         let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_ne!(settings.prefill_threads.source, Source::TuningRecord);
 
-        // A tuned value that is incompatible with a flag is left out, with a warning.
+        // A tuned value that is incompatible with a flag is ignored, with a warning.
         let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
         let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_eq!((settings.repack.source, settings.warnings.len()), (Source::Default, 1));

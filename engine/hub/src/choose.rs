@@ -1,11 +1,11 @@
-//! Choice of the files of a repository that a name stands for.
+//! Choice of the files of a repository that a name refers to.
 
 use super::listing::HubFile;
 
 /// Quantisation that is chosen when the name does not give one: small, with little loss of quality.
 const DEFAULT: &str = "Q4_K_M";
 
-/// Parts of names of GGUF files that hold no language model: vision projectors and importance matrices.
+/// Parts of names of GGUF files that contain no language model: vision projectors and importance matrices.
 const OTHERS: [&str; 2] = ["mmproj", "imatrix"];
 
 /// Maximum number of files that an error message lists.
@@ -167,7 +167,7 @@ mod tests {
         assert!(why.contains("no GGUF model, only model.safetensors"), "{why}");
         let why = choose(&[], None).expect_err("nothing");
         assert!(why.contains("only no files"), "{why}");
-        // Part numbers that make no sense.
+        // Invalid part numbers.
         for name in ["a-00000-of-00000.gguf", "a-99999-of-00001.gguf", "a--of-.gguf", "-of-.gguf", ".gguf"] {
             assert_eq!(paths(&choose(&entries(&[name]), None).expect("a file")), [name]);
         }

@@ -52,10 +52,10 @@ impl Hub {
         Ok(Hub { options, api })
     }
 
-    /// Returns the model `name`. Downloads what the cache lacks, and checks the GGUF headers.
+    /// Returns the model `name`. Downloads the files that the cache lacks, and checks the GGUF headers.
     ///
     /// # Errors
-    /// See [`Error`]. An interrupted download stays on the disk, and the next call resumes it.
+    /// See [`Error`]. An interrupted download stays on disk, and the next call resumes it.
     pub fn get(&self, name: &Name, watch: &mut dyn Watch) -> Result<LocalModel, Error> {
         let place = CachedRepository::new(Folders::new(&self.options.folder, name));
         let found = if self.options.offline {
@@ -68,9 +68,9 @@ impl Hub {
                 Err(error) if error.is_temporary() => match cached {
                     Ok(found) => {
                         let why = error.to_string();
-                        // A message is a single line, and the hint does not apply.
+                        // Only the first line is shown, because the hint does not apply.
                         let why = why.lines().next().unwrap_or_default();
-                        watch.say(&format!("using the model in the cache: {why}"));
+                        watch.say(&format!("using the cached model: {why}"));
                         found
                     }
                     Err(_) => return Err(error),

@@ -51,7 +51,7 @@ impl Listing {
     /// Parses the hub's answer. The answer is untrusted, because its strings become file names.
     ///
     /// # Errors
-    /// Returns what is wrong with the answer.
+    /// The fault in the answer, as text.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         let answer: ListingJson = serde_json::from_slice(json).map_err(|why| why.to_string())?;
         let commit = answer.sha.ok_or("it contains no commit")?;

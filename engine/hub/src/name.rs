@@ -20,7 +20,7 @@ impl Name {
         self.repo.clone()
     }
 
-    /// Returns the requested quantisation or file name. `None` if the name gives neither.
+    /// Returns the requested quantisation or file name. `None` if the name contains no quantisation and no file name.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }

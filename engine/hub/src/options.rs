@@ -42,9 +42,9 @@ pub struct HubOptions {
 
 /// Receives the progress of downloads.
 pub trait Watch {
-    /// Reports that the download of `file` begins. `there` of its `total` bytes are already on the disk.
-    fn begin(&mut self, file: &str, there: u64, total: u64);
-    /// Reports that `done` bytes of the file are on the disk.
+    /// Reports that the download of `file` begins. `on_disk` of its `total` bytes are already on disk.
+    fn begin(&mut self, file: &str, on_disk: u64, total: u64);
+    /// Reports that `done` bytes of the file are on disk.
     fn at(&mut self, done: u64);
     /// Reports that the file is complete.
     fn end(&mut self);

@@ -1,5 +1,4 @@
-//! Layout of the hub's cache on the disk. It is the layout of huggingface_hub and hf-hub. Each `models--owner--repo`
-//! has:
+//! Layout of the hub's cache on disk. huggingface_hub and hf-hub use the same layout. Each `models--owner--repo` has:
 //! - `blobs`: files, named by their digests
 //! - `snapshots`: one folder per commit, with links to blobs
 //! - `refs`: one file per branch or tag, with its commit
@@ -82,7 +81,7 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// True if nobody between this machine and `endpoint` can read or change the traffic.
+/// True if the traffic between this machine and `endpoint` cannot be read or changed by others.
 fn is_private(endpoint: &str) -> bool {
     let Some(rest) = endpoint.strip_prefix("http://") else { return true };
     let authority = rest.split('/').next().unwrap_or_default();

@@ -42,7 +42,7 @@ struct PartialFile<'a> {
     entry: &'a HubFile,
     path: PathBuf,
     file: File,
-    /// Number of bytes on the disk. `hasher` has seen exactly these bytes.
+    /// Number of bytes on disk. `hasher` has processed exactly these bytes.
     done: u64,
     hasher: Sha256,
     size: u64,
@@ -107,8 +107,8 @@ pub fn fetch(
 /// True if the blob exists with the expected size.
 ///
 /// # Errors
-/// If the blob has another size. Anneal verifies its blobs, so another tool wrote this one, and it must not be
-/// removed.
+/// If the blob has another size. Anneal verifies its own blobs, so another tool wrote this blob, and Anneal must not
+/// remove it.
 fn is_there(blob: &Path, expected: u64) -> Result<bool, Error> {
     match fs::metadata(blob) {
         Ok(found) if found.is_file() && found.len() == expected => Ok(true),
@@ -122,7 +122,7 @@ fn is_there(blob: &Path, expected: u64) -> Result<bool, Error> {
 }
 
 impl<'a> PartialFile<'a> {
-    /// Opens the partial file and computes the digest of what it already contains.
+    /// Opens the partial file and computes the digest of its current content.
     fn open(from: &'a From<'a>, entry: &'a HubFile, path: PathBuf, size: u64) -> Result<Self, Error> {
         let failed = Error::disk("write", &path);
         let mut file = base::open_or_create(&path).map_err(&failed)?;
@@ -144,7 +144,7 @@ impl<'a> PartialFile<'a> {
 
     fn check_room(&self) -> Result<(), Error> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        // If the system does not report free space, a full disk shows up as a write error later.
+        // If the system does not report free space, a full disk causes a write error later.
         let Ok(found) = statvfs(folder) else { return Ok(()) };
         let available = found.f_bavail.saturating_mul(found.f_frsize);
         let needed = self.size - self.done;

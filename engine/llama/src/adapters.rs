@@ -14,17 +14,18 @@ use crate::variant::Variant;
 /// Parts of a [`Variant`] that a loaded model keeps.
 #[derive(Default)]
 pub(super) struct Applied {
-    /// Loaded adapters, with their scales in `scales`. They are registered in the model and freed with it.
+    /// Loaded adapters, with their scales in `scales`. The adapters are registered in the model and freed with the
+    /// model.
     pub(super) adapters: Vec<NonNull<sys::llama_adapter_lora>>,
     pub(super) scales: Vec<f32>,
     rope: Rope,
-    /// Length in tokens of the context that the model was trained for. It is kept for YaRN, because a context with
+    /// Context length, in tokens, that the model was trained for. The value is kept for YaRN, because a context with
     /// YaRN changes the training length that llama.cpp reports for the model.
     orig_ctx: u32,
 }
 
 impl Model {
-    /// Loads the adapters of `variant`, which were checked before. The model must not be shared yet.
+    /// Loads the adapters of `variant`, which must have been checked. The model must not be shared yet.
     ///
     /// # Errors
     /// [`Error::Adapter`] if llama.cpp refuses an adapter.
@@ -64,8 +65,7 @@ impl Model {
         put(&mut params.yarn_attn_factor, rope.yarn_attn_factor);
         put(&mut params.yarn_beta_fast, rope.yarn_beta_fast);
         put(&mut params.yarn_beta_slow, rope.yarn_beta_slow);
-        // Always set, even to the model's own value: llama.cpp's default is the value that the previous context left
-        // in the model.
+        // Always set, even to the model's own value: llama.cpp's default is the value of the previous context.
         if !rope.is_the_models() {
             params.yarn_orig_ctx = rope.yarn_orig_ctx.unwrap_or(self.variant.orig_ctx);
         }

@@ -1,5 +1,5 @@
-//! Memory allocator of this program. The build profile's key `allocator` chooses it. jemalloc and mimalloc replace
-//! `malloc` in the whole process, so that C++ allocates from them as well as Rust.
+//! Memory allocator of this program, chosen by the build profile's key `allocator`. jemalloc and mimalloc replace
+//! `malloc` in the whole process, so that both C++ and Rust use them.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ static GLOBAL: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[global_allocator]
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Allocator that this process uses, and the languages that it serves.
+/// Allocator that this process uses, and the languages that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AllocatorInUse {
     /// Name of the allocator.
     pub name: Allocator,
-    /// True if C and C++ allocate from it as Rust does. This is checked in the running process.
+    /// True if C and C++ use the same allocator as Rust. The running process checks this.
     pub serves_cpp: bool,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for AllocatorInUse {
 mod tests {
     use super::*;
 
-    /// Means something only in a build with `--features mimalloc` or `jemalloc`.
+    /// Meaningful only in a build with `--features mimalloc` or `jemalloc`.
     #[test]
     fn cpp_gets_its_memory_from_the_same_allocator() {
         let memory = AllocatorInUse::of_this_program();

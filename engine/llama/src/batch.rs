@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::options::ContextOptions;
 use crate::token::{SequenceId, Token};
 
-/// Largest number of sequences in a context: llama.cpp's `LLAMA_MAX_SEQ`.
+/// Maximum number of sequences in a context: llama.cpp's `LLAMA_MAX_SEQ`.
 pub const MAX_SEQUENCES: u32 = 256;
 
 /// Tokens of several sequences that are evaluated together.
@@ -20,7 +20,8 @@ pub struct Batch {
     positions: Vec<sys::llama_pos>,
     sequences: Vec<sys::llama_seq_id>,
     wants_logits: Vec<i8>,
-    // Arrays that llama.cpp needs in addition: a list of sequences for each token. They are rebuilt for each call.
+    // Additional arrays that llama.cpp needs: a list of sequences for each token. The arrays are rebuilt for each
+    // call.
     counts: Vec<i32>,
     lists: Vec<*mut sys::llama_seq_id>,
 }
@@ -37,7 +38,7 @@ impl Batch {
         self.wants_logits.clear();
     }
 
-    /// Adds a token at `position` of `sequence`. Returns its row, with which the logits are read later.
+    /// Adds a token at `position` of `sequence`. Returns its row, which is needed to read the logits later.
     pub fn push(&mut self, token: Token, position: u32, sequence: SequenceId, wants_logits: bool) -> i32 {
         self.tokens.push(token);
         self.positions.push(position.cast_signed());
@@ -85,11 +86,11 @@ pub enum Decoded {
 }
 
 impl Context {
-    /// Makes a context of `model` for `sequences` sequences that share its cells: each sequence can use all cells
+    /// Creates a context of `model` for `sequences` sequences that share its cells: each sequence can use all cells
     /// that the others leave free.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a number of sequences that llama.cpp does not support, [`Error::Context`] if llama.cpp
+    /// [`Error::Usage`] if llama.cpp does not support the number of sequences, [`Error::Context`] if llama.cpp
     /// refuses the context.
     pub fn shared(model: &Arc<Model>, options: &ContextOptions, sequences: u32) -> Result<Self> {
         if !(1..=MAX_SEQUENCES).contains(&sequences) {
@@ -100,11 +101,11 @@ impl Context {
         Self::for_sequences(model, options, sequences, None, |_| ())
     }
 
-    /// Makes a context like [`shared`](Self::shared), with room for `rows` rows of logits in a batch. `rows` is at
+    /// Creates a context like [`shared`](Self::shared), with room for `rows` rows of logits in a batch. `rows` is at
     /// least `sequences`.
     ///
     /// # Errors
-    /// Those of [`shared`](Self::shared).
+    /// Errors of [`shared`](Self::shared).
     pub fn shared_with_rows(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -115,7 +116,7 @@ impl Context {
             return Self::shared(model, options, sequences);
         }
         let mut context = Self::for_sequences(model, options, sequences, None, |params| {
-            // llama.cpp refuses more rows than a batch has tokens.
+            // llama.cpp refuses a number of rows that exceeds the tokens of a batch.
             params.n_outputs_max = rows.min(params.n_batch);
         })?;
         context.rows = rows.min(context.n_batch());
@@ -133,26 +134,27 @@ impl Context {
     }
 
     /// Evaluates `batch`. The batch must have at most [`n_batch`](Self::n_batch) tokens of sequences of this context,
-    /// each token at the position after the last one of its sequence, and must request at most [`rows`](Self::rows)
+    /// each token at the position after the last token of its sequence, and must request at most [`rows`](Self::rows)
     /// rows of logits.
     ///
     /// # Errors
-    /// Those of llama.cpp; the content of the batch's sequences is then unknown.
+    /// Errors of llama.cpp. After an error, the content of the batch's sequences is unknown.
     pub fn decode_batch(&mut self, batch: &mut Batch) -> Result<Decoded> {
         // llama.cpp checks this with an assertion, which would end the process.
         let rows = batch.wants_logits.iter().filter(|wanted| **wanted != 0).count();
         if rows > self.rows as usize {
-            let why = format!("{rows} rows of logits in a context with room for {}", self.rows);
+            let why =
+                format!("{rows} rows of logits were requested, but the context has room for {}", self.rows);
             return Err(Error::Decode { tokens: batch.len(), why });
         }
         self.evaluate(batch)
     }
 
-    /// Evaluates `batch` like [`decode_batch`](Self::decode_batch), in a context with room for as many rows as a
-    /// batch has tokens.
+    /// Evaluates `batch` like [`decode_batch`](Self::decode_batch), in a context with a row of logits for each token
+    /// of a batch.
     pub(super) fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
         let refused = |why: String| Err(Error::Decode { tokens: batch.len(), why });
-        // llama.cpp checks both of these with assertions.
+        // llama.cpp checks both conditions with assertions.
         if batch.len() > self.n_batch() as usize {
             return refused(format!("a batch of this context has at most {} tokens", self.n_batch()));
         }
@@ -181,23 +183,22 @@ impl Context {
         }
     }
 
-    /// Removes the tokens of `sequence` from position `from` on. Returns false if the model's memory cannot remove a
-    /// part of a sequence (a recurrent state). All tokens (`from` 0) can always be removed.
+    /// Removes the tokens of `sequence` from position `from` to the end. Returns false if the model's memory cannot
+    /// remove a part of a sequence (a recurrent state). All tokens (`from` 0) can always be removed.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> bool {
         if sequence >= self.sequences {
             return false;
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: the context is live, and the sequence is one of its own.
+        // SAFETY: the context is live, and the sequence belongs to the context.
         unsafe {
             let (sequence, from) = (sequence.cast_signed(), from.cast_signed());
             sys::anneal_seq_rm(self.raw.as_ptr(), sequence, from, err, err_size)
         }
     }
 
-    /// Makes the first `tokens` tokens of `from` tokens of `to` as well, without copying: both sequences share the
-    /// cells. Everything that `to` held before is removed. For models with a plain cache
-    /// ([`Model::has_plain_cache`]).
+    /// Adds the first `tokens` tokens of `from` to `to` without copying: both sequences share the cells. All previous
+    /// tokens of `to` are removed. For models with a plain cache ([`Model::has_plain_cache`]).
     pub fn share_prefix(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> bool {
         if from >= self.sequences || from == to || !self.model.has_plain_cache() || !self.forget(to, 0) {
             return false;

@@ -15,13 +15,13 @@ use crate::system::start;
 pub struct MatrixSums {
     /// Sum for each column. A matrix with experts has the columns of each expert, one expert after the other.
     pub sums: Vec<f32>,
-    /// Number of inputs that were summed: one number, or one for each expert.
+    /// Number of inputs in each sum: one number, or one number for each expert.
     pub counts: Vec<f32>,
 }
 
 impl MatrixSums {
-    /// Returns the mean squares, by which a quantiser weighs errors. For an expert that no token reached, all columns
-    /// count equally.
+    /// Returns the mean squares, which a quantiser uses to weight errors. For an expert that no token reached, all
+    /// columns have the same weight.
     pub fn means(&self) -> Vec<f32> {
         let row = self.sums.len() / self.counts.len().max(1);
         let mean = |(index, sum): (usize, &f32)| match self.counts.get(index / row.max(1)) {
@@ -32,7 +32,7 @@ impl MatrixSums {
     }
 }
 
-/// Collector of the sums of squares of the inputs of every matrix, in the contexts that it was given to.
+/// Collector of the sums of squares of the inputs of every matrix, in the contexts that use the collector.
 pub struct Collector(NonNull<sys::anneal_collector>);
 
 // SAFETY: plain data. It is written only while a context evaluates, by the thread that evaluates, which has borrowed
@@ -49,7 +49,7 @@ impl Drop for Collector {
 }
 
 impl Collector {
-    /// Makes a collector for the matrices of the layers and, if `with_output` is true, for the output matrix.
+    /// Creates a collector for the matrices of the layers and, if `with_output` is true, for the output matrix.
     ///
     /// # Errors
     /// [`Error::Collect`] if memory runs out.
@@ -67,7 +67,7 @@ impl Collector {
         self.0.as_ptr().cast()
     }
 
-    /// Checks that collecting did not fail.
+    /// Checks that the collector recorded all inputs without an error.
     ///
     /// # Errors
     /// [`Error::Collect`] with the reason.

@@ -17,8 +17,8 @@ use crate::token::Token;
 
 /// Evaluated tokens of a model, with everything that is needed to evaluate more.
 ///
-/// It is `Send`, because llama.cpp accepts calls from any thread. It is not `Sync`, because llama.cpp accepts one
-/// call at a time.
+/// A context is `Send`, because llama.cpp accepts calls from any thread. A context is not `Sync`, because llama.cpp
+/// accepts only one call at the same time.
 pub struct Context {
     pub(super) raw: NonNull<sys::llama_context>,
     pub(super) model: Arc<Model>,
@@ -46,7 +46,7 @@ impl Drop for Context {
 }
 
 impl Context {
-    /// Makes a context of `model` for one sequence.
+    /// Creates a context of `model` for one sequence.
     ///
     /// # Errors
     /// [`Error::Context`] if llama.cpp refuses the context.
@@ -54,10 +54,10 @@ impl Context {
         Self::with(model, options, None)
     }
 
-    /// Makes a context like [`new`](Self::new); `collector` receives the inputs of every matrix.
+    /// Creates a context like [`new`](Self::new); `collector` receives the inputs of every matrix.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// Errors of [`new`](Self::new).
     pub fn with(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -66,7 +66,7 @@ impl Context {
         Self::for_sequences(model, options, 1, collector, |_| ())
     }
 
-    /// Makes a context for several sequences that share its cells; `more` changes further parameters.
+    /// Creates a context for several sequences that share its cells; `more` changes further parameters.
     pub(super) fn for_sequences(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -95,8 +95,8 @@ impl Context {
             if sequences > 1 {
                 params.n_seq_max = sequences;
                 params.kv_unified = true;
-                // One row of logits for each sequence. By default, llama.cpp keeps room for a row after every token
-                // of a batch.
+                // One row of logits for each sequence. By default, llama.cpp reserves a row for every token of a
+                // batch.
                 params.n_outputs_max = sequences;
             }
             if let Some(collector) = &collector {
@@ -137,13 +137,13 @@ impl Context {
         unsafe { sys::llama_n_ctx(self.raw.as_ptr()) }
     }
 
-    /// Returns the largest number of tokens in one call.
+    /// Returns the maximum number of tokens in one call.
     pub fn n_batch(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_n_batch(self.raw.as_ptr()) }
     }
 
-    /// Returns the largest number of tokens in one graph.
+    /// Returns the maximum number of tokens in one graph.
     pub fn n_ubatch(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_n_ubatch(self.raw.as_ptr()) }
@@ -154,8 +154,8 @@ impl Context {
         self.attach_shared(Arc::new(decode), prefill.map(Arc::new));
     }
 
-    /// Uses the thread pools of `other`. The two contexts must never evaluate at the same time, because a graph uses
-    /// a pool alone.
+    /// Uses the thread pools of `other`. The two contexts must never evaluate at the same time, because each graph
+    /// needs the whole pool.
     pub fn share_threads(&mut self, other: &Context) {
         if let Some(decode) = &other.decode_pool {
             self.attach_shared(Arc::clone(decode), other.prefill_pool.clone());
@@ -173,9 +173,9 @@ impl Context {
         self.prefill_pool = prefill;
     }
 
-    /// Puts the threads of prefill to sleep if decode has a pool of its own. llama.cpp does so when one context
-    /// switches from one pool to the other, but not when another context continues; the threads would then poll
-    /// beside those of decode.
+    /// Puts the threads of prefill to sleep if decode has its own pool. llama.cpp does this only when the same
+    /// context switches from one pool to the other. If another context continued, the threads of prefill would keep
+    /// polling on the cores that decode uses.
     pub fn rest_prefill_threads(&mut self) {
         if let Some(pool) = &self.prefill_pool {
             // SAFETY: a live pool without a running graph, because evaluation borrows the context mutably.
@@ -201,7 +201,7 @@ impl Context {
         }
     }
 
-    /// Returns the two numbers of [`set_threads`](Self::set_threads).
+    /// Returns the numbers of threads that [`set_threads`](Self::set_threads) sets.
     pub fn threads(&self) -> (u32, u32) {
         // SAFETY: reads two fields.
         unsafe {
@@ -212,11 +212,11 @@ impl Context {
         }
     }
 
-    /// Evaluates `tokens` after those that the context holds, in calls of at most [`n_batch`](Self::n_batch) tokens,
-    /// and keeps the logits of the last token.
+    /// Evaluates `tokens` after the tokens that the context holds, in calls of at most [`n_batch`](Self::n_batch)
+    /// tokens, and keeps the logits of the last token.
     ///
     /// # Errors
-    /// [`Error::Interrupted`], and those of llama.cpp.
+    /// [`Error::Interrupted`], and errors of llama.cpp.
     pub fn decode(&mut self, tokens: &[Token]) -> Result<()> {
         for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
             let (err, err_size) = self.message.parts();
@@ -235,11 +235,11 @@ impl Context {
         Ok(())
     }
 
-    /// Evaluates `tokens` after those that the context holds, like [`decode`](Self::decode), and passes the logits
-    /// after each token to `on_row`, in order.
+    /// Evaluates `tokens` after the tokens that the context holds, like [`decode`](Self::decode), and passes the
+    /// logits after each token to `on_row`, in order.
     ///
     /// # Errors
-    /// Those of the evaluation, and those of `on_row`.
+    /// Errors of the evaluation and of `on_row`.
     pub fn decode_all<E: From<Error>>(
         &mut self,
         tokens: &[Token],
@@ -280,7 +280,7 @@ impl Context {
         Error::Decode { tokens, why }
     }
 
-    /// Returns the logits of the last evaluated token, one for each token of the vocabulary. They are natural
+    /// Returns the logits of the last evaluated token, one for each token of the vocabulary. The logits are natural
     /// logarithms of probabilities, up to a constant. [`decode`](Self::decode) must have been called before.
     ///
     /// # Errors
@@ -292,7 +292,7 @@ impl Context {
         if row.is_null() {
             return Err(Error::Logits(self.message.text()));
         }
-        // SAFETY: a row has as many values as the vocabulary has tokens. It lies in the context's buffer until the
+        // SAFETY: a row has as many values as the vocabulary has tokens. The row is in the context's buffer until the
         // next call that evaluates, restores or clears; all of these borrow the context mutably.
         Ok(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })
     }

@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::fit::Taken;
 use crate::message::owned;
 
-/// Largest number of kinds of buffers. No model has as many: there are one or two for each device.
+/// Maximum number of kinds of buffers. No model has as many: each device has one or two kinds.
 const KINDS: usize = 64;
 
 impl Context {
     /// Returns the memory that this context and its model use, or would use if the model was loaded without memory.
     ///
     /// # Errors
-    /// [`Error::Memory`] if llama.cpp does not report it.
+    /// [`Error::Memory`] if llama.cpp does not report the memory.
     pub fn taken(&mut self) -> Result<Vec<Taken>> {
         let none = sys::anneal_taken {
             device: std::ptr::null(),

@@ -17,8 +17,8 @@ use crate::token::{SequenceId, Token};
 pub(super) struct DeviceSamplers {
     /// Samplers on the device, indexed by sequence.
     chains: Vec<Option<DeviceChain>>,
-    /// Steps that the device turned out not to support. They are kept because each question makes llama.cpp plan its
-    /// graphs again.
+    /// Steps that the device turned out not to support. The steps are stored because each query makes llama.cpp plan
+    /// its graphs again.
     lacks: Vec<SamplingStep>,
     /// True if the device supports no sampler at all.
     impossible: bool,
@@ -27,25 +27,25 @@ pub(super) struct DeviceSamplers {
 /// Samplers of one sequence.
 struct DeviceChain {
     raw: NonNull<sys::llama_sampler>,
-    /// Identifier of the text that owns them.
+    /// Identifier of the text that owns the samplers.
     owner: u64,
     chooses: bool,
-    /// Options from which they were made, without the seed. Samplers with equal options need no new graph.
+    /// Options of the samplers, without the seed. Samplers with equal options need no new graph.
     options: SamplingOptions,
     steps: Vec<SamplingStep>,
 }
 
 /// Sampling that a device is asked to do for a text.
 pub struct DeviceAsked<'a> {
-    /// Identifier of the text. If its samplers are on the device already, they stay.
+    /// Identifier of the text. If its samplers are already on the device, they stay.
     pub owner: u64,
     /// Requested options, including the steps that the host does.
     pub options: &'a SamplingOptions,
     /// Seed of the random numbers.
     pub seed: u32,
-    /// Number of random numbers that were drawn already.
+    /// Number of random numbers that have already been drawn.
     pub drawn: u64,
-    /// Last tokens of the text, as many as the penalties look at.
+    /// Last tokens of the text, as many as the penalties consider.
     pub seen: &'a [Token],
 }
 
@@ -63,12 +63,12 @@ impl Drop for DeviceSamplers {
 
 impl Context {
     /// Makes the device that computes the logits of `sequence` do as many of the `asked` steps as it can, from the
-    /// next evaluation on. Returns the plan that the device follows, in which nothing is offloaded if the device
-    /// supports none of the steps.
+    /// next evaluation on. Returns the plan that the device follows. If the device supports none of the steps, the
+    /// plan offloads nothing.
     ///
-    /// While the device samples, rows of this sequence have no logits, and a batch may request one row of it at most.
-    /// Different samplers make llama.cpp plan its graphs again, which takes milliseconds; another seed or text does
-    /// not.
+    /// While the device samples, rows of this sequence have no logits, and a batch may request at most one row of
+    /// this sequence. Different samplers make llama.cpp plan its graphs again, which takes milliseconds; another seed
+    /// or text does not.
     pub fn sample_on_device(
         &mut self,
         sequence: SequenceId,
@@ -213,7 +213,7 @@ impl Context {
             .map(|device_chain| device_chain.chooses)
     }
 
-    /// Passes `token`, the next one of the text of `sequence`, to the device's samplers.
+    /// Passes `token`, the next token of the text of `sequence`, to the device's samplers.
     pub fn accept_on_device(&mut self, sequence: SequenceId, token: Token) -> Result<()> {
         let Some(raw) = self.device_chain(sequence).map(|device_chain| device_chain.raw) else {
             return Ok(());
@@ -227,7 +227,7 @@ impl Context {
     }
 
     /// Returns the token that the device chose in output row `row` of the last call; -1 is the last row. The row must
-    /// be of a sequence for which the device chooses the tokens.
+    /// belong to a sequence for which the device chooses the tokens.
     pub fn token_of_device(&mut self, row: i32) -> Result<Token> {
         let (err, err_size) = self.message.parts();
         // SAFETY: waits for the results and returns a number.
@@ -241,7 +241,7 @@ impl Context {
         }
     }
 
-    /// Chooses by `chain` among the candidates that the device left of output row `row` of the last call.
+    /// Chooses with `chain` among the candidates that the device left in output row `row` of the last call.
     pub fn choose_from_left(&mut self, chain: &mut RawChain, row: i32) -> Result<Token> {
         let (err, err_size) = self.message.parts();
         let mut token = 0;

@@ -13,7 +13,7 @@ use crate::message::{Message, owned};
 use crate::options::CudaWait;
 use crate::system::start_all;
 
-/// Largest number of devices for one model; `llama_max_devices`.
+/// Maximum number of devices for one model; `llama_max_devices`.
 pub const MAX_DEVICES: usize = 16;
 
 /// Kind of a compute device.
@@ -38,7 +38,7 @@ impl DeviceKind {
 /// A device that computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Index in ggml's list. Devices are only appended to the list, so that the index stays valid.
+    /// Index in ggml's list. ggml only appends devices to the list, so the index stays valid.
     pub index: usize,
     /// Name in ggml: `CPU`, `CUDA0`, `RPC0`.
     pub name: String,
@@ -46,9 +46,9 @@ pub struct Device {
     pub description: String,
     /// Backend of ggml that computes on the device: `CPU`, `CUDA`, `RPC`.
     pub backend: String,
-    /// Kind of the device, as llama.cpp sees it.
+    /// Kind of the device, as reported by llama.cpp.
     pub kind: DeviceKind,
-    /// True if it is a GPU without memory of its own.
+    /// True for a GPU without its own memory.
     pub shares_memory: bool,
 }
 
@@ -58,11 +58,12 @@ impl Device {
         self.backend == "RPC"
     }
 
-    /// Returns the reason why this process cannot compute on the device, or `None` if it can.
+    /// Returns the reason that this process cannot compute on the device, or `None` if it can.
     ///
-    /// llama.cpp lists a GPU even if another process has taken it, if it is full, or if the program has no code for
-    /// its architecture. It finds this out when the model is loaded or computes, and then ends the process. So this
-    /// function asks CUDA once, which creates CUDA's context on the GPU: some hundred MiB, and as many milliseconds.
+    /// llama.cpp lists a GPU even if another process has taken it, if its memory is full, or if the program has no
+    /// code for its architecture. llama.cpp notices this when the model is loaded or computes, and then ends the
+    /// process. Therefore this function asks CUDA once, which creates CUDA's context on the GPU: some hundred MiB,
+    /// and as many milliseconds.
     pub fn fault(&self) -> Option<String> {
         static FOUND: Mutex<BTreeMap<usize, Option<String>>> = Mutex::new(BTreeMap::new());
         let ordinal = self.ordinal()?;
@@ -70,7 +71,7 @@ impl Device {
         found.entry(self.index).or_insert_with(|| open(ordinal)).clone()
     }
 
-    /// Index among the NVIDIA GPUs, as ggml counts them; `None` for any other device.
+    /// Index among the NVIDIA GPUs, in ggml's order; `None` for any other device.
     fn ordinal(&self) -> Option<i32> {
         self.name.strip_prefix("CUDA").filter(|_| self.backend == "CUDA")?.parse().ok()
     }
@@ -102,7 +103,7 @@ pub fn made_for(cuda: &Cuda) {
     MADE_FOR.get_or_init(|| cuda.clone());
 }
 
-/// Creates CUDA's context on the GPU `ordinal`. Returns the reason if the GPU cannot be used.
+/// Creates CUDA's context on the GPU with the index `ordinal`. Returns the reason if the GPU cannot be used.
 fn open(ordinal: i32) -> Option<String> {
     let wait = match CudaWait::of_environment() {
         Ok(Some(CudaWait::Spin)) => sys::ANNEAL_CUDA_WAIT_SPIN,
@@ -121,8 +122,8 @@ fn open(ordinal: i32) -> Option<String> {
     }
 }
 
-/// Returns the reason why a program that was `made` for certain architectures does not run on a GPU of compute
-/// capability `capability`, times ten; 0 means unknown.
+/// Returns the reason that a program that was `made` for certain architectures does not run on a GPU. `capability` is
+/// the GPU's compute capability times ten; 0 means unknown.
 fn foreign(made: Option<&Cuda>, capability: u32) -> Option<String> {
     let (major, minor) = (capability / 10, capability % 10);
     let made = made.filter(|made| capability > 0 && made.runs_on((major, minor)) == Some(false))?;
@@ -138,7 +139,7 @@ const COPIED: usize = 512 << 20;
 const COPIES: i32 = 20;
 
 /// Measures the memory bandwidth of each NVIDIA GPU, in bytes read and written per second, by copies within its own
-/// memory. GPUs without free memory for the copies are left out.
+/// memory. GPUs that lack free memory for the copies are skipped.
 pub fn copy_bandwidths() -> Vec<(String, f64)> {
     let cards = usable(devices()).into_iter();
     let measured = cards.filter_map(|card| Some((card.ordinal()?, card.name))).map(|(ordinal, name)| {
@@ -172,20 +173,20 @@ pub fn devices() -> Vec<Device> {
     }
 }
 
-/// Returns those of `devices` on which this process can compute.
+/// Returns the `devices` on which this process can compute.
 pub fn usable(mut devices: Vec<Device>) -> Vec<Device> {
     devices.retain(|device| device.fault().is_none());
     devices
 }
 
-/// Returns the reasons why devices of this machine cannot be used, each with the device's name.
+/// Returns the reasons that devices of this machine cannot be used, each with the device's name.
 pub fn faults() -> Vec<String> {
     let told = |device: Device| Some(format!("{}: {}", device.name, device.fault()?));
     devices().into_iter().filter_map(told).collect()
 }
 
-/// Returns the reason why cuBLAS cannot be loaded, or `None` if it can. A build for NVIDIA GPUs loads it at the first
-/// multiplication of matrices that are not quantised.
+/// Returns the reason that cuBLAS cannot be loaded, or `None` if it can. A build for NVIDIA GPUs loads cuBLAS at the
+/// first multiplication of matrices that are not quantised.
 pub fn missing_cublas() -> Option<String> {
     let mut message = Message::new();
     let (err, err_size) = message.parts();
@@ -196,7 +197,7 @@ pub fn missing_cublas() -> Option<String> {
     }
 }
 
-/// Version (major, minor) of the protocol for workers; `None` in a build without it.
+/// Version (major, minor) of the protocol for workers; `None` in a build without RPC.
 pub fn rpc_version() -> Option<(u8, u8)> {
     start_all();
     let (mut major, mut minor) = (0, 0);
@@ -204,8 +205,8 @@ pub fn rpc_version() -> Option<(u8, u8)> {
     unsafe { sys::anneal_rpc_version(&mut major, &mut minor) }.then_some((major, minor))
 }
 
-/// Adds the devices of the worker at `endpoint` to [`devices`]. Messages call the worker `spoken`. The worker must be
-/// running: otherwise ggml ends the process.
+/// Adds the devices of the worker at `endpoint` to [`devices`]. Messages use the name `spoken` for the worker. The
+/// worker must be running; otherwise ggml ends the process.
 ///
 /// # Errors
 /// The reason, as text, if the devices could not be added.
@@ -221,27 +222,27 @@ pub fn add_worker(endpoint: &str, spoken: &str) -> std::result::Result<(), Strin
     }
 }
 
-/// Watches the connections to workers, so that a broken one is noticed soon and its worker is named.
+/// Watches the connections to workers, so that a broken connection is noticed soon and its worker is named.
 pub(super) fn watch_workers() {
     // SAFETY: inspects this process's files.
     unsafe { sys::anneal_rpc_watch() }
 }
 
-/// Watches the connections of clients to `port`, so that a client whose machine is gone makes room for the next one.
+/// Watches client connections to `port`, so that a client whose machine is gone makes room for the next client.
 pub fn watch_clients(port: u16) {
     // SAFETY: looks at this process's files.
     unsafe { sys::anneal_rpc_watch_clients(port) }
 }
 
-/// Refuses clients at `port` whose process belongs neither to this user nor to root. Returns false if the system does
-/// not report the owner of a connection.
+/// Refuses clients at `port` whose process belongs to another user, except root. Returns false if the system does not
+/// report the owner of a connection.
 pub fn refuse_other_users(port: u16) -> bool {
-    // SAFETY: replaces C's stdout by a stream of its own; no other thread uses stdout yet.
+    // SAFETY: replaces C's stdout by another stream; no other thread uses stdout yet.
     unsafe { sys::anneal_rpc_guard(port) }
 }
 
 /// Serves `devices` to clients at `endpoint`, an IPv4 address and a port. A CPU device uses `threads` threads.
-/// Returns only if it cannot listen at `endpoint`. ggml logs to standard output.
+/// Returns only if listening at `endpoint` fails. ggml logs to standard output.
 ///
 /// # Errors
 /// [`Error::Listen`]

@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::options::ContextOptions;
 use crate::threadpool::Threadpool;
 
-/// Thread pools of a context, for another context that never evaluates at the same time.
+/// Thread pools of a context, to be shared with a context that never evaluates at the same time.
 #[derive(Clone)]
 pub struct Threads {
     decode: Option<Arc<Threadpool>>,
@@ -50,7 +50,8 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// Makes a context of `model` for `sequences` texts at a time, with the threads of another context.
+    /// Creates a context of `model` that evaluates up to `sequences` texts together, with the threads of another
+    /// context.
     ///
     /// # Errors
     /// [`Error::Context`] if llama.cpp refuses the context.
@@ -64,7 +65,7 @@ impl Embedding {
         let mut context = Context::for_sequences(model, options, sequences, None, |params| {
             params.n_seq_max = sequences;
             params.kv_unified = true;
-            // A row for each token, because a text may be longer than a batch.
+            // One row for each token, because a text may be longer than a batch.
             params.n_outputs_max = 0;
             params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
             params.embeddings = true;
@@ -78,15 +79,15 @@ impl Embedding {
         self.context.n_ctx()
     }
 
-    /// Returns the largest number of tokens in a batch.
+    /// Returns the maximum number of tokens in a batch.
     pub fn n_batch(&self) -> u32 {
         self.context.n_batch().min(self.context.n_ubatch())
     }
 
-    /// Evaluates `batch`, every token of which requests its row. The rows are complete when the call returns.
+    /// Evaluates `batch`, in which every token must request a row. The rows are complete when the call returns.
     ///
     /// # Errors
-    /// Those of llama.cpp.
+    /// Errors of llama.cpp.
     pub fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
         let decoded = self.context.evaluate(batch);
         self.context.synchronize();
@@ -105,8 +106,8 @@ impl Embedding {
         if values.is_null() {
             return Err(Error::Logits(self.context.message.text()));
         }
-        // SAFETY: without pooling, a row has as many values as the model's output is wide. It lies in the context's
-        // buffer until the next call that evaluates, which borrows this mutably.
+        // SAFETY: without pooling, a row has as many values as the model's output is wide. The row is in the
+        // context's buffer until the next call that evaluates, which borrows this mutably.
         Ok(unsafe { std::slice::from_raw_parts(values, self.width) })
     }
 

@@ -10,7 +10,7 @@ use build_info::Bytes;
 pub use gpu_reason::GpuReason;
 pub use trial_cause::TrialCause;
 
-/// An error of the engine. Its text says what was tried, on what, why it failed and what to do.
+/// An error of the engine. The text of an error names the operation, its object, the cause and the remedy.
 ///
 /// The caller can correct [`Usage`](Error::Usage) and [`Grammar`](Error::Grammar) by changing the request. A
 /// `Canceller` causes [`Interrupted`](Error::Interrupted). More variants will be added.
@@ -21,7 +21,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
 
-    /// The file is not a model that can be loaded. Anneal found this out before llama.cpp opened the file.
+    /// The file is not a model that can be loaded. Anneal detected this before llama.cpp opened the file.
     #[error(transparent)]
     BadModel(#[from] gguf::ReadError),
 
@@ -34,10 +34,10 @@ pub enum Error {
         why: String,
     },
 
-    /// The build has its kernels in libraries beside the program, and none of them can be used.
+    /// The build has its kernels in libraries beside the program, and none of these libraries can be used.
     #[error("cannot use the kernels in {}: {why}", path.display())]
     Kernels {
-        /// Path of a kernel library, or of the folder of all of them.
+        /// Path of a kernel library, or of the folder of all kernel libraries.
         path: PathBuf,
         /// Cause and remedy.
         why: String,
@@ -57,7 +57,7 @@ pub enum Error {
     NoGpu {
         /// Description of the model to run, the devices that were found and the setting that requires a GPU.
         what: String,
-        /// Reasons and remedies, chained as each other's sources; `None` if none is known.
+        /// Reasons and remedies, linked as a chain of error sources; `None` if none is known.
         #[source]
         because: Option<Box<GpuReason>>,
     },
@@ -79,7 +79,8 @@ pub enum Error {
         why: String,
     },
 
-    /// The trial load of the model ended without a verdict: a child process loads an unknown file first.
+    /// The trial load of the model failed: a child process loads an unknown file first, and the child ended or timed
+    /// out.
     #[error("cannot load {}: its trial load {how}{}", path.display(), known_before(*is_known))]
     Trial {
         /// Path of the model.
@@ -94,7 +95,7 @@ pub enum Error {
 
     /// The model does not fit into memory.
     #[error(
-        "{} needs {needed} of memory for its {what}, but this process can have only {available}\nhint: {mend}",
+        "{} needs {needed} of memory for its {what}, but this process can use only {available}\nhint: {mend}",
         path.display()
     )]
     TooLarge {
@@ -112,8 +113,8 @@ pub enum Error {
 
     /// The two layouts of a model do not fit into memory together.
     #[error(
-        "the split layout of {} needs {needed} of memory ({file} for the weights as in the file, {copy} for the \
-         repacked weights, {caches} for two contexts), but this process can have only {available}\nhint: remove \
+        "the split layout of {} needs {needed} of memory ({file} for the weights in the file's layout, {copy} for the \
+         repacked weights, {caches} for two contexts), but this process can use only {available}\nhint: remove \
          --split-layout, lower -c, or use a smaller quantisation",
         path.display()
     )]
@@ -122,7 +123,7 @@ pub enum Error {
         path: PathBuf,
         /// Total memory needed.
         needed: Bytes,
-        /// Memory for the weights as in the file, which prefill uses.
+        /// Memory for the weights in the file's layout, which prefill uses.
         file: Bytes,
         /// Additional memory for the repacked weights that decode uses.
         copy: Bytes,
@@ -132,7 +133,7 @@ pub enum Error {
         available: Bytes,
     },
 
-    /// There is no second layout to compare with.
+    /// No second layout exists for a comparison.
     #[error("cannot compare layouts: {0}")]
     OneLayout(String),
 
@@ -147,7 +148,7 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// The model can be loaded, but it does not generate text.
+    /// The model can be loaded, but cannot generate text.
     #[error("{} {what}", path.display())]
     NotGenerative {
         /// Path of the model.
@@ -167,7 +168,7 @@ pub enum Error {
 
     /// The prompt does not fit into the context.
     #[error(
-        "the prompt has {prompt} tokens, and the context holds {context}\nhint: use a larger context with -c {needed} \
+        "the prompt has {prompt} tokens, but the context holds only {context}\nhint: use a larger context with -c {needed} \
          (the model was trained for {trained})"
     )]
     PromptTooLong {
@@ -191,9 +192,9 @@ pub enum Error {
         bytes: usize,
         /// Size of the context, in tokens.
         context: u32,
-        /// Largest number of bytes that one token can stand for.
+        /// Maximum number of bytes that one token can stand for.
         longest: usize,
-        /// Largest number of bytes that the context can hold.
+        /// Maximum number of bytes that the context can hold.
         most: usize,
     },
 
@@ -242,7 +243,7 @@ pub enum Error {
         why: String,
     },
 
-    /// There are no logits to read.
+    /// No logits are available.
     #[error("cannot read the logits: {0}")]
     Logits(String),
 
@@ -342,7 +343,7 @@ pub enum Error {
 
     /// The text is too short to evaluate.
     #[error(
-        "the text has {tokens} tokens, and a chunk takes {chunk}\nhint: give a longer text with -f, or use shorter chunks \
+        "the text has {tokens} tokens, but a chunk needs {chunk}\nhint: give a longer text with -f, or use shorter chunks \
          with --ctx"
     )]
     TextTooShort {
@@ -354,7 +355,7 @@ pub enum Error {
 
     /// The probabilities of two models cannot be compared.
     #[error(
-        "{} and {} have different vocabularies ({why})\nhint: compare a model with the one that it was made from",
+        "{} and {} have different vocabularies ({why})\nhint: compare a model with its original",
         model.display(), reference.display()
     )]
     Vocabularies {
@@ -418,7 +419,7 @@ pub enum Error {
         mend: &'static str,
     },
 
-    /// Messages from which no prompt can be made.
+    /// Messages that cannot be rendered as a prompt.
     #[error("{0}")]
     Messages(String),
 
@@ -428,9 +429,11 @@ pub enum Error {
     Hub(Box<dyn std::error::Error + Send + Sync>),
 
     /// A panic in this crate, caught before it reached the caller.
-    #[error("internal error while trying to {what}: {why}\nhint: report it with what was called")]
+    #[error(
+        "internal error while trying to {what}: {why}\nhint: report it with the command or call that caused it"
+    )]
     Internal {
-        /// Operation that the caller asked for.
+        /// Operation that the caller requested.
         what: &'static str,
         /// Message of the panic.
         why: String,
@@ -449,7 +452,7 @@ fn known_before(is_known: bool) -> &'static str {
 }
 
 impl Error {
-    /// Returns the advice for the user, if the message does not contain it.
+    /// Returns a hint for the user, if the message does not contain one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Error::Trial { cause, .. } => Some(cause.hint()),
@@ -458,7 +461,7 @@ impl Error {
     }
 }
 
-/// Returns the advice if the tokenizer gave up for the reason `why`, or an empty text. See patch 0009 of llama.cpp.
+/// Returns the hint if the tokenizer gave up for the reason `why`, or an empty text. See patch 0009 of llama.cpp.
 fn tokenizer_advice(why: &str) -> &'static str {
     match why.contains("steps a character") {
         true => {
@@ -468,7 +471,7 @@ fn tokenizer_advice(why: &str) -> &'static str {
     }
 }
 
-/// Returns the advice if llama.cpp's reason `why` is a lack of memory, or an empty text.
+/// Returns the hint if llama.cpp's reason `why` is a lack of memory, or an empty text.
 fn memory_advice(why: &str) -> &'static str {
     // Examples: "allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "unable to allocate CUDA0
     // buffer", "failed to allocate RPC0[127.0.0.1:50052] buffer of size 40960000000".

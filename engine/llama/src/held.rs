@@ -17,8 +17,8 @@ impl Context {
         usize::try_from(last.saturating_add(1)).unwrap_or(0)
     }
 
-    /// Removes everything after the first `tokens` tokens; or all tokens, if the model cannot remove a part (a
-    /// recurrent one). Returns the number of tokens that are left.
+    /// Removes everything after the first `tokens` tokens. If the model cannot remove a part (a recurrent model),
+    /// removes all tokens. Returns the number of tokens that are left.
     pub fn keep(&mut self, tokens: usize) -> usize {
         if tokens >= self.held() {
             return self.held();
@@ -40,7 +40,7 @@ impl Context {
 
 impl Context {
     /// True if the context still holds every cell to which a token after the first `tokens` attends. Layers with a
-    /// sliding window may have dropped some, and llama.cpp does not report it.
+    /// sliding window may have dropped some cells, and llama.cpp does not report this.
     fn reaches_back_from(&self, sequence: SequenceId, tokens: usize) -> bool {
         // SAFETY: reads a field.
         let window = unsafe { sys::llama_model_n_swa(self.model.raw.as_ptr()) };
@@ -57,7 +57,7 @@ impl Context {
 }
 
 impl Model {
-    /// True if the memory can remove the last tokens alone. A recurrent state cannot, because every token changes it.
+    /// True if the memory can remove only the last tokens. A recurrent state cannot, because every token changes it.
     pub fn can_take_back(&self) -> bool {
         // SAFETY: reads fields.
         unsafe {
@@ -66,7 +66,7 @@ impl Model {
         }
     }
 
-    /// Value of a metadata key that is a text, of any length.
+    /// Text value, of any length, of a metadata key.
     pub fn metadata_text(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
         let mut bytes = vec![0_u8; 4096];
@@ -91,13 +91,13 @@ impl Model {
         None
     }
 
-    /// Text of the token that begins a text; empty if there is none.
+    /// Text of the token that begins a text; empty if the model has no such token.
     pub fn begin_text(&self) -> String {
         // SAFETY: reads a field.
         self.special_text(unsafe { sys::llama_vocab_bos(self.vocab) })
     }
 
-    /// Text of the token that ends a text; empty if there is none.
+    /// Text of the token that ends a text; empty if the model has no such token.
     pub fn end_text(&self) -> String {
         // SAFETY: reads a field.
         self.special_text(unsafe { sys::llama_vocab_eos(self.vocab) })

@@ -1,4 +1,4 @@
-//! Kernel libraries beside the program: ggml's score for them, and their loading.
+//! Kernel libraries beside the program: their scores from ggml, and their loading.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use llama_sys as sys;
 use crate::error::{Error, Result};
 use crate::message::{Message, c_path};
 
-/// True if the CPU's kernels are available, as a part of the program or loaded.
+/// True if the CPU's kernels are available: loaded, or linked into the program.
 pub fn has_cpu() -> bool {
     // SAFETY: no preconditions.
     unsafe { sys::anneal_has_cpu() }

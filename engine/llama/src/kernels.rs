@@ -1,9 +1,9 @@
-//! Choice of the kernel library, in a build that has one library for each kind of CPU beside the program. One of them
-//! is loaded before anything is computed.
+//! Choice of the kernel library, in a build that has one library for each kind of CPU beside the program. One of
+//! these libraries is loaded before anything is computed.
 //!
-//! ggml gives each library a score by the instruction sets it uses. The highest score wins unless a name is given.
-//! ggml only asks CPUID, so Anneal also checks which registers the operating system saves (`XCR0`): it does not even
-//! load a library that needs something this CPU lacks.
+//! ggml scores each library by the instruction sets that the library uses. The library with the highest score is
+//! loaded unless a name is given. ggml only asks CPUID, so Anneal also checks which registers the operating system
+//! saves (`XCR0`). Anneal does not load a library that needs a feature that this CPU lacks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,11 +28,11 @@ pub struct Kernels {
     pub name: String,
     /// Path of the library.
     pub path: PathBuf,
-    /// CPU features that it needs, as far as the build record names them.
+    /// CPU features that the library needs, as far as the build record names them.
     pub requires: Vec<String>,
     /// Required features that this machine lacks; empty if the library can be used.
     pub missing: Vec<String>,
-    /// ggml's score of the library: higher is better. 0 if ggml was not asked, or says that it cannot run.
+    /// ggml's score of the library: higher is better. 0 if ggml was not asked, or if the library cannot run.
     pub score: u32,
 }
 
@@ -43,7 +43,7 @@ impl Kernels {
     }
 }
 
-/// Available kernels, the best first, and the loaded one.
+/// Available kernels, the best first, and the loaded kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loaded {
     /// Name of the loaded variant.
@@ -81,7 +81,7 @@ pub fn of_environment() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())
 }
 
-/// Alternatives to the loaded kernels that `tune` tries: the next by ggml's score, and the best without 512-bit
+/// Alternatives to the loaded kernels that `tune` tries: the next best by ggml's score, and the best without 512-bit
 /// registers.
 pub fn alternatives() -> Vec<String> {
     let _ = load();
@@ -100,19 +100,19 @@ pub fn loaded() -> Option<&'static Loaded> {
     LOADED.get().and_then(Option::as_ref)
 }
 
-/// Loads the best kernels that run here, or the ones that the environment names, if none are loaded yet.
+/// Loads the best kernels that run on this CPU, or the kernels that the environment names, if none are loaded yet.
 ///
 /// # Errors
-/// Those of [`load_wanted`].
+/// Errors of [`load_wanted`].
 pub fn load() -> Result<Option<&'static Loaded>> {
     load_wanted(None)
 }
 
-/// Loads kernels for the rest of the process, in a build that has them in libraries. Only the first call counts.
+/// Loads kernels for the rest of the process, in a build that has kernel libraries. Only the first call counts.
 /// Without `wanted`, the environment decides, and then ggml's score.
 ///
 /// # Errors
-/// [`Error::Kernels`] if none run on this machine, [`Error::Usage`] if the wanted ones do not.
+/// [`Error::Kernels`] if no kernels run on this machine, [`Error::Usage`] if the wanted kernels do not run.
 pub fn load_wanted(wanted: Option<Wanted>) -> Result<Option<&'static Loaded>> {
     static LOADING: Mutex<()> = Mutex::new(());
     let _one = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -123,8 +123,8 @@ pub fn load_wanted(wanted: Option<Wanted>) -> Result<Option<&'static Loaded>> {
     Ok(LOADED.get_or_init(|| loaded).as_ref())
 }
 
-/// Folder of the libraries: `lib` beside the folder of the program. It is never the current folder, to which other
-/// users may write.
+/// Folder of the libraries: `lib` beside the folder of the program. The folder is never the current folder, because
+/// other users may be able to write to the current folder.
 fn folder() -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Error::Kernels {
         path: PathBuf::from("lib"),
@@ -146,8 +146,8 @@ fn load_from(folder: &Path, wanted: Option<Wanted>) -> Result<Loaded> {
     Ok(Loaded { variant, because, all })
 }
 
-/// Lists the kernels in `folder`, the best first. `variants` holds the features that each of them needs. ggml alone
-/// judges a library that `variants` does not name.
+/// Lists the kernels in `folder`, the best first. `variants` lists the features that each library needs. A library
+/// that `variants` does not list is judged by ggml alone.
 fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -> Result<Vec<Kernels>> {
     let failed = |error: std::io::Error| Error::Kernels {
         path: folder.to_path_buf(),
@@ -171,8 +171,9 @@ fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -
     Ok(all)
 }
 
-/// Chooses from `all` the kernels to load: `wanted` if given, else the ones with ggml's best score. Returns them with
-/// the reason. A variant that a tuning record names may belong to another machine, and is then only a preference.
+/// Chooses from `all` the kernels to load: `wanted` if given, otherwise the kernels with ggml's best score. Returns
+/// the kernels and the reason. A variant from a tuning record is only a preference, because the record may come from
+/// another machine.
 fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Result<(&'a Kernels, String)> {
     let eligible = || all.iter().filter(|kernels| kernels.is_eligible());
     if let Some(Wanted { name, by }) = wanted {
@@ -187,7 +188,7 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
             Some(kernels) if !kernels.missing.is_empty() => {
                 format!("this machine lacks {}", kernels.missing.join(", "))
             }
-            Some(_) => "they cannot run here".to_string(),
+            Some(_) => "they cannot run on this machine".to_string(),
             None => "there are no such kernels".to_string(),
         };
         if *by != WantedBy::TuningRecord {
@@ -207,8 +208,8 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
         .map(|kernels| format!("{} lacks {}", kernels.name, kernels.missing.join(" ")))
         .collect();
     let because = match better.is_empty() {
-        true => "llama.cpp ranks it first, and all can run here".to_string(),
-        false => "llama.cpp ranks it first of those that can run here".to_string(),
+        true => "ranked first by llama.cpp; all can run on this machine".to_string(),
+        false => "ranked first by llama.cpp among the kernels that can run on this machine".to_string(),
     };
     Ok((best, because))
 }

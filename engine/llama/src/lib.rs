@@ -1,6 +1,6 @@
-//! Safe owners of llama.cpp's objects, and the options that they take.
+//! Safe owners of llama.cpp's objects, and their options.
 //!
-//! This crate holds the engine's only unsafe code. Functions that can throw or abort are called through the shim's
+//! This crate contains the engine's only unsafe code. Functions that can throw or abort are called through the shim's
 //! `anneal_*` wrappers. Functions that are called directly only read fields. Strings from llama.cpp are copied at
 //! once.
 

@@ -19,12 +19,13 @@ pub enum LogLevel {
     Debug,
 }
 
-/// Function that receives the lines.
+/// Function that receives log lines.
 type Sink = fn(LogLevel, &str);
 
 static SINK: OnceLock<Sink> = OnceLock::new();
 
-/// Passes every line that llama.cpp logs from now on to `sink`, and none to stderr. Only the first call counts.
+/// Passes every line that llama.cpp logs from now on to `sink`, and prints none on stderr. Only the first call
+/// counts.
 pub fn log_to(sink: Sink) {
     if SINK.set(sink).is_ok() {
         // SAFETY: a `'static` function that takes a level and a NUL-terminated text.
@@ -58,9 +59,9 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// Function behind `GGML_LOG_ERROR`; ggml-impl.h.
+        /// Function that implements `GGML_LOG_ERROR`; ggml-impl.h.
         fn ggml_log_internal(level: i32, format: *const c_char, ...);
-        /// Function behind `GGML_ABORT`; ggml.h.
+        /// Function that implements `GGML_ABORT`; ggml.h.
         fn ggml_abort(file: *const c_char, line: i32, format: *const c_char, ...) -> !;
     }
 
@@ -92,10 +93,7 @@ mod tests {
         let cases = [
             ("out of memory", "--fit-target 1024"),
             ("no kernel image is available for execution on the device", "--cuda-arch"),
-            (
-                "cuBLAS is not here, and matrices that are not quantised take it: libcublas.so.13",
-                "LD_LIBRARY_PATH",
-            ),
+            ("cuBLAS is missing, but unquantised matrices need it: libcublas.so.13", "LD_LIBRARY_PATH"),
             ("an illegal memory access was encountered", "dmesg"),
             ("something that nobody knows", "GGML_CUDA_DISABLE_GRAPHS=1"),
         ];
@@ -106,7 +104,7 @@ mod tests {
             let ended = child.args([name, "--nocapture"]).env(REASON, reason).output().expect("a child");
             let said = String::from_utf8_lossy(&ended.stderr);
             assert_eq!(ended.status.code(), Some(1), "{said}");
-            let expected = format!("error: the GPU could not go on: {reason}\n");
+            let expected = format!("error: the GPU failed: {reason}\n");
             assert!(said.contains(&expected) && said.contains(mend), "{reason}: {said}");
             assert!(said.contains("caused by: current device: 0") && said.contains("cuMemCreate"), "{said}");
             assert!(!said.contains("the model file or the settings"), "{said}");

@@ -1,4 +1,4 @@
-//! Texts that cross the border between Rust and C: failure messages of the shim, C strings, paths.
+//! Texts that cross the border between Rust and C: the shim's failure messages, C strings and paths.
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ pub unsafe fn owned(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -47,6 +47,7 @@ impl Message {
 }
 
 pub fn c_path(path: &Path) -> Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Error::Usage(format!("{} contains a NUL byte, which no file name can", path.display())))
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+        Error::Usage(format!("{} contains a NUL byte, which a file name cannot contain", path.display()))
+    })
 }

@@ -48,14 +48,14 @@ impl Drop for Model {
 }
 
 impl Model {
-    /// Loads `path` after the checks that keep a bad file from ending the process; `model::open` of the engine checks
+    /// Loads `path` after checks that prevent a bad file from ending the process. `model::open` of the engine checks
     /// more.
     pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
         Self::load_as(&gguf::check::open(path)?, options, &Variant::default())
     }
 
-    /// Loads `checked` with the adapters of `variant`. Every load goes through this function: models, drafts,
-    /// vocabularies, and models for measuring only.
+    /// Loads `checked` with the adapters of `variant`. All models are loaded by this function, including drafts,
+    /// vocabularies, and models for measuring.
     pub fn load_as(checked: &Checked, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
         let path = checked.path();
         start(false);
@@ -72,8 +72,8 @@ impl Model {
             .map(|list| list.iter().map(Device::raw).chain([std::ptr::null_mut()]).collect());
         let mut shares = options.offload.tensor_split.0.clone();
         shares.resize(MAX_DEVICES.max(shares.len()), 0.0);
-        // Overrides for the host: patterns of names, and the CPU's buffer type, from which llama.cpp goes on to its
-        // repacked ones.
+        // Overrides for the host: patterns of names, and the CPU's buffer type, which llama.cpp extends by its
+        // repacking buffer types.
         let on_host = match placed.takers.is_empty() {
             true => Vec::new(),
             false => options.offload.n_cpu_moe.patterns(),
@@ -178,7 +178,7 @@ impl Model {
     /// True if a device other than the CPU computes the logits.
     pub fn makes_logits_on_device(&self) -> bool {
         let layers = self.n_layer();
-        // The output counts as one more.
+        // The output counts as one more layer.
         self.placed.layers_of(layers) > layers
     }
 
@@ -214,12 +214,12 @@ impl Model {
         unsafe { sys::llama_model_size(self.raw.as_ptr()) }
     }
 
-    /// Size of the weights that were copied into another layout for the CPU's kernels, in bytes, to 0.01 MiB.
+    /// Size of the weights that were copied into another layout for the CPU's kernels, in bytes, rounded to 0.01 MiB.
     pub fn repacked(&self) -> u64 {
         self.repacked
     }
 
-    /// Size of the weights in the memory of devices, in bytes, to 0.01 MiB.
+    /// Size of the weights in the memory of devices, in bytes, rounded to 0.01 MiB.
     pub fn on_devices(&self) -> u64 {
         self.on_devices
     }
@@ -232,7 +232,7 @@ impl Model {
 
     /// Context size that the model was trained for, in tokens.
     pub fn n_ctx_train(&self) -> u32 {
-        // Value at loading, because contexts with YaRN change it.
+        // Value at loading, because contexts with YaRN change the value that llama.cpp reports.
         self.n_ctx_train
     }
 
@@ -261,7 +261,7 @@ impl Model {
         }
     }
 
-    /// True if the model has a vocabulary; without one llama.cpp's tokenizer aborts.
+    /// True if the model has a vocabulary; without a vocabulary, llama.cpp's tokenizer aborts.
     pub fn has_vocabulary(&self) -> bool {
         // SAFETY: reads a field.
         unsafe { sys::llama_vocab_type(self.vocab) != sys::LLAMA_VOCAB_TYPE_NONE }
@@ -280,7 +280,7 @@ impl Model {
         unsafe { sys::llama_vocab_n_tokens(self.vocab) }.max(0).cast_unsigned()
     }
 
-    /// Token that begins a text; `None` if the model uses none.
+    /// Token that begins a text; `None` if the model does not use one.
     pub fn begin_token(&self) -> Option<Token> {
         // SAFETY: reads fields.
         unsafe { sys::llama_vocab_get_add_bos(self.vocab).then(|| sys::llama_vocab_bos(self.vocab)) }
@@ -303,8 +303,8 @@ impl Model {
         self.check_vocabulary()?;
         let too_long = || Error::Tokenize(format!("{} bytes are more than llama.cpp supports", text.len()));
         let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
-        // A token has at least one byte, and there are a few special ones; a second pass follows if that is not
-        // enough.
+        // Each token has at least one byte, and only a few tokens are special. If the room is not enough, a second
+        // pass follows.
         let mut tokens: Vec<Token> = vec![0; text.len() + 8];
         for _ in 0..2 {
             let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
@@ -341,7 +341,8 @@ impl Model {
         Err(Error::Tokenize("llama.cpp returned two different numbers of tokens".to_string()))
     }
 
-    /// Appends the bytes of `token` to `bytes`: often less than a whole character, and none for control tokens.
+    /// Appends the bytes of `token` to `bytes`. The bytes are often less than a whole character; control tokens have
+    /// no bytes.
     pub fn piece(&self, token: Token, bytes: &mut Vec<u8>) -> Result<()> {
         self.piece_with(token, false, bytes)
     }
@@ -350,7 +351,7 @@ impl Model {
     pub fn piece_with(&self, token: Token, special: bool, bytes: &mut Vec<u8>) -> Result<()> {
         self.check_vocabulary()?;
         let start = bytes.len();
-        // Longer than nearly every piece; the second pass takes the length from the first.
+        // Longer than nearly every piece; the first pass returns the length for the second pass.
         let mut room = 64;
         for _ in 0..2 {
             bytes.resize(start + room, 0);

@@ -12,10 +12,10 @@ pub struct ModelOptions {
     pub repack: bool,
     /// True if only the vocabulary is loaded: such a model can only tokenize.
     pub vocab_only: bool,
-    /// True if nothing is read or allocated. Such a model and its contexts can estimate their memory, but compute
-    /// nothing.
+    /// True if nothing is read or allocated. Such a model and its contexts can estimate their memory, but cannot
+    /// compute.
     pub no_alloc: bool,
-    /// Devices and the layers that they take.
+    /// Devices, and the number of layers that they hold.
     pub offload: Offload,
 }
 

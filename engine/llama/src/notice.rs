@@ -1,4 +1,4 @@
-//! Notices for the user: lines of the log if the program keeps one, otherwise plain words on standard error.
+//! Notices for the user: log entries if the program keeps a log, otherwise plain text on standard error.
 
 use std::io::Write as _;
 
@@ -10,7 +10,7 @@ pub fn is_logged() -> bool {
     LevelFilter::current() != LevelFilter::OFF
 }
 
-/// Reports something that the user should know.
+/// Prints or logs a warning.
 pub fn warn(words: &str) {
     match is_logged() {
         true => tracing::warn!("{}", printable(words)),
@@ -19,7 +19,7 @@ pub fn warn(words: &str) {
     }
 }
 
-/// Reports a success.
+/// Prints or logs a note.
 pub fn note(words: &str) {
     match is_logged() {
         true => tracing::info!("{}", printable(words)),

@@ -1,11 +1,11 @@
-//! Options of llama.cpp for models and contexts, under the names that llama.cpp's own tools use.
+//! Options of llama.cpp for models and contexts, with the names that llama.cpp's own tools use.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
 
-/// Largest context that can be requested, in tokens.
+/// Maximum size of a requested context, in tokens.
 pub const MAX_CTX: u32 = 1 << 28;
 
 macro_rules! choice {
@@ -46,19 +46,19 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Method by which the weights get into memory.
+    /// Method of loading the weights into memory.
     LoadMode, "load mode", Auto:
     /// The method that llama.cpp prefers for the device.
     Auto = "auto",
-    /// Read into allocated memory.
+    /// Weights are read into allocated memory.
     None = "none",
-    /// Mapped; pages are loaded on first use.
+    /// Weights are mapped; pages are loaded on first use.
     Mmap = "mmap",
-    /// Read into memory that cannot be swapped out.
+    /// Weights are read into memory that cannot be swapped out.
     Mlock = "mlock",
-    /// Mapped, and locked in memory.
+    /// Weights are mapped, and locked in memory.
     MmapMlock = "mmap_mlock",
-    /// Read with direct I/O, past the page cache.
+    /// Weights are read with direct I/O, bypassing the page cache.
     DirectIo = "direct_io",
 }
 
@@ -87,9 +87,9 @@ impl From<build_info::defaults::FlashAttention> for FlashAttention {
 choice! {
     /// Mode of sampling on the device that computes the logits.
     DeviceSampling, "mode of device sampling", Auto:
-    /// On if that device is not the CPU.
+    /// On if the device is not the CPU.
     Auto = "auto",
-    /// On, also on the CPU, which gains nothing.
+    /// On, also on the CPU, where it gains nothing.
     On = "on",
     /// Never.
     Off = "off",
@@ -98,9 +98,9 @@ choice! {
 choice! {
     /// Method by which a thread waits for an NVIDIA GPU.
     CudaWait, "way to wait for a GPU", Auto:
-    /// CUDA's default: spin if fewer GPUs are in use than there are CPUs.
+    /// CUDA's default: spin if fewer GPUs are in use than the machine has CPUs.
     Auto = "auto",
-    /// Spin: a core is busy as long as the GPU is.
+    /// Spin: a core is busy while the GPU is busy.
     Spin = "spin",
     /// Sleep until the GPU interrupts, which takes some microseconds longer.
     Block = "block",
@@ -130,18 +130,18 @@ impl CudaWait {
 }
 
 choice! {
-    /// Scaling of positions for a context longer than the one of the training.
+    /// Scaling of positions for a context that is longer than the training length.
     RopeScaling, "RoPE scaling", None:
     /// No scaling.
     None = "none",
     /// One factor for all frequencies.
     Linear = "linear",
-    /// A factor by frequency: YaRN, arXiv 2309.00071.
+    /// A factor that depends on the frequency: YaRN, arXiv 2309.00071.
     Yarn = "yarn",
 }
 
 choice! {
-    /// Data type of the K or V half of the cache.
+    /// Data type of the K cache or the V cache.
     KvType, "cache type", F16:
     /// 4 bytes per value.
     F32 = "f32",
@@ -167,9 +167,9 @@ choice! {
     /// Mode of binding threads to CPUs.
     ///
     /// The kernel's scheduler already spreads threads over idle cores. On a machine shared with other work, a bound
-    /// thread waits for its CPU while another CPU is idle, and every other thread waits for it at the next barrier.
-    /// So `auto` binds threads only where the scheduler is known to place them badly: on a hybrid CPU, threads may
-    /// move among the performance cores but not onto an efficiency core.
+    /// thread waits for its CPU while another CPU is idle, and every other thread waits for this thread at the next
+    /// barrier. Therefore `auto` binds threads only where the scheduler is known to place them badly: on a hybrid
+    /// CPU, threads may move among the performance cores but not to an efficiency core.
     Affinity, "affinity", Auto:
     /// Only on a hybrid CPU, to the set of performance cores.
     Auto = "auto",
@@ -180,12 +180,12 @@ choice! {
 }
 
 choice! {
-    /// Mode of the split layout: prompts are evaluated with the weights as in the file, and tokens are generated with
-    /// repacked weights. See `split` of the engine.
+    /// Mode of the split layout: prompts are evaluated with the weights in the file's layout, and tokens are
+    /// generated with repacked weights. See `split` of the engine.
     SplitLayout, "split layout mode", Auto:
-    /// On if a measurement has shown that it is faster.
+    /// On if a measurement has shown a gain.
     Auto = "auto",
-    /// Always; an error if it is impossible.
+    /// Always; an error if the split layout is impossible.
     On = "on",
     /// Never.
     Off = "off",
@@ -194,22 +194,22 @@ choice! {
 choice! {
     /// Method by which several devices share a model.
     SplitMode, "split mode", Layer:
-    /// No sharing: one device has all layers.
+    /// No sharing: one device holds all layers.
     None = "none",
-    /// Each device has some layers, with their K and V.
+    /// Each device holds some layers, with their K and V.
     Layer = "layer",
-    /// Each device has some rows of every matrix, if its backend supports that.
+    /// Each device holds some rows of every matrix, if its backend supports that.
     Row = "row",
     /// Each device computes a part of every layer.
     Tensor = "tensor",
 }
 
 choice! {
-    /// Requirement that a GPU does the work: see `gpu` of the engine.
+    /// Required use of a GPU: see `gpu` of the engine.
     RequireGpu, "requirement of a GPU", No:
     /// No requirement.
     No = "no",
-    /// Refuse to run if no device was found, or if nothing of the model is on one.
+    /// Refuse to run if no device was found, or if no part of the model is on a device.
     Yes = "yes",
     /// Also refuse to run if a layer, a part of the KV cache or an operation of decode is on the host.
     Full = "full",
@@ -220,7 +220,7 @@ choice! {
     Drafts, "speculative mode", Off:
     /// No drafts: every token is evaluated alone.
     Off = "off",
-    /// The text itself: the tokens that followed an earlier occurrence of its last tokens.
+    /// The text itself: a draft consists of the tokens that followed an earlier occurrence of the last tokens.
     Lookup = "lookup",
     /// A smaller model.
     Model = "model",
@@ -251,9 +251,9 @@ impl KvType {
 pub struct ContextOptions {
     /// Size of the context, in tokens.
     pub n_ctx: u32,
-    /// Largest number of tokens in one call.
+    /// Maximum number of tokens in one call.
     pub n_batch: u32,
-    /// Largest number of tokens in one graph.
+    /// Maximum number of tokens in one graph.
     pub n_ubatch: u32,
     /// Type of the K cache.
     pub type_k: KvType,
@@ -263,9 +263,9 @@ pub struct ContextOptions {
     pub flash_attention: FlashAttention,
     /// True if the interrupt flag stops an evaluation in the middle of a graph.
     pub interruptible: bool,
-    /// True if K and V lie on the device of their layer; false if they lie in the host's memory.
+    /// True if K and V are on the device of their layer; false if they are in the host's memory.
     pub kv_offload: bool,
-    /// True if devices also compute on weights that lie in the host's memory.
+    /// True if devices also compute with weights in the host's memory.
     pub op_offload: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Owner of the shim's placement, which records the device of every operation of a context.
+//! Owner of the shim's placement recorder, which records the device of every operation of a context.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub struct Buffer {
     pub description: String,
     /// ggml's name of the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
     pub buffer: String,
-    /// True if the buffer lies in the host's memory, including the layouts of the CPU's own kernels (`AMX`). This
-    /// holds for `CUDA_Host`, although its device is the GPU, because the CPU computes there.
+    /// True if the buffer is in the host's memory, including the layouts of the CPU's own kernels (`AMX`). The value
+    /// is also true for `CUDA_Host`, because the CPU computes on this buffer although its device is the GPU.
     pub is_host: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct Buffer {
 pub struct Kept {
     /// Name of the tensor: `blk.0.attn_q.weight` as in the file, or `cache_k_l0`.
     pub name: String,
-    /// Index of the buffer that it lies in.
+    /// Index of the buffer that contains the tensor.
     pub place: usize,
     /// Size in bytes.
     pub bytes: u64,
@@ -50,14 +50,14 @@ pub struct Kept {
     pub is_cache: bool,
 }
 
-/// An operation of a graph.
+/// Operation of a graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operation {
-    /// Number of the phase to which it belongs.
+    /// Index of the phase to which the operation belongs.
     pub phase: usize,
     /// Kind of the operation: `MUL_MAT`.
     pub op: String,
-    /// Name of the result: `Qcur-0`, where the number is that of the layer.
+    /// Name of the result: in `Qcur-0`, 0 is the index of the layer.
     pub name: String,
     /// Index of the buffer of the result, whose device computed the operation.
     pub place: usize,
@@ -73,8 +73,8 @@ pub struct Operation {
     pub held: Vec<usize>,
 }
 
-/// A context that records where it computes. It is slower than other contexts, because llama.cpp splits its graphs
-/// into different parts.
+/// Context that records the devices that compute its operations. Such a context is slower than others, because
+/// llama.cpp splits its graphs into other parts.
 pub struct Watch {
     // Dropped first, because the context writes to the notes.
     context: Context,
@@ -94,7 +94,7 @@ impl Drop for Notes {
 }
 
 impl Watch {
-    /// Makes a context of `model` with `options` that records where it computes.
+    /// Creates a context of `model` with `options` that records the devices of its operations.
     pub fn new(model: &Arc<Model>, options: &ContextOptions) -> Result<Self> {
         start(false);
         let mut message = Message::new();
@@ -115,7 +115,7 @@ impl Watch {
         &mut self.context
     }
 
-    /// Evaluates `tokens` as phase number `phase`. There must not be more tokens than one graph takes.
+    /// Evaluates `tokens` as phase number `phase`. All tokens must fit into one graph.
     pub fn evaluate(&mut self, phase: usize, tokens: &[crate::token::Token]) -> Result<()> {
         // SAFETY: nothing evaluates meanwhile.
         unsafe { sys::anneal_placement_phase(self.notes.0.as_ptr(), phase as i32) };

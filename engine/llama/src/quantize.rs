@@ -1,4 +1,4 @@
-//! Quantiser of llama.cpp.
+//! llama.cpp's quantiser.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::message::{Message, c_path};
 use crate::system::start;
 
-/// All types by the name that llama-quantize accepts, with their `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
+/// All types by the names that llama-quantize accepts, with their `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
 /// medium mixtures.
 pub const TYPES: &[(&str, i32)] = &[
     ("F32", 0),
@@ -56,7 +56,7 @@ pub const TYPES: &[(&str, i32)] = &[
     ("COPY", 0),
 ];
 
-/// A type to quantise to.
+/// Target type of a quantisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type {
     name: &'static str,
@@ -64,7 +64,7 @@ pub struct Type {
 }
 
 impl Type {
-    /// Returns the type that leaves every tensor as it is.
+    /// Returns the type that leaves every tensor unchanged.
     pub fn copy() -> Self {
         Type { name: "COPY", ftype: 0 }
     }
@@ -108,13 +108,13 @@ pub struct QuantizeOptions {
     pub threads: u32,
     /// True if a model that is already quantised may be quantised again.
     pub allow_requantize: bool,
-    /// True if the output matrix stays as it is.
+    /// True if the output matrix stays unchanged.
     pub leave_output: bool,
     /// True if every matrix gets the mixture's first type.
     pub pure: bool,
-    /// Type of the output matrix; `None` for the mixture's.
+    /// Type of the output matrix; `None` uses the mixture's type.
     pub output_type: Option<GgmlType>,
-    /// Type of the token embeddings; `None` for the mixture's.
+    /// Type of the token embeddings; `None` uses the mixture's type.
     pub embedding_type: Option<GgmlType>,
     /// Types of the tensors whose names match an ECMAScript regular expression. The first match counts.
     pub tensor_types: Vec<(String, GgmlType)>,
@@ -123,7 +123,7 @@ pub struct QuantizeOptions {
 }
 
 impl QuantizeOptions {
-    /// Options for the mixture `kind` on `threads` threads, with the defaults for everything else.
+    /// Returns options for the mixture `kind` on `threads` threads, with defaults for all other options.
     pub fn new(kind: Type, threads: u32) -> Self {
         Self {
             kind,
@@ -148,18 +148,20 @@ pub struct Imatrix {
     pub path: PathBuf,
     /// Sums by the name of the matrix.
     pub entries: BTreeMap<String, MatrixSums>,
-    /// Names of the texts from which it was collected.
+    /// Names of the texts from which the matrix was collected.
     pub datasets: Vec<String>,
-    /// Number of chunks of these texts.
+    /// Number of chunks of the texts.
     pub chunks: u32,
 }
 
-/// Quantises `input` with `options` and writes the result to `output`. Blocks until it is done; see [`progress`].
+/// Quantises `input` with `options` and writes the result to `output`. Returns when the quantisation has finished;
+/// see [`progress`].
 pub fn run(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<()> {
     call(input, output, options, false)
 }
 
-/// Describes what [`run`] would do, in llama.cpp's words, with one line per tensor among others. Writes no file.
+/// Describes what [`run`] would do, in llama.cpp's words, with one line per tensor, among other lines. Writes no
+/// file.
 pub fn plan(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<String> {
     call(input, output, options, true)?;
     // SAFETY: a size of 0 copies nothing.
@@ -171,7 +173,7 @@ pub fn plan(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<St
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Progress of the current [`run`]: the number of tensors that were begun, and the number of all tensors.
+/// Progress of the current [`run`]: the number of started tensors, and the number of all tensors.
 pub fn progress() -> (u32, u32) {
     let (mut done, mut total) = (0, 0);
     // SAFETY: writes two numbers.
@@ -273,7 +275,7 @@ fn overrides(types: &[(String, GgmlType)]) -> Result<Overrides> {
     Ok(Overrides { list, _kept: kept })
 }
 
-/// Metadata about the importance matrix that llama-quantize writes into the model.
+/// Metadata about the importance matrix, which llama-quantize also writes into the model.
 fn metadata(options: &QuantizeOptions) -> Vec<sys::llama_model_kv_override> {
     let mut list = Vec::new();
     if let Some(imatrix) = &options.imatrix {

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// Path of the record of this build, if it has one: `build_info.json` in the executable's folder or in the one above
-/// it (`bin/anneal` in a build folder).
+/// Path of this build's record, if it exists: `build_info.json` in the executable's folder or in the folder above
+/// (`bin/anneal` in a build folder).
 pub fn path() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     let folder = executable.parent()?;
@@ -12,6 +12,6 @@ pub fn path() -> Option<PathBuf> {
         .into_iter()
         .flatten()
         .map(|folder| folder.join("build_info.json"))
-        // Any kind of entry counts here: if it is not a file, reading it reports that.
+        // Any kind of entry counts here: if the entry is not a file, reading it reports the error.
         .find(|path| path.exists())
 }

@@ -1,4 +1,4 @@
-//! RoPE scaling of positions, which lets a model read a longer context than it was trained for.
+//! RoPE scaling of positions, which lets a model read a longer context than its training length.
 //!
 //! Names and meanings are those of llama.cpp. Settings that are not given keep the model's own values.
 
@@ -7,12 +7,12 @@ use gguf::{GgufFile, Scalar, Value};
 use crate::error::{Error, Result};
 use crate::options::RopeScaling;
 
-/// RoPE settings of a request; `None` keeps the model's own value.
+/// Requested RoPE settings; `None` keeps the model's own value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Rope {
     /// Method of scaling positions.
     pub scaling: Option<RopeScaling>,
-    /// Factor by which the context is longer than the one of the training: 1 / `freq_scale`.
+    /// Context length divided by the training length: 1 / `freq_scale`.
     pub scale: Option<f32>,
     /// Base of the frequencies.
     pub freq_base: Option<f32>,
@@ -20,23 +20,23 @@ pub struct Rope {
     pub freq_scale: Option<f32>,
     /// YaRN: context size that the model was trained for, in tokens.
     pub yarn_orig_ctx: Option<u32>,
-    /// YaRN: share of extrapolation; 0 is plain interpolation.
+    /// YaRN: mix of interpolation (0) and extrapolation (1); 0 is plain interpolation.
     pub yarn_ext_factor: Option<f32>,
     /// YaRN: factor for attention, if nothing is extrapolated.
     pub yarn_attn_factor: Option<f32>,
     /// YaRN: number of rotations within the context above which a frequency is not scaled.
     pub yarn_beta_fast: Option<f32>,
-    /// YaRN: number of rotations within the context below which a frequency is scaled in full.
+    /// YaRN: number of rotations within the context below which a frequency is fully scaled.
     pub yarn_beta_slow: Option<f32>,
 }
 
 impl Rope {
-    /// Factor by which positions are multiplied; `None` if it is not given.
+    /// Factor by which positions are multiplied; `None` if no factor is given.
     pub fn factor(&self) -> Option<f32> {
         self.freq_scale.or_else(|| self.scale.map(|scale| 1.0 / scale))
     }
 
-    /// Takes missing settings from `other`. `scale` and `freq_scale` count as one setting.
+    /// Uses the settings of `other` for missing settings. `scale` and `freq_scale` count as one setting.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let (scale, freq_scale) = match self.factor() {
@@ -56,12 +56,12 @@ impl Rope {
         }
     }
 
-    /// True if everything keeps the model's own value.
+    /// True if all settings keep the model's own values.
     pub fn is_the_models(&self) -> bool {
         *self == Rope::default()
     }
 
-    /// Name of a setting that only matters with YaRN, if one is given.
+    /// Name of a setting that has an effect only with YaRN, if such a setting is given.
     fn yarn(&self) -> Option<&'static str> {
         [
             ("--yarn-orig-ctx", self.yarn_orig_ctx.is_some()),
@@ -153,15 +153,15 @@ impl Rope {
         if is_scaled && self.factor().is_none() && own.factor.is_none_or(|factor| factor == 1.0) {
             let name = self.scaling.map_or("", RopeScaling::name);
             return usage(format!(
-                "--rope-scaling {name} without a scale, and the model's file contains none: give the factor by which the \
-                 context is longer than the {} tokens of its training, as in --rope-scale 2",
+                "--rope-scaling {name} without a scale, and the model's file contains none: give the ratio of the \
+                 context to the training length of {} tokens, as in --rope-scale 2",
                 own.context
             ));
         }
         Ok(())
     }
 
-    /// Describes the settings as text; empty if all are the model's own.
+    /// Describes the settings as text; empty if all settings are the model's own.
     pub fn words(&self) -> String {
         let number = |name: &str, value: Option<f32>| value.map(|value| format!("{name}={value}"));
         let parts = [

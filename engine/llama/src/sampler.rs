@@ -14,8 +14,8 @@ use crate::token::Token;
 /// A token that could have been chosen, with its logit and probability.
 pub type Candidate = sys::llama_token_data;
 
-/// Samplers of [`SamplingOptions`] without the additions of `Chain` in the crate `sampling`. It works on rows of
-/// logits and on bit masks of allowed tokens.
+/// Samplers of [`SamplingOptions`] without the additions of `Chain` in the crate `sampling`. The samplers work on
+/// rows of logits and on bit masks of allowed tokens.
 pub struct RawChain {
     raw: NonNull<sys::anneal_chain>,
     n_vocab: usize,
@@ -95,8 +95,8 @@ impl RawChain {
         }
     }
 
-    /// Chooses a token by `logits`, one for each token of the vocabulary. With `mask`, a bit for each token, it
-    /// chooses only among tokens whose bit is set.
+    /// Chooses a token by `logits`, which contains a logit for each token of the vocabulary. With `mask`, a bit for
+    /// each token, only tokens whose bit is set can be chosen.
     pub fn sample(&mut self, logits: &[f32], mask: Option<&[u32]>) -> Result<Token> {
         let words = self.n_vocab.div_ceil(32);
         if logits.len() != self.n_vocab || mask.is_some_and(|mask| mask.len() < words) {
@@ -135,18 +135,18 @@ impl RawChain {
         }
     }
 
-    /// Returns the pointer for the shim, which only one thread at a time may use.
+    /// Returns the pointer for the shim. Only one thread may use the pointer at the same time.
     pub(super) fn as_ptr(&mut self) -> *mut sys::anneal_chain {
         self.raw.as_ptr()
     }
 
-    /// Number of tokens of the text that the penalties look at.
+    /// Number of tokens of the text that the penalties consider.
     pub fn window(&self) -> usize {
         // SAFETY: reads a field.
         unsafe { sys::anneal_chain_window(self.raw.as_ptr()) }
     }
 
-    /// True if the token with the greatest logit is always chosen, regardless of the text.
+    /// True if the token with the largest logit is always chosen, whatever the text.
     pub fn is_argmax(&self) -> bool {
         // SAFETY: reads fields.
         unsafe { sys::anneal_chain_is_argmax(self.raw.as_ptr()) }

@@ -17,8 +17,8 @@ impl Context {
         self.restore_sequence(0, state)
     }
 
-    /// Returns the state of `sequence`: the K and V of its tokens and their positions, including those shared with
-    /// other sequences.
+    /// Returns the state of `sequence`: the K and V of its tokens and their positions, including tokens that are
+    /// shared with other sequences.
     pub fn save_sequence(&mut self, sequence: SequenceId) -> Result<Vec<u8>> {
         let failed = |why: String| Err(Error::State { what: "save", why });
         if sequence >= self.sequences() {
@@ -33,8 +33,8 @@ impl Context {
             return failed(format!("not enough memory for its {}", build_info::Bytes(size as u64)));
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: writes at most `size` bytes, for which there is room. Nothing reads them before. Zeroing the memory
-        // first would waste time while every slot waits.
+        // SAFETY: writes at most `size` bytes, for which there is room. Nothing reads the bytes before. Zeroing the
+        // memory first would waste time while every slot waits.
         let written = unsafe {
             let (data, sequence) = (state.as_mut_ptr(), sequence.cast_signed());
             sys::anneal_state_get(self.raw.as_ptr(), sequence, data, size, err, err_size)
@@ -52,7 +52,7 @@ impl Context {
     /// content.
     ///
     /// # Errors
-    /// If `state` is not such a state, or if there are too few free cells. The content of `sequence` is then lost.
+    /// If `state` is not such a state, or if too few cells are free. The content of `sequence` is then lost.
     pub fn restore_sequence(&mut self, sequence: SequenceId, state: &[u8]) -> Result<()> {
         let failed = |why: String| Err(Error::State { what: "restore", why });
         if sequence >= self.sequences() {

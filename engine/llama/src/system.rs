@@ -1,4 +1,4 @@
-//! Functions for the whole library: start, version, backends, libraries.
+//! Functions of the whole library: start, version, backends and libraries.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -8,14 +8,14 @@ use llama_sys as sys;
 
 use crate::message::owned;
 
-/// Installs the handlers and initialises the backends. Only the first call counts; `verbose` lets llama.cpp's log
-/// through to stderr.
+/// Installs the handlers and initialises the backends. Only the first call counts. If `verbose` is true, llama.cpp's
+/// log is printed on stderr.
 pub fn start(verbose: bool) {
     // SAFETY: no preconditions; the function itself runs only once.
     unsafe { sys::anneal_start(verbose) }
 }
 
-/// Starts the library for commands that only list what is available. The kernels are loaded; if that fails, the error
+/// Starts the library for commands that only list what is available. The kernels are loaded; if this fails, the error
 /// is reported when a model is loaded.
 pub(super) fn start_all() {
     start(false);
@@ -28,7 +28,7 @@ pub fn interrupt(on: bool) {
     unsafe { sys::anneal_interrupt(on) }
 }
 
-/// True if the flag is set.
+/// True if the interrupt flag is set.
 pub fn interrupted() -> bool {
     // SAFETY: reads an atomic, ignores its argument.
     unsafe { sys::anneal_interrupted(std::ptr::null_mut()) }
@@ -49,7 +49,7 @@ pub fn close_inherited() {
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
 }
 
-/// Fails like an assertion of ggml. Used by tests of what happens to the process then.
+/// Fails like an assertion of ggml. Used by tests of failed assertions.
 pub fn fail_assertion() -> ! {
     // SAFETY: NUL-terminated texts without format arguments.
     unsafe { sys::ggml_abort(c"llama.cpp/src/test.cpp".as_ptr(), 1, c"GGML_ASSERT(false) failed".as_ptr()) };
@@ -69,23 +69,23 @@ pub fn system_info() -> String {
     unsafe { owned(sys::llama_print_system_info()) }
 }
 
-/// True if a large buffer of the CPU backend asks the kernel for huge pages.
+/// True if a large buffer of the CPU backend requests huge pages from the kernel.
 pub fn huge_pages() -> bool {
     start_all();
-    // SAFETY: makes a buffer of its own and frees it.
+    // SAFETY: creates and frees its own buffer.
     unsafe { sys::anneal_huge_pages() }
 }
 
-/// Sets whether large buffers ask for huge pages from now on, in a build that supports it.
+/// Sets whether large buffers request huge pages from now on, in a build that supports this.
 pub fn ask_huge_pages(on: bool) {
     // SAFETY: stores an atomic.
     unsafe { sys::anneal_ask_huge_pages(on) }
 }
 
-/// Turns ggml's tiled kernels off for the rest of the process. ggml reads the environment once, at the first matrix
-/// product, so call this before a model is loaded.
+/// Turns off ggml's tiled kernels for the rest of the process. ggml reads the environment once, at the first matrix
+/// product, so call this function before a model is loaded.
 pub fn turn_off_tiled() {
-    // Not set again with a later model, when other threads may read the environment.
+    // Not set again for a later model, because other threads may then read the environment.
     if std::env::var(TILED).as_deref() == Ok("0") {
         return;
     }
@@ -94,12 +94,12 @@ pub fn turn_off_tiled() {
     unsafe { std::env::set_var(TILED, "0") }
 }
 
-/// Environment variables of ggml for CUDA. Graphs are off if the first one exists. Operations are not fused if the
-/// second one is a number other than 0.
+/// Environment variables of ggml for CUDA. Graphs are off if the first variable exists. Operations are not fused if
+/// the second variable is a number other than 0.
 const CUDA: [&str; 2] = ["GGML_CUDA_DISABLE_GRAPHS", "GGML_CUDA_DISABLE_FUSION"];
 
 /// Returns the values of ggml's CUDA variables at the start of the process. Later calls return the same values, even
-/// after [`switch_cuda`]. A 0 turns graphs on; ggml itself has no value for that.
+/// after [`switch_cuda`]. A 0 means that graphs are on, although ggml itself has no such value.
 pub fn cuda_variables() -> Defaults {
     static AT_START: OnceLock<Defaults> = OnceLock::new();
     let read = || {
@@ -115,15 +115,15 @@ pub fn cuda_variables() -> Defaults {
     AT_START.get_or_init(read).clone()
 }
 
-/// Sets the variables that `wanted` turns off and that `said`, the user's values, does not contain. Removes the
-/// graphs variable if the user set it to 0. ggml reads both once, at the first graph.
+/// Sets the variables that `wanted` turns off, except the variables that `said`, the user's values, contains. Removes
+/// the graphs variable if the user set it to 0. ggml reads both variables once, at the first graph.
 ///
-/// Call it at the start of a command, when no other thread runs except the one that waits for signals. Programs that
-/// use the engine as a library must set these variables themselves.
+/// Call this function at the start of a command, when no other thread runs except the thread that waits for signals.
+/// Programs that use the engine as a library must set these variables themselves.
 pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
     let [graphs, fusion] = CUDA;
     let turn_off = |name: &str| {
-        // SAFETY: nothing else accesses the environment at the same time; the caller ensures it.
+        // SAFETY: nothing else accesses the environment at the same time; the caller guarantees this.
         unsafe { std::env::set_var(name, "1") }
     };
     match (said.cuda_graphs, wanted.cuda_graphs) {
@@ -140,7 +140,7 @@ pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
 /// Environment variable of ggml's tiled kernels.
 pub const TILED: &str = "GGML_CPU_TILED_MM";
 
-/// True if C and C++ allocate, as Rust does, from the allocator that was linked in.
+/// True if C and C++, like Rust, allocate from the linked allocator.
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub fn allocator_serves_cpp() -> bool {
     // SAFETY: `owns` is called with live memory and only looks up its address.
@@ -207,7 +207,7 @@ pub fn blas_threads_obeyed() -> bool {
     unsafe { sys::anneal_blas_threads_obeyed() }
 }
 
-/// Sets the number of threads that the BLAS library may use from its next call on; 0 for as many as llama.cpp itself
+/// Sets the number of threads that the BLAS library may use from its next call on; 0 for as many threads as llama.cpp
 /// uses.
 pub fn set_blas_threads(threads: u32) {
     // SAFETY: stores an atomic.

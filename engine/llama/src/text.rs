@@ -1,4 +1,4 @@
-//! Limit for the length of a text, which is checked before the text is tokenised.
+//! Maximum length of a text, which is checked before the text is tokenised.
 
 use llama_sys as sys;
 
@@ -6,18 +6,18 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::token::Token;
 
-/// Allowed bytes per token of the context, if a token can stand for any number of bytes. Natural texts have fewer
-/// than 100.
+/// Allowed bytes per token of the context, if a token can represent any number of bytes. Natural texts have fewer
+/// than 100 bytes per token.
 const UNBOUNDED: usize = 1024;
 
 impl Model {
-    /// Checks that a text of `bytes` bytes can fit a context of `n_ctx` tokens, if every token stands for as many
-    /// bytes as the longest one. A text that passes can still have too many tokens.
+    /// Checks that a text of `bytes` bytes can fit into a context of `n_ctx` tokens, if every token represents as
+    /// many bytes as the longest token. A text that passes can still have too many tokens.
     ///
     /// # Errors
     /// [`Error::TextTooLong`] for a longer text.
     pub fn check_length(&self, bytes: usize, n_ctx: u32) -> Result<()> {
-        // Each token has at least one byte, so a short text fits without a look at the vocabulary.
+        // Each token has at least one byte, so a short text fits without reading the vocabulary.
         if bytes <= n_ctx as usize {
             return Ok(());
         }
@@ -28,7 +28,7 @@ impl Model {
         }
     }
 
-    /// Length of the longest token in bytes, or [`UNBOUNDED`] if a token can stand for any number of them. WordPiece
+    /// Length of the longest token in bytes, or [`UNBOUNDED`] if a token can represent any number of bytes. WordPiece
     /// and unigram tokenizers drop spaces and turn a whole word into one unknown token; the `whitespace` tokenizer
     /// drops spaces.
     fn longest_token(&self) -> usize {

@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 use crate::message::Message;
 use crate::system::start;
 
-/// Largest number of threads in a pool.
+/// Maximum number of threads in a pool.
 pub const MAX_THREADS: u32 = sys::GGML_MAX_N_THREADS;
 
-/// A pool of threads that evaluate graphs. The thread that makes it is one of its threads.
+/// Pool of threads that evaluate graphs. The thread that creates the pool is one of its threads.
 pub struct Threadpool(pub(super) NonNull<sys::ggml_threadpool>);
 
-// SAFETY: ggml locks the pool's state itself; it may be freed from another thread than the one that made it.
+// SAFETY: ggml locks the pool's state itself; any thread may free the pool.
 unsafe impl Send for Threadpool {}
 // SAFETY: a shared reference is only used to pass the pool to a context, see `share_threads`.
 unsafe impl Sync for Threadpool {}
@@ -28,7 +28,7 @@ impl Drop for Threadpool {
 
 impl Threadpool {
     /// Starts a pool of `threads` threads. With `cpus`, they run only on these CPUs; with `strict`, each thread has
-    /// one CPU of its own. `poll`, from 0 to 100, is how eagerly they poll for work instead of sleeping.
+    /// its own CPU. `poll`, from 0 (sleep) to 100, is the polling level of threads that wait for work.
     pub fn new(threads: u32, cpus: &[u32], strict: bool, poll: u32) -> Result<Self> {
         let failed = |why: String| Error::Threadpool { threads, why };
         if threads == 0 || threads > MAX_THREADS {

@@ -8,5 +8,5 @@ pub type Token = sys::llama_token;
 /// Number of a sequence in a context, from 0.
 pub type SequenceId = u32;
 
-/// Sequence of a context that has only one.
+/// Sequence of a context with a single sequence.
 pub const ALONE: SequenceId = 0;

@@ -29,7 +29,7 @@ pub struct Adapter {
     pub scale: f32,
 }
 
-/// Largest absolute value of a scale; a larger one is taken for a typing error.
+/// Maximum absolute value of a scale; a larger value is considered a typing error.
 const MOST: f32 = 1000.0;
 
 impl FromStr for Adapter {
@@ -54,7 +54,7 @@ impl FromStr for Adapter {
 }
 
 impl Variant {
-    /// Takes missing settings from `other`.
+    /// Uses the settings of `other` for missing settings.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let adapters = if self.adapters.is_empty() { other.adapters } else { self.adapters };
@@ -79,8 +79,8 @@ impl Variant {
         Ok(size)
     }
 
-    /// Digest of the adapters, with `digits` digits; `None` if there are no adapters. An adapter that cannot be read
-    /// makes the digest unique.
+    /// Digest of the adapters, with `digits` hexadecimal digits; `None` if the variant has no adapters. An adapter
+    /// that cannot be read makes the digest unique.
     pub fn digest(&self, digits: usize) -> Option<String> {
         if self.adapters.is_empty() {
             return None;

@@ -6,7 +6,7 @@ use llguidance::api::ParserLimits;
 use crate::gbnf;
 use crate::guide::with_stack;
 
-/// Size of a made-up vocabulary, in tokens; none of them has a name.
+/// Size of a fictitious vocabulary, in tokens; none of the tokens has a name.
 const N_VOCAB: u32 = 1000;
 
 /// Checks that `text` is a valid GBNF grammar, apart from the names of tokens in it.

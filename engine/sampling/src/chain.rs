@@ -1,8 +1,8 @@
 //! Chain of samplers of one text, with its grammar.
 //!
 //! The samplers are llama.cpp's, in the order of its common sampler: logit bias, penalties, DRY, top-n-sigma, top-k,
-//! typical, top-p, min-p, XTC, temperature, and the draw. Tokens that a grammar forbids are removed before all of
-//! them.
+//! typical, top-p, min-p, XTC, temperature, and the draw. Tokens that a grammar forbids are removed before these
+//! samplers run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ pub struct Chain {
     options: SamplingOptions,
     /// Identifier by which the samplers on a device are matched to this text.
     id: u64,
-    /// Last tokens, as many as the penalties look at, for samplers on a device.
+    /// Last tokens, as many as the penalties consider, for samplers on a device.
     seen: VecDeque<Token>,
-    /// Number of tokens that were chosen; each took one random number.
+    /// Number of tokens that were chosen; each choice used one random number.
     chosen: u64,
     report: DeviceReport,
-    /// True if the best token is always chosen, and no sampler can remove it.
+    /// True if the most likely token is always chosen, and no sampler can remove it.
     takes_best: bool,
     is_constrained: bool,
     seed: u32,
@@ -40,7 +40,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Creates a chain for a new text of `model`. If the options have no seed, a random one is used; see
+    /// Creates a chain for a new text of `model`. If the options have no seed, a random seed is used; see
     /// [`seed`](Self::seed).
     ///
     /// # Errors
@@ -78,10 +78,10 @@ impl Chain {
         })
     }
 
-    /// Chooses a token by the logits in output row `row` of `context` (-1 is the last one), and accepts it.
+    /// Chooses a token by the logits in output row `row` of `context` (-1 is the last row), and accepts the token.
     ///
     /// # Errors
-    /// If there is no such row, the logits are NaN, or no token is allowed.
+    /// If the row does not exist, the logits are NaN, or no token is allowed.
     pub fn sample(&mut self, context: &mut Context, row: i32) -> Result<Token> {
         let token = self.choose(context.logits_at(row)?)?;
         self.report.tokens_on_host += 1;
@@ -109,7 +109,7 @@ impl Chain {
     }
 
     /// Makes the device that computes the logits of `sequence` do as many steps of the choice as it can, from the
-    /// next evaluation on. The chain must have accepted the prompt before.
+    /// next evaluation on. The chain must already have accepted the prompt.
     ///
     /// # Errors
     /// If llama.cpp cannot plan its graphs with the samplers.
@@ -157,46 +157,46 @@ impl Chain {
         Some(&self.report).filter(|report| !report.offloaded.is_empty() || report.why.is_some())
     }
 
-    /// Report on the part of the choices that a device has made so far.
+    /// Report on the part of the choices that devices have made so far.
     pub fn device_report(&self) -> &DeviceReport {
         &self.report
     }
 
-    /// Accepts `token` of the prompt: penalties look at it, grammars do not.
+    /// Accepts `token` of the prompt. Penalties consider the token, grammars do not.
     pub fn accept(&mut self, token: Token) -> Result<()> {
         self.accept_as(token, false)
     }
 
-    /// Accepts `token` as the next one of the text, for callers that [choose](Self::choose) without
+    /// Accepts `token` as the next token of the text, for callers that [choose](Self::choose) without
     /// [`sample`](Self::sample).
     pub fn accept_generated(&mut self, token: Token) -> Result<()> {
         self.accept_as(token, true)
     }
 
-    /// Accepts all tokens of a prompt, as [`accept`](Self::accept) does. Only the last ones have an effect.
+    /// Accepts all tokens of a prompt, as [`accept`](Self::accept) does. Only the last tokens have an effect.
     pub fn accept_prompt(&mut self, prompt: &[Token]) -> Result<()> {
         let last = &prompt[prompt.len().saturating_sub(self.raw.window())..];
         last.iter().try_for_each(|token| self.accept(*token))
     }
 
-    /// True if the text is complete by its grammar, and only its end can follow.
+    /// True if the text is complete by its grammar, so that only the end can follow.
     pub fn is_complete(&self) -> bool {
         self.guide.as_ref().is_some_and(Guide::is_complete)
     }
 
-    /// True if a grammar or a schema constrains the text. The text then ends at its end token, even if the end is to
+    /// True if a grammar or a schema constrains the text. The text then ends at its end token, even if the end should
     /// be ignored.
     pub fn is_constrained(&self) -> bool {
         self.is_constrained
     }
 
-    /// True if the best token is always chosen, regardless of random numbers.
+    /// True if the most likely token is always chosen, whatever the random numbers.
     pub fn takes_best(&self) -> bool {
         self.takes_best
     }
 
-    /// True if the token with the greatest logit is always chosen, regardless of the text, so that a device can
-    /// choose it as well.
+    /// True if the token with the largest logit is always chosen, whatever the text, so that a device can also choose
+    /// it.
     pub fn is_argmax(&self) -> bool {
         self.guide.is_none() && self.raw.is_argmax()
     }
@@ -211,14 +211,15 @@ impl Chain {
         self.raw.candidates()
     }
 
-    /// Chooses a token by a row of logits, one for each token of the vocabulary, without accepting it.
+    /// Chooses a token by a row of logits, with a logit for each token of the vocabulary, without accepting the
+    /// token.
     ///
     /// # Errors
     /// If the logits are NaN, or no token is allowed.
     pub fn choose(&mut self, logits: &[f32]) -> Result<Token> {
         let Some(guide) = &mut self.guide else { return self.raw.sample(logits, None) };
-        // If the best of all tokens is allowed, it is the best of the allowed ones, and the others need not be
-        // checked. This does not hold for drawn tokens, because the cut depends on all allowed tokens.
+        // If the best of all tokens is allowed, it is also the best of the allowed tokens, and the others need not be
+        // checked. Drawn tokens need the check of all tokens, because truncation depends on all allowed tokens.
         if self.takes_best {
             let token = self.raw.sample(logits, None)?;
             if guide.allows(token, self.model.is_end(token))? {
@@ -249,7 +250,7 @@ impl Chain {
     }
 }
 
-/// Checks that devices are to be asked to choose for `model`. The error is the reason why not.
+/// Checks that devices should be asked to choose for `model`. The error is the reason that they should not.
 pub fn asks_devices(mode: DeviceSampling, model: &Model) -> std::result::Result<(), &'static str> {
     match mode {
         DeviceSampling::Off => Err("--device-sampling off"),
@@ -259,10 +260,10 @@ pub fn asks_devices(mode: DeviceSampling, model: &Model) -> std::result::Result<
     }
 }
 
-/// Draws a seed from the clock, for options without a seed. The seed is reported, so that a text can be repeated.
+/// Draws a seed from the clock, for options without a seed. The seed is reported, so that a text can be reproduced.
 fn draw_seed() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = now.map_or(1, |since| since.subsec_nanos() ^ (since.as_secs() as u32).rotate_left(16));
-    // In llama.cpp, `u32::MAX` means no seed.
+    // For llama.cpp, `u32::MAX` means no seed.
     seed.min(u32::MAX - 1)
 }

@@ -1,4 +1,4 @@
-//! Grammars in GBNF, llama.cpp's notation: [`read`] parses one, and [`translate`] turns it into a grammar for
+//! Grammars in GBNF, llama.cpp's notation: [`read`] parses a grammar, and [`translate`] turns it into a grammar for
 //! llguidance.
 
 mod grammar;

@@ -1,5 +1,5 @@
-//! Guide through the texts that a JSON schema or a grammar allows, by llguidance. It computes the allowed tokens for
-//! each step.
+//! Guide through the texts that a JSON schema or a grammar allows, based on llguidance. The guide computes the
+//! allowed tokens for each step.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -16,35 +16,35 @@ use serde_json::{Map, Value, json};
 use crate::watch::{self, watched};
 use crate::{gbnf, multiples};
 
-/// Parser factories of llguidance for each model, which hold the vocabulary as a tree of bytes.
+/// llguidance's parser factories for each model, which contain the vocabulary as a tree of bytes.
 type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<ParserFactory>)>>;
 
-/// Largest size of a grammar or schema in bytes; llguidance's own limits apply to its compiled form. Its Lark
+/// Maximum size of a grammar or schema in bytes; llguidance's own limits apply to its compiled form. Its Lark
 /// compiler and [`gbnf::translate`] recurse for each rule that refers to another, so [`STACK`] must suffice for a
 /// text of this size.
 const MAX_GRAMMAR_BYTES: usize = 128 << 10;
 const MAX_SCHEMA_BYTES: usize = 1 << 20;
 const MAX_SCHEMA_REFS: usize = 4000;
 
-/// Number of characters of llguidance's message to pass on; the message repeats the input.
+/// Maximum number of characters of llguidance's message that are passed on, because the message repeats the input.
 const MAX_WORDS: usize = 300;
 
 const NO_TEXT: &str = "no text matches it";
 
-/// Largest size of a token in bytes. Longer ones do not fit into the tree of tokens, and no known vocabulary has
-/// them.
+/// Maximum size of a token in bytes. Longer tokens do not fit into the tree of tokens, and no known vocabulary has
+/// such tokens.
 const MAX_TOKEN_BYTES: usize = 1024;
 
-/// Largest depth of nested brackets. Parsers recurse for each level, and the stack is limited.
+/// Maximum depth of nested brackets. Parsers recurse for each level, and the stack is limited.
 const MAX_DEPTH: usize = 200;
 
-/// Stack size of the thread that reads a grammar, because chains of rules recurse deeply too.
+/// Stack size of the thread that reads a grammar, because chains of rules also recurse deeply.
 const STACK: usize = 256 << 20;
 
-/// A text in progress, and the tokens that may follow.
+/// An unfinished text, and the tokens that may follow it.
 pub(super) struct Guide {
     matcher: Matcher,
-    /// First mask, until it is requested.
+    /// First mask; it is kept until it is requested.
     first: Option<Vec<u32>>,
     what: &'static str,
 }
@@ -96,7 +96,7 @@ impl Guide {
         }
     }
 
-    /// Returns the allowed tokens as one bit per token; only the end of the text if the text is complete.
+    /// Returns the allowed tokens as one bit per token. If the text is complete, only end tokens are allowed.
     pub(super) fn mask(&mut self) -> Result<Vec<u32>> {
         if let Some(first) = self.first.take() {
             return Ok(first);
@@ -161,8 +161,8 @@ pub(super) fn what(constraint: &Constraint) -> &'static str {
     }
 }
 
-/// Returns `schema` with a limit for the white space between its parts, similar to llama.cpp's own. Otherwise an
-/// uncertain model would continue with white space to the end of the context.
+/// Returns `schema` with a limit on the white space between its parts, similar to llama.cpp's own limit. Without this
+/// limit, an uncertain model might fill the context with white space.
 fn with_bounds(schema: &Value) -> Value {
     let mut fields = match schema {
         Value::Bool(true) => Map::new(),
@@ -174,7 +174,7 @@ fn with_bounds(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// Returns the tokens by their written form; if several are equal, the first one.
+/// Returns the tokens by their written form; if several are equal, the first token.
 fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
     let mut names = HashMap::new();
     for token in 0..model.n_vocab() {
@@ -186,7 +186,7 @@ fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
     names
 }
 
-/// Returns the tokens that a grammar cannot name: those that end a text, and those without text.
+/// Returns the tokens that a grammar cannot name: tokens that end a text, and tokens without text.
 fn never_named(model: &Model) -> Vec<u32> {
     let mut piece = Vec::new();
     let mut is_text = |token: u32| {
@@ -256,14 +256,14 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
         }
         if depth > MAX_DEPTH {
             return refuse(format!(
-                "more than {MAX_DEPTH} nested brackets; move the inner ones to rules of their own"
+                "more than {MAX_DEPTH} nested brackets; move the inner brackets to separate rules"
             ));
         }
     }
     Ok(())
 }
 
-/// Returns the parser factory of `model`. It takes a while to create, so it is created once for each model.
+/// Returns the parser factory of `model`. Creating a factory is slow, so each model has only one.
 fn factory(model: &Arc<Model>) -> Result<Arc<ParserFactory>> {
     static KNOWN: Vocabularies = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -288,7 +288,7 @@ fn build(model: &Model) -> Result<ParserFactory> {
     };
     let words = (0..n_vocab).map(|token| bytes(model, token.cast_signed())).collect::<Result<Vec<_>>>()?;
     let trie = TokTrie::from(&TokRxInfo::new(n_vocab, end), &words).with_eos_tokens(&ends);
-    // Not canonical: no tokens are forced, and the model chooses every one.
+    // Not canonical: no tokens are forced, so the model chooses every token.
     let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     let slices = llguidance::earley::SlicedBiasComputer::general_slices();
     let mut factory =
@@ -300,7 +300,7 @@ fn build(model: &Model) -> Result<ParserFactory> {
     Ok(factory)
 }
 
-/// Returns the bytes that `token` adds to the text. Control tokens add none and are known by their names. A token
+/// Returns the bytes that `token` adds to the text. Control tokens add no bytes and are known by their names. A token
 /// without bytes is never allowed.
 fn bytes(model: &Model, token: Token) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();

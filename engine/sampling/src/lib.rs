@@ -1,6 +1,6 @@
 //! Choice of tokens: llama.cpp's samplers, grammars and JSON schemas.
 //!
-//! [`SamplingOptions`] holds the settings, and a [`Chain`] applies them to one text.
+//! [`SamplingOptions`] contains the settings, and a [`Chain`] applies them to one text.
 
 mod alone;
 mod chain;

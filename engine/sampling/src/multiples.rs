@@ -1,25 +1,25 @@
-//! Limits for `multipleOf` in JSON schemas. llguidance visits every possible remainder and has no limit for them: a
-//! schema of 40 bytes can take minutes and gigabytes.
+//! Limits for `multipleOf` in JSON schemas. llguidance visits every possible remainder without a limit, so a schema
+//! of 40 bytes can take minutes and gigabytes.
 
 use serde_json::Value;
 
-/// Largest number of remainders in a schema, summed over every `multipleOf`. 100,000 take about a second and 50 MiB
-/// more.
+/// Maximum number of remainders in a schema, summed over every `multipleOf`. 100,000 remainders take about a second
+/// and 50 MiB.
 const MAX_REMAINDERS: u64 = 100_000;
 
-/// Largest number of digits after the decimal point; llguidance counts in 32 bits.
+/// Maximum number of digits after the decimal point; llguidance counts in 32 bits.
 const MAX_DIGITS: u32 = 9;
 
-/// Keywords that combine schemas: a number must then be a multiple of both.
+/// Keywords that combine schemas: a number must then be a multiple of all their values.
 const JOINS: [&str; 5] = ["allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"];
 
 /// Values of `multipleOf` that a schema contains.
 struct MultiplesOf {
     /// Sum of the remainders.
     remainders: u64,
-    /// Remainders of a number that must be a multiple of all values, without regard to the decimal point.
+    /// Number of remainders if a number must be a multiple of all values, ignoring the decimal point.
     together: u64,
-    /// Fewest and most digits after the decimal point.
+    /// Minimum and maximum number of digits after the decimal point.
     digits: (u32, u32),
     joins: bool,
 }
@@ -30,13 +30,13 @@ impl MultiplesOf {
         if !self.joins {
             return self.remainders;
         }
-        // In units of the value with the most digits.
+        // Units of the value with the most digits.
         let units = 10_u64.pow(self.digits.1.saturating_sub(self.digits.0));
         self.remainders.max(self.together.saturating_mul(units))
     }
 }
 
-/// Returns the reason why `schema` is too expensive, or `None`.
+/// Returns the reason that `schema` is too expensive, or `None` if it is not.
 pub(super) fn refusal(schema: &Value) -> Option<String> {
     let mut found = MultiplesOf { remainders: 0, together: 1, digits: (MAX_DIGITS, 0), joins: false };
     if let Some(value) = look(schema, &mut found) {
@@ -62,8 +62,7 @@ pub(super) fn refusal_in_lark(text: &str) -> Option<String> {
     })
 }
 
-/// Adds up the values in `value`. Returns one that has too many digits, if there is one. The JSON parser limits the
-/// depth.
+/// Adds up the values in `value`. Returns a value with too many digits, if any. The JSON parser limits the depth.
 fn look(value: &Value, found: &mut MultiplesOf) -> Option<f64> {
     match value {
         Value::Array(list) => list.iter().find_map(|value| look(value, found)),

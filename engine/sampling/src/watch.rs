@@ -1,5 +1,5 @@
 //! Watch that cancels steps of a grammar that take too long. llguidance limits the number of its items, which limits
-//! memory, but the more ambiguous a grammar is, the longer each item takes. The watch counts the CPU time of the
+//! memory. But the more ambiguous a grammar is, the longer each item takes. The watch counts the CPU time of the
 //! step: a good grammar must not fail on an overloaded machine, or under a CPU quota.
 
 use std::sync::{Condvar, Mutex, Once, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use llama::ThreadClock;
 use llguidance::CancellationHandle;
 
-/// Largest CPU time of a step. Ordinary steps take far less than a millisecond.
+/// Maximum CPU time of a step. Ordinary steps take far less than a millisecond.
 pub(super) const STEP: Duration = Duration::from_millis(500);
 
 /// Interval between two checks while a step is running.
@@ -20,7 +20,7 @@ const QUIET: u32 = 20;
 /// A step in progress.
 struct WatchedStep {
     id: u64,
-    /// CPU clock of the thread that takes the step.
+    /// CPU clock of the thread that runs the step.
     clock: ThreadClock,
     /// Time on that clock at which the step has taken too long.
     end: Duration,

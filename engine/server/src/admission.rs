@@ -1,16 +1,16 @@
 //! Admission of connections: limits on the number of open connections, and the choice of the connection that is
-//! evicted when a new one needs its place.
+//! evicted to make room for a new one.
 //!
-//! Each listener has its own [`Gate`], so that a flood over TCP never takes the places of the Unix socket. A gate
-//! limits the total number of connections and the number per network (an IPv4 address, or the /64 of an IPv6
+//! Each listener has its own [`Gate`], so that a flood over TCP never uses up the connections of the Unix socket. A
+//! gate limits the total number of connections and the number per network (an IPv4 address, or the /64 of an IPv6
 //! address). At a limit, a new connection replaces an inactive one:
 //!
-//! 1. First, a connection that has not [proven](ConnectionState::prove) itself: the oldest one of the network with the
-//!    most unproven connections, so that a newcomer does not evict others that arrived just before it.
+//! 1. First, a connection that has not [proven](ConnectionState::prove) itself. The gate evicts the oldest unproven
+//!    connection of the network that has the most, so that a new connection does not evict other recent connections.
 //! 2. Then, the proven connection that has been idle for longest.
 //!
-//! If there is neither, the newcomer gets one of the [`RESERVE`] places, where only `/health`, `/metrics` and
-//! `/status` are answered.
+//! If neither exists, the new connection becomes one of the [`RESERVE`] connections, on which only `/health`,
+//! `/metrics` and `/status` are answered.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,7 +25,8 @@ use super::metrics::Metrics;
 /// Number of connections beyond the limit that may request `/health`, `/metrics` and `/status`.
 pub const RESERVE: usize = 16;
 
-/// Minimum idle time before a proven connection may be evicted: its client may be about to send the next request.
+/// Minimum idle time of a proven connection before eviction, because its client may be about to send the next
+/// request.
 const LEAST_REST: Duration = Duration::from_secs(1);
 
 /// Minimum time between two requests on an unproven TCP connection.
@@ -69,7 +70,7 @@ impl From<IpAddr> for Network {
 pub enum ConnectionPhase {
     /// Waiting for a request head, either the first one or one that has begun to arrive.
     Expecting,
-    /// Reading the body of a request.
+    /// Reading a request body.
     Reading,
     /// Answering a request.
     Answering,
@@ -86,14 +87,14 @@ pub enum Full {
     Network,
 }
 
-/// Reason why a connection was closed in favour of another.
+/// Reason why a connection was evicted to make room for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evicted {
     /// The client had shown no valid key or sent no valid request.
     Unproven,
     /// The connection was idle.
     Idle,
-    /// The connection held a place of the reserve.
+    /// The connection was one of the reserve.
     Reserve,
 }
 
@@ -123,9 +124,9 @@ pub struct ConnectionState {
     writing: AtomicBool,
     /// True if the body of the last request was not read to its end.
     unread: AtomicBool,
-    /// Milliseconds from `opened` to the last phase change or write.
+    /// Time of the last phase change or write, in milliseconds after `opened`.
     active: AtomicU64,
-    /// Milliseconds from `opened` to the earliest time at which the next request is answered without delay.
+    /// Earliest time at which the next request is answered without delay, in milliseconds after `opened`.
     due: AtomicU64,
     evicted: Notify,
     metrics: Arc<Metrics>,
@@ -142,7 +143,7 @@ impl ConnectionState {
         }
     }
 
-    /// Enters `phase`.
+    /// Changes the phase to `phase`.
     pub fn set(&self, phase: ConnectionPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.touch();
@@ -154,8 +155,8 @@ impl ConnectionState {
         self.active.store(active, Ordering::Relaxed);
     }
 
-    /// Records whether a write is waiting for the client. That write may be the end of an answer, which must not be
-    /// cut off.
+    /// Records whether a write is waiting for the client. The write may be the end of an answer, so the connection
+    /// must not be evicted meanwhile.
     pub fn set_writing(&self, writing: bool) {
         self.writing.store(writing, Ordering::Relaxed);
     }
@@ -170,7 +171,7 @@ impl ConnectionState {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// True if the connection is idle and everything that was answered has been sent.
+    /// True if the connection is idle and all its answers have been sent.
     fn is_idle(&self) -> bool {
         self.phase() == ConnectionPhase::Resting && !self.writing.load(Ordering::Relaxed)
     }
@@ -185,13 +186,13 @@ impl ConnectionState {
         self.proven.load(Ordering::Relaxed)
     }
 
-    /// True if the short idle limit applies: an unproven TCP connection.
+    /// True if the short idle limit applies, because this is an unproven TCP connection.
     pub fn rests_shortly(&self) -> bool {
         self.network.is_some() && !self.is_proven()
     }
 
-    /// Returns the delay for a request that has just arrived. Without it, thousands of simultaneous requests without
-    /// a key would keep the connection thread busy.
+    /// Returns the delay for a request that has just arrived. Without a delay, thousands of simultaneous requests
+    /// without a key would keep the connection thread busy.
     pub fn early(&self) -> Duration {
         if !self.rests_shortly() {
             return Duration::ZERO;
@@ -203,22 +204,22 @@ impl ConnectionState {
         due - now
     }
 
-    /// Returns the exceeded limit if the connection holds a place of the reserve.
+    /// Returns the exceeded limit if the connection belongs to the reserve.
     pub fn reserve(&self) -> Option<Full> {
         self.reserve
     }
 
-    /// Completes when another connection needs the place of this one.
+    /// Completes when the connection must make room for another.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
-    /// Counts that the client exceeded the time limit `late`.
+    /// Counts a client that exceeded the time limit `late`.
     pub fn was_late(&self, late: Late) {
         self.metrics.connections_timed_out[late as usize].add(1);
     }
 
-    /// Counts that the connection was refused because of the limit `full`.
+    /// Counts a connection that was refused because of the limit `full`.
     pub fn was_refused(&self, full: Full) {
         self.metrics.connections_refused[full as usize].add(1);
     }
@@ -237,7 +238,7 @@ pub struct Gate {
     open: Mutex<Vec<Arc<ConnectionState>>>,
 }
 
-/// Place of a connection. Released when dropped.
+/// Admission of a connection. Dropping it frees the connection's place.
 #[derive(Debug)]
 pub struct Admitted {
     gate: Arc<Gate>,
@@ -266,12 +267,12 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<ConnectionState>>> {
-        // After a panic the list is still valid, because no call leaves it half changed.
+        // The list is valid even after a panic, because no call leaves it half changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a connection from `network`. `None` if all places are taken and every connection of the reserve is
-    /// being answered.
+    /// Admits a connection from `network`. `None` if the limit and the reserve are both exhausted, and every
+    /// connection of the reserve is being answered.
     pub fn admit(self: &Arc<Self>, network: Option<Network>, bounds: ConnectionBounds) -> Option<Admitted> {
         let now = Instant::now();
         let mut open = self.lock();
@@ -341,7 +342,7 @@ impl Gate {
     /// Evicts the connection with the number `number`, and frees its place immediately.
     fn evict(&self, open: &mut Vec<Arc<ConnectionState>>, number: u64, why: Evicted) {
         let Some(at) = open.iter().position(|state| state.number == number) else { return };
-        // `open` stays sorted by time of arrival, so `swap_remove` is not an option.
+        // `swap_remove` would change the order of `open`, which is sorted by time of arrival.
         open.remove(at).evicted.notify_one();
         self.metrics.connections_evicted[why as usize].add(1);
     }
@@ -415,7 +416,7 @@ mod tests {
         let open: Vec<bool> = flood.iter().map(|admitted| is_open(&gate, admitted)).collect();
         assert_eq!(open.iter().filter(|open| **open).count(), 4, "the bound of a network: {open:?}");
         assert!(open[16..].iter().all(|open| *open), "the oldest go first: {open:?}");
-        // All places are taken: the network with the most connections loses one.
+        // All places are taken, so the network with the most connections loses a connection.
         let another = gate.admit(network(4), BOUNDS).expect("a place");
         assert!([&keyed, &newcomer, &another].iter().all(|admitted| is_open(&gate, admitted)));
         assert_eq!(metrics.connections_evicted[Evicted::Unproven as usize].get(), 17);

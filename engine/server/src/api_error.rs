@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Kind of an error. Determines the HTTP status, `type` and `code`.
+/// Kind of an error, which determines the HTTP status, `type` and `code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiErrorKind {
     /// The request is invalid.
@@ -13,7 +13,7 @@ pub enum ApiErrorKind {
     TooLarge,
     /// The key is missing or wrong.
     Unauthorized,
-    /// The `Host` header may be that of a DNS rebinding attack.
+    /// The `Host` header may belong to a DNS rebinding attack.
     Forbidden,
     /// A browser sent a cross-origin request without a key.
     Origin,
@@ -27,7 +27,7 @@ pub enum ApiErrorKind {
     Method,
     /// The body is not declared as JSON, or it is compressed.
     MediaType,
-    /// The queue is full.
+    /// The queue has no room for the request.
     Busy,
     /// A limit on connections or on the bytes of waiting requests is reached.
     Overloaded,
@@ -77,10 +77,10 @@ pub struct ApiError {
     pub retry_after: Option<u64>,
 }
 
-/// Maximum length of a message, in bytes. A message may quote what the client sent, which can be megabytes.
+/// Maximum length of a message, in bytes. A message may quote data from the client, which can be megabytes long.
 const MOST: usize = 2000;
 
-/// Shortens a long `message` in the middle. Its start states the cause, and its end the remedy.
+/// Shortens a long `message` in the middle, because its start states the cause and its end the remedy.
 fn cut(message: String) -> String {
     if message.len() <= MOST {
         return message;
@@ -91,9 +91,9 @@ fn cut(message: String) -> String {
 }
 
 impl ApiError {
-    /// Creates an error that no single field causes.
+    /// Creates an error that is not caused by a single field.
     pub fn new(kind: ApiErrorKind, message: impl Into<String>) -> Self {
-        // A message is a single line, so the hint of an error of the engine follows after a semicolon.
+        // A message must be a single line, so a hint from the engine is appended after a semicolon.
         let message = cut(build_info::words::with_inline_hint(&message.into()));
         ApiError { kind, message, param: None, retry_after: None }
     }

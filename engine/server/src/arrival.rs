@@ -9,7 +9,7 @@ use super::api_error::{ApiError, ApiErrorKind};
 /// Maximum time for a whole request.
 const WHOLE: Duration = Duration::from_secs(60);
 
-/// Time for a request in addition to the time that its bytes take at [`RATE`].
+/// Time for a request in addition to the time for its bytes at [`RATE`].
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Minimum average rate of a request, in bytes per second.
@@ -20,12 +20,12 @@ pub fn deadline(begin: Instant, bytes: usize) -> Instant {
     begin + WHOLE.min(GRACE + Duration::from_secs((bytes / RATE) as u64))
 }
 
-/// Returns the error for a request that missed its deadline. It began at `begin` and sent `bytes`. `what` names the
-/// part of the request.
+/// Returns the error for a request that missed its deadline. The request began at `begin` and has sent `bytes` so
+/// far. `what` names the part of the request.
 pub fn late(what: &str, begin: Instant, bytes: usize) -> ApiError {
     let message = format!(
         "the {what} did not arrive in time ({bytes} bytes in {:.0} seconds): send at least {RATE} bytes per second, \
-        and all of it within {} seconds",
+        and the whole {what} within {} seconds",
         begin.elapsed().as_secs_f64(),
         WHOLE.as_secs()
     );

@@ -1,7 +1,7 @@
-//! Thread pool for slow work, so that slow work does not block the thread that serves all connections. Each client
-//! has a share.
+//! Thread pool for slow work, so that it does not block the thread that serves all connections. Each client has a
+//! limited share of the pool.
 //!
-//! Work gets a thread in order of arrival, but each client first waits for one of its own places. A client with much
+//! Work gets a thread in order of arrival, but only once it has one of its client's own places. A client with much
 //! work therefore delays another client only by the work that is already running.
 
 use std::collections::HashMap;
@@ -15,13 +15,13 @@ use super::api_error::{ApiError, ApiErrorKind};
 use super::client::Client;
 use super::fields::Fields;
 
-/// Number of threads for work of milliseconds: templates, texts, requests and answers.
+/// Number of threads for work that takes milliseconds: templates, texts, requests and answers.
 const LIGHT: usize = 2;
 
 /// Number of threads for grammars and schemas, which may take seconds. No other work waits for these threads.
 const GRAMMARS: usize = 2;
 
-/// Number of threads that tokenize very long texts, which may take seconds. One thread takes at most one core away
+/// Number of threads that tokenize very long texts, which may take seconds. A single thread takes at most one core
 /// from generation.
 const TEXTS: usize = 1;
 
@@ -31,19 +31,19 @@ pub const THREADS: usize = LIGHT + GRAMMARS + TEXTS;
 /// Size of the longest text that is tokenized directly on the connection thread, in bytes.
 const LONG_TEXT: usize = 16 * 1024;
 
-/// Size of the longest text that counts as light work, in bytes. Longer texts have their own thread.
+/// Size of the longest text that counts as light work, in bytes. Longer texts have a separate thread.
 const VERY_LONG_TEXT: usize = 256 * 1024;
 
 /// Size of the longest request that is parsed directly on the connection thread, in bytes.
 const LONG_REQUEST: usize = 64 * 1024;
 
-/// Ratio of the requests that may be prepared for all clients to those for one client.
+/// Number of requests that may be prepared for all clients together, divided by the number for one client.
 const CLIENTS: usize = 4;
 
 /// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkKind {
-    /// Work of milliseconds.
+    /// Work that takes milliseconds.
     Light,
     /// A grammar or schema, which may take seconds.
     Grammar,
@@ -52,7 +52,8 @@ pub enum WorkKind {
 }
 
 impl WorkKind {
-    /// Returns the kind of work for tokenizing a text of `bytes` bytes; `None` for a text that is tokenized at once.
+    /// Returns the kind of work for tokenizing a text of `bytes` bytes. `None` if the text is short enough for the
+    /// connection thread.
     pub fn of_text(bytes: usize) -> Option<Self> {
         if bytes <= LONG_TEXT {
             None
@@ -64,7 +65,7 @@ impl WorkKind {
     }
 }
 
-/// Permits for work, and the number of answers whose requests are being prepared.
+/// Permits for work, and the number of answers that are being prepared.
 #[derive(Debug)]
 struct Permits {
     light: Arc<Semaphore>,
@@ -111,9 +112,9 @@ pub struct ClientShare {
 impl BlockingPool {
     /// Returns the share of `client`.
     pub fn of(&self, client: &Client) -> ClientShare {
-        // A panic elsewhere leaves the map consistent.
+        // The map is consistent even after a panic elsewhere.
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        // Removes clients without work.
+        // Clients without work are removed.
         clients.retain(|_, own| Arc::strong_count(own) > 1);
         let own = Arc::clone(clients.entry(client.clone()).or_default());
         ClientShare { all: Arc::clone(&self.all), own }
@@ -121,14 +122,14 @@ impl BlockingPool {
 }
 
 impl ClientShare {
-    /// Runs `work` on a thread. The thread stays taken until `work` ends, even if the caller stops waiting.
+    /// Runs `work` on a thread. The thread is occupied until `work` ends, even if the caller stops waiting.
     pub async fn run<T: Send + 'static>(
         &self,
         kind: WorkKind,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let failed = |why: &dyn Display| ApiError::new(ApiErrorKind::Failed, why.to_string());
-        // The order matters: only work that has a place of its client may wait for a thread.
+        // The order matters: work may wait for a thread only if it already has one of its client's places.
         let own = self.own.of(kind).acquire_owned().await.map_err(|why| failed(&why))?;
         let thread = self.all.of(kind).acquire_owned().await.map_err(|why| failed(&why))?;
         let share = self.clone();
@@ -147,14 +148,14 @@ impl ClientShare {
         }
     }
 
-    /// Counts a request with `answers` answers while it is prepared, if fewer than `most` are being prepared.
+    /// Counts the `answers` of a request while they are prepared, if fewer than `most` are being prepared.
     ///
     /// # Errors
-    /// The number of answers that are being prepared already.
+    /// The number of answers that are already being prepared.
     pub fn enter(&self, answers: usize, most: usize) -> Result<Preparing, usize> {
         let before = self.own.requests.fetch_add(answers, Ordering::Relaxed);
         let all_before = self.all.requests.fetch_add(answers, Ordering::Relaxed);
-        // Dropping it subtracts `answers` again.
+        // Dropping this value subtracts `answers` again.
         let preparing = Preparing(self.clone(), answers);
         match (before, all_before) {
             (before, _) if before >= most => Err(before),
@@ -164,7 +165,7 @@ impl ClientShare {
     }
 }
 
-/// Guard that counts the answers of a request while the request is prepared.
+/// Guard that counts a request's answers while they are prepared.
 #[derive(Debug)]
 pub struct Preparing(ClientShare, usize);
 
@@ -199,7 +200,7 @@ mod tests {
         held.pop();
         assert!(one.enter(1, 5).is_ok(), "what is refused is not counted, and what is done neither");
         drop((held, entered));
-        // All clients together have a limit too.
+        // The limit for all clients together also applies.
         let many: Vec<Result<Preparing, usize>> =
             (0..30).map(|client| pool.of(&Client::Process { id: client, user: 0 }).enter(1, 5)).collect();
         assert_eq!(many.iter().filter(|entered| entered.is_ok()).count(), 5 * CLIENTS);
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(pool.clients.lock().expect("whole").len(), 1);
     }
 
-    /// One client queues 100 pieces of work and takes all threads; another client's work is done next.
+    /// One client queues 100 pieces of work and takes all threads. Another client's work still runs next.
     #[test]
     fn anothers_work_waits_only_for_what_is_being_done() {
         let runtime =
@@ -233,7 +234,7 @@ mod tests {
                     one.run(WorkKind::Grammar, work).await
                 }));
             }
-            // Waits until all of this work has arrived, before the other client's.
+            // Waits until all work of this client has arrived, before the other client sends its own.
             while one.own.grammars.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
@@ -241,7 +242,7 @@ mod tests {
             while pool.of(&Client::Process { id: 2, user: 0 }).own.grammars.available_permits() == GRAMMARS {
                 tokio::task::yield_now().await;
             }
-            // One piece of work ends; the pieces that start afterwards do not.
+            // A single piece of work ends. The pieces that start after it do not end.
             go.send(()).expect("somebody waits");
             let its = tokio::time::timeout(Duration::from_secs(60), its).await;
             its.expect("it was next").expect("it ends").expect("it is done");

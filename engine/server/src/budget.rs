@@ -1,7 +1,7 @@
 //! Memory limit for waiting requests. A request waits for the rest of its body, a model, its preparation or a slot.
 //!
-//! A request needs at most twelve times its size in memory and a fixed allowance (`fields.rs`), so a limit on the
-//! bytes of all waiting requests limits their memory.
+//! A request needs at most twelve times its size in memory plus a fixed allowance (`fields.rs`). A limit on the bytes
+//! of all waiting requests therefore limits their memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use super::client::{Account, Client};
 use super::limits::ServerLimits;
 use super::metrics::Metrics;
 
-/// Divisor of the limit. One client may use this fraction of it.
+/// Divisor of the limit for one client: each client may use 1/`SHARE` of the limit.
 const SHARE: usize = 2;
 
-/// Number of bytes charged for each value of a JSON tree, besides its own text. A value needs at most twelve times as
-/// much memory.
+/// Number of bytes charged for each value of a JSON tree, in addition to the bytes of its text. A value needs at most
+/// twelve times as much memory as is charged.
 pub const VALUE_BYTES: usize = 40;
 
 /// Budget for the bytes of all waiting requests.
@@ -30,7 +30,7 @@ pub struct Budget {
 struct Waiting {
     /// Sum over all clients.
     total: usize,
-    /// Sum of each client that has charges.
+    /// Sum for each client that has charges.
     clients: HashMap<Account, usize>,
 }
 
@@ -50,7 +50,7 @@ impl ByteBounds {
     }
 }
 
-/// Bytes charged for one request. Dropping this returns them to the budget.
+/// Bytes charged for one request. Dropping the charge returns the bytes to the budget.
 #[derive(Debug)]
 pub struct Charge {
     budget: Arc<Budget>,
@@ -58,15 +58,15 @@ pub struct Charge {
     bytes: usize,
 }
 
-/// Shared charge of a waiting request, held by every part of the server that holds the request.
+/// Shared charge of a waiting request. Every part of the server that holds the request also holds its charge.
 #[derive(Clone, Debug, Default)]
 pub struct SharedCharge {
-    /// Kept only for its `Drop`.
+    /// Never read; dropping it ends the charge.
     _charge: Option<Arc<Charge>>,
 }
 
 impl PartialEq for SharedCharge {
-    /// Always returns true: the charge is ignored when two requests are compared.
+    /// Always returns true, because a comparison of two requests ignores the charge.
     fn eq(&self, _: &SharedCharge) -> bool {
         true
     }
@@ -91,7 +91,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // A panic elsewhere leaves the sums consistent: nothing between two changes can panic.
+        // The sums are consistent even after a panic, because no panic can occur between two changes.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -100,7 +100,8 @@ impl Charge {
     /// Adds `more` bytes.
     ///
     /// # Errors
-    /// An [`Overloaded`](ApiErrorKind::Overloaded) refusal if all waiting requests, or those of this client, would exceed `bounds`.
+    /// An [`Overloaded`](ApiErrorKind::Overloaded) refusal if all waiting requests, or the client's own, would exceed
+    /// `bounds`.
     pub fn grow(&mut self, more: usize, bounds: ByteBounds) -> Result<(), ApiError> {
         let mut waiting = self.budget.lock();
         let own = waiting.clients.get(&self.account).copied().unwrap_or(0);
@@ -110,7 +111,7 @@ impl Charge {
         let refused = |whose: &str, wait: usize, most: usize| {
             self.budget.metrics.refused.add(1);
             let message = format!(
-                "the waiting requests {whose} have {wait} bytes, and with this one they would exceed {most} bytes \
+                "the waiting requests {whose} have {wait} bytes, and this request would exceed the limit of {most} bytes \
                 (max_waiting_bytes): try again later"
             );
             Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) })
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!((refused.status(), refused.retry_after), (503, Some(1)));
         assert!(
             refused.message.contains("of this client have 30 bytes")
-                && refused.message.contains("exceed 50 ")
+                && refused.message.contains("exceed the limit of 50 ")
         );
         let (second, third) = (charge(2, 50).expect("room"), charge(3, 20).expect("room"));
         let refused = charge(4, 1).expect_err("all is taken");

@@ -1,6 +1,6 @@
-//! Handling of panics in the threads other than the scheduler: the current work fails, and the thread continues.
+//! Handling of panics in all threads except the scheduler: the current work fails, and the thread continues.
 //!
-//! If such a thread ended, nobody would notice, and requests would wait for it forever.
+//! If one of these threads ended, requests would wait for it forever.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,8 +9,8 @@ use build_info::words::printable;
 
 use super::metrics::Metrics;
 
-/// Runs `work` and returns its result. `None` if `work` panicked; the panic is then counted and logged with the name
-/// `what`. After a panic, values that `work` may have left half changed must not be used.
+/// Runs `work` and returns its result. `None` if `work` panicked; the panic is then counted, and logged with the name
+/// `what`. After a panic, do not use values that `work` may have left half changed.
 pub fn caught<T>(what: &str, metrics: &Metrics, work: impl FnOnce() -> T) -> Option<T> {
     let panic = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(value) => return Some(value),

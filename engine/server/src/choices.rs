@@ -7,17 +7,17 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use super::job::JobEvent;
 
-/// Event streams of the answers. The reader must read all of them, because an answer that is not read is cancelled.
-/// Dropping this cancels all answers.
+/// Event streams of the answers. The reader must read all streams, because an unread answer is cancelled. Dropping
+/// this value cancels all answers.
 #[derive(Debug)]
 pub struct Choices {
     /// One receiver per choice. `None` for a choice that has ended.
     receivers: Vec<Option<Receiver<JobEvent>>>,
-    /// Index of the choice that is polled first, for fairness.
+    /// Index of the choice that is polled first; it changes for fairness.
     next: usize,
 }
 
-/// Number of a choice and its event. `None` if the choice was cancelled because it was not read.
+/// Number of a choice, with its event. `None` if the choice was cancelled because its events were not read.
 pub type ChoiceEvent = (usize, Option<JobEvent>);
 
 impl Choices {

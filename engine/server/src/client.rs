@@ -1,7 +1,7 @@
 //! Identity of the client that sends a request.
 
-/// Client that a request belongs to, for fairness. Requests of one client wait for each other, not for those of other
-/// clients.
+/// Client that a request belongs to, for fairness. A request waits for other requests of its client, but not for
+/// those of other clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
     /// Process connected to the Unix socket.
@@ -17,8 +17,8 @@ pub enum Client {
     Unknown,
 }
 
-/// Account that the bytes of waiting requests are charged to. A user can start any number of processes, so they share
-/// one account.
+/// Account that the bytes of waiting requests are charged to. All processes of a user share one account, because a
+/// user can start any number of processes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Account {
     /// User of the Unix socket, by user ID.

@@ -57,7 +57,7 @@ impl Config {
         config.under_environment(variables())
     }
 
-    /// Resolves relative paths against `folder`.
+    /// Makes relative paths relative to `folder`.
     fn look_in(&mut self, folder: &Path) {
         let config = self;
         let files = [
@@ -103,7 +103,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns this configuration, with values of `other` for whatever is not set here.
+    /// Returns this configuration. Values that are not set are taken from `other`.
     #[must_use]
     pub fn or(mut self, mut other: Config) -> Self {
         if self.models.is_empty() {
@@ -116,17 +116,17 @@ impl Config {
         self
     }
 
-    /// Replaces each `hf` name by the path of the file that `fetch` returns for it.
+    /// Replaces each `hf` name with the path that `fetch` returns for it.
     ///
     /// # Errors
-    /// If a model has both `hf` and a path, before anything is downloaded, and the errors of `fetch`.
+    /// If a model has both `hf` and a path. This is checked before any download. Also the errors of `fetch`.
     pub fn fetched(mut self, fetch: &mut dyn FnMut(&Name) -> Result<PathBuf>) -> Result<Self> {
         let own = self.models.iter().map(|(name, own)| (format!("models.{name}: "), "path", own));
         for (place, key, config) in [(String::new(), "model", &self)].into_iter().chain(own) {
             if let (Some(model), Some(hf)) = (&config.model, &config.hf) {
                 let model = model.display();
                 return Err(Error::Usage(format!(
-                    "{place}hf = \"{hf}\" and {key} = \"{model}\": give only one of them for a model"
+                    "{place}hf = \"{hf}\" and {key} = \"{model}\": a model may have only one of them"
                 )));
             }
         }
@@ -176,15 +176,15 @@ impl Config {
         };
         if self.socket_group.is_some() && self.socket.is_none() {
             return Err(usage(
-                "--socket-group: other users cannot enter the folder of the default socket\nhint: choose a socket \
-                that they can reach with --socket PATH",
+                "--socket-group: other users cannot enter the folder of the default socket\nhint: use --socket \
+                PATH to choose a socket that other users can reach",
             ));
         }
         let keys = self.keys()?;
         if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback() && keys.is_empty()) {
             return Err(Error::Usage(format!(
-                "--listen {address}: other machines can reach this address, so a key is needed\nhint: name a file \
-                with one key per line with --api-key-file, or listen on 127.0.0.1"
+                "--listen {address}: other machines can reach this address, so a key is needed\nhint: use \
+                --api-key-file with a file that has one key per line, or listen on 127.0.0.1"
             )));
         }
         let metrics_without_key = self.metrics_without_key.unwrap_or(false);
@@ -194,14 +194,14 @@ impl Config {
         {
             return Err(Error::Usage(format!(
                 "--health-listen {address}: other machines can reach this address, and without keys anyone could \
-                read /metrics\nhint: name a key file with --api-key-file, or allow this with metrics_without_key = \
+                read /metrics\nhint: set a key file with --api-key-file, or allow this with metrics_without_key = \
                 true"
             )));
         }
         if self.prompt_cache.is_some() && self.prompt_reuse == Some(false) {
             return Err(usage("prompt_cache has no effect with prompt_reuse = false: remove one of them"));
         }
-        // If a draft model is given, drafting with it is the default.
+        // With a draft model, speculative decoding with this model is the default.
         let implied = if self.draft_model.is_some() { Who::All(DraftSource::Model) } else { Who::Off };
         let who = self.speculative.unwrap_or(implied);
         match (who, &self.draft_model) {
@@ -212,7 +212,7 @@ impl Config {
             }
             (Who::Off | Who::All(DraftSource::Lookup), Some(model)) => {
                 return Err(Error::Usage(format!(
-                    "draft_model {} has no effect with speculative = off or lookup: remove one of them, or use asked",
+                    "draft_model {} has no effect with speculative = off or lookup: remove one of them, or set speculative to asked",
                     model.display()
                 )));
             }
@@ -221,7 +221,7 @@ impl Config {
         let on_device = match (self.engine.device_sampling.unwrap_or_default(), who) {
             (DeviceSampling::On, who) if who != Who::Off => {
                 let why = "device_sampling cannot be used with drafts: drafts are compared with logits, and a device \
-                          that samples sends none; remove one of them";
+                          that samples sends no logits; remove one of the two options";
                 return Err(usage(why));
             }
             (mode, Who::Off) => mode,
@@ -301,7 +301,7 @@ impl Config {
     }
 }
 
-/// Returns a configuration file with every key at its default, all commented out.
+/// Returns a configuration file that contains every key with its default. All keys are commented out.
 pub fn printed() -> String {
     file_keys::printed(models::PRINTED)
 }
@@ -313,7 +313,7 @@ fn checked(flag: &str, value: u32, least: u32, most: u32) -> Result<u32> {
     }
 }
 
-/// Returns the TOML error in `text` as one line. The library's own message has several lines.
+/// Returns the TOML error in `text` as a single line, because the library's own message has several lines.
 fn no_toml(text: &str, why: &toml::de::Error) -> String {
     let before = why.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.split('\n').count();
@@ -352,7 +352,7 @@ mod tests {
             Key::all().len(),
             uncommented().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count()
         );
-        // Keys whose printed value is an example and not the default are removed.
+        // Removes the keys whose printed value is an example and not the default.
         let examples = Config {
             name: None,
             chat_template: None,
@@ -416,7 +416,7 @@ mod tests {
                 "embedding_pooling: unknown pooling \"cls\": use mean, first or last",
             ),
             ("prompt_cache_size = 2", "prompt_cache_size: use a string, not 2"),
-            ("prompt_cache_size = \"2\"", "prompt_cache_size: \"2\" is no size"),
+            ("prompt_cache_size = \"2\"", "prompt_cache_size: \"2\" is not a size"),
             ("repack = 1", "repack: use true or false, not 1"),
             ("listen = \"localhost\"", "listen: invalid socket address"),
             ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),

@@ -12,7 +12,7 @@ use super::api_error::ApiError;
 use super::fields::{Fields, not_json, wrong};
 use super::input::sketch;
 
-/// Conversation to be continued.
+/// Conversation that the model continues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
     messages: Vec<Message>,
@@ -20,7 +20,7 @@ pub struct Conversation {
     tools: Option<Json>,
     /// Functions in `tools`.
     offered: Vec<Offered>,
-    /// JSON schema that the answer must match if the client requires a call.
+    /// JSON schema that the answer must match, if the client requires a tool call.
     forced: Option<Value>,
     /// Additional variables of the template.
     more: Vec<(String, Json)>,
@@ -38,7 +38,7 @@ impl Conversation {
         fields.count("messages", &messages)?;
         let mut reader = serde_json::Deserializer::from_str(messages.get());
         let read = reader.deserialize_seq(Messages);
-        // Frees the text early, because rendering the template needs memory too.
+        // Freed early, because rendering the template needs memory too.
         drop(messages);
         let messages = read.map_err(|error| not_json("messages", &error))??;
         if messages.is_empty() {
@@ -62,7 +62,7 @@ impl Conversation {
         &self.offered
     }
 
-    /// Returns the schema that the answer must match if the client requires a call.
+    /// Returns the schema that the answer must match, if the client requires a tool call.
     pub fn forced(&self) -> Option<&Value> {
         self.forced.as_ref()
     }
@@ -81,7 +81,7 @@ impl Conversation {
     }
 }
 
-/// Visitor that reads a list of messages, with only one message at a time as a JSON tree.
+/// Visitor that reads a list of messages. Only one message is a JSON tree at any time.
 struct Messages;
 
 impl<'de> Visitor<'de> for Messages {
@@ -115,7 +115,7 @@ fn message(index: usize, value: Value) -> Result<Message, ApiError> {
         None => {
             return Err(ApiError::field(
                 &format!("{at}.role"),
-                "is missing: system, user, assistant or tool",
+                "is missing: use system, user, assistant or tool",
             ));
         }
     }
@@ -128,7 +128,7 @@ fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), ApiError>
         None => Ok((None, Vec::new())),
         Some(Value::Array(list)) => {
             let offered = list.iter().enumerate().map(offered).collect::<Result<Vec<_>, _>>()?;
-            // Some templates only test whether a list exists, and would announce tools for an empty one.
+            // An empty list is omitted, because some templates only test if a list exists, and would announce tools.
             let list = (!list.is_empty()).then(|| (&Value::Array(list)).into());
             Ok((list, offered))
         }
@@ -171,7 +171,7 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     Ok(Offered { name, parameters })
 }
 
-/// Returns true if tools are wanted, and the schema of the answer if the client requires a call.
+/// Returns true if the client wants tools, and the schema of the answer if it requires a tool call.
 fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), ApiError> {
     const NAME: &str = "tool_choice";
     const WORDS: &str =
@@ -194,7 +194,7 @@ fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Val
         offered.iter().filter(|function| named.is_none_or(|name| function.name == name)).collect();
     match (chosen.as_slice(), named) {
         ([], Some(name)) => {
-            Err(wrong("tool_choice.function.name", "there is no such function in tools", &Value::from(name)))
+            Err(wrong("tool_choice.function.name", "use the name of a function in tools", &Value::from(name)))
         }
         ([], None) => Err(ApiError::field(NAME, "\"required\" needs tools, but there are none")),
         (chosen, _) => Ok((true, Some(forced_schema(chosen)))),
@@ -250,7 +250,7 @@ mod tests {
             (with(r#""tool_choice": {"type": "function"}"#), "tool_choice.function.name: use the name"),
             (
                 with(r#""tool_choice": {"type": "function", "function": {"name": "g"}}"#),
-                "tool_choice.function.name: there is no such function in tools, not \"g\"",
+                "tool_choice.function.name: use the name of a function in tools, not \"g\"",
             ),
             (with(r#""chat_template_kwargs": []"#), "chat_template_kwargs: use an object, not a list"),
         ];

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Counts down the number of values that are still allowed, at any depth. Fails when none is left.
+/// Counts down the number of values that are still allowed, at any depth. Fails when the number reaches zero.
 pub struct Count<'a>(pub &'a mut usize);
 
 impl Count<'_> {

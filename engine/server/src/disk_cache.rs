@@ -1,8 +1,8 @@
-//! Disk cache of evaluated prompts, with two threads: one finds and reads files, the other writes them.
+//! Disk cache of evaluated prompts, with two threads. One thread finds and reads files, and the other writes files.
 //!
 //! The scheduler only copies states into and out of the context. All queues are bounded: lookups by the number of
-//! free slots, loaded states by [`READ`] bytes, and states to be written by [`SAVES`]. If too many writes wait, a
-//! further state is dropped.
+//! free slots, loaded states by [`READ`] bytes, and states to be written by [`SAVES`]. If too many writes are
+//! waiting, a new state is dropped.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -17,21 +17,21 @@ use llama::error::{Error, Result};
 use crate::caught::caught;
 use crate::metrics::Metrics;
 
-/// Maximum number of states that wait to be written, including the one being written. Each is as large as its part of
-/// the context.
+/// Maximum number of states that wait to be written, including the state that is being written. Each state is as
+/// large as its part of the context.
 const SAVES: usize = 2;
 
 /// Maximum number of bytes of loaded states that wait for their slots. A single state may be larger. Without this
 /// limit, one state per slot could fill the memory.
 const READ: u64 = 512 << 20;
 
-/// Maximum time that a state waits for room before it is read. After that, its prompt is evaluated instead.
+/// Maximum time that a state waits for memory before it is read. After that, the prompt is evaluated instead.
 const ROOM: Duration = Duration::from_secs(2);
 
 /// Interval at which pending reads and writes are polled.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Scheduler's side of the cache. `Job` is the job that a lookup is for; it is returned with the answer.
+/// The scheduler's handle to the cache. `Job` is the job that a lookup is for; the answer to the lookup returns it.
 pub struct Disk<Job> {
     lookups: Sender<Lookup<Job>>,
     answers: Receiver<LookupAnswer<Job>>,
@@ -49,7 +49,7 @@ struct Shared {
     waiting: AtomicUsize,
     /// Time of the last write per token, in nanoseconds. 0 before the first write.
     cost: AtomicU64,
-    /// Last warning. A warning that repeats is logged once.
+    /// Last warning. A repeated warning is logged only once.
     said: Mutex<String>,
     /// Number of bytes of states that were read but are not yet in a context.
     read: AtomicU64,
@@ -77,7 +77,7 @@ pub struct LookupAnswer<Job> {
     pub job: Job,
     /// Loaded state. `None` if nothing usable was found.
     pub loaded: Option<Loaded>,
-    /// Counts the bytes of `loaded` while the answer exists.
+    /// Counts the bytes of `loaded` until the answer is dropped.
     _room: Option<Room>,
 }
 
@@ -96,7 +96,8 @@ impl Shared {
         }
     }
 
-    /// Waits until a state of `bytes` bytes can be read. `None` after the time `most`. Only one thread calls this.
+    /// Waits until memory for a state of `bytes` bytes is free. `None` after the time `most`. Only one thread calls
+    /// this function.
     fn room(self: &Arc<Self>, bytes: u64, most: Duration) -> Option<Room> {
         let start = Instant::now();
         loop {
@@ -139,7 +140,7 @@ impl<Job: Send + 'static> Disk<Job> {
         let (its_store, its_shared) = (Arc::clone(&store), Arc::clone(&shared));
         let write = move || {
             for save in given {
-                // A write that failed does not wait any more either.
+                // A failed write no longer waits either.
                 let write = || write(&its_store, &key, save, &its_shared);
                 if caught("the prompt cache's writer", &its_shared.metrics, write).is_none() {
                     its_shared.metrics.cache_failures.add(1);
@@ -190,16 +191,16 @@ impl<Job: Send + 'static> Disk<Job> {
         }
     }
 
-    /// True if writing all `tokens` of a sequence takes less time than evaluating its `new` tokens again. `new` is
-    /// the number of tokens that are not on the disk, and `evaluate` the evaluation time per token in seconds. False
-    /// for a read-only store and for fewer than [`BLOCK`] new tokens.
+    /// True if writing the sequence takes less time than evaluating its new tokens again. `tokens` is the length of
+    /// the sequence, `new` the number of its tokens that are not on the disk, and `evaluate` the evaluation time per
+    /// token in seconds. False for a read-only store, and for fewer than [`BLOCK`] new tokens.
     pub fn is_worth(&self, new: usize, tokens: usize, evaluate: Option<f64>) -> bool {
         let cost = self.shared.cost.load(Ordering::Relaxed) as f64 / 1e9;
         let worth = evaluate.is_none_or(|evaluate| evaluate * new as f64 > cost * tokens as f64);
         !self.store.is_read_only() && new >= BLOCK && worth
     }
 
-    /// True if another state can be queued for writing. If not, it is counted as dropped.
+    /// True if another state can be queued for writing. Otherwise, the state is counted as dropped.
     pub fn has_room(&self) -> bool {
         let room = self.shared.waiting.load(Ordering::Acquire) < SAVES;
         if !room {
@@ -228,7 +229,7 @@ impl<Job: Send + 'static> Disk<Job> {
         true
     }
 
-    /// Queues the `state` of `tokens` for writing, for use in `scope` only.
+    /// Queues the `state` of `tokens` for writing. Only requests of `scope` may use it.
     pub fn save(&mut self, scope: Digest, tokens: Vec<Token>, state: Vec<u8>) {
         self.shared.waiting.fetch_add(1, Ordering::AcqRel);
         if self.saves.send(Save { scope, tokens, state }).is_err() {
@@ -341,7 +342,7 @@ mod tests {
         let counted = [&metrics.cache_lookups, &metrics.cache_writes, &metrics.cache_failures];
         assert_eq!(counted.map(|number| number.get()), [3, 1, 0]);
         assert_eq!(metrics.cache_written_bytes.get(), metrics.cache_read_bytes.get());
-        // Slow to write, fast to evaluate.
+        // Writing is slow, and evaluating is fast.
         assert!(disk.is_worth(300, 300, None) && disk.is_worth(300, 300, Some(1.0)));
         assert!(!disk.is_worth(100, 300, Some(1.0)) && !disk.is_worth(300, 300, Some(1e-12)));
     }

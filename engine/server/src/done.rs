@@ -12,7 +12,7 @@ use super::finish_reason::FinishReason;
 pub struct Done {
     /// Text that was held back as a possible stop string, but is part of the answer.
     pub rest: String,
-    /// Reason for the end.
+    /// Reason why the generation ended.
     pub finish: FinishReason,
     /// Stop string that was found.
     pub stop_string: Option<String>,
@@ -82,7 +82,7 @@ pub struct Drafted {
     pub drafted: u32,
     /// Number of drafted tokens that were accepted.
     pub accepted: u32,
-    /// True if drafting was slower than decoding without drafts at some time, and was turned off for the rest of the
-    /// request.
+    /// True if drafting was turned off for the rest of the request because it was slower than decoding without
+    /// drafts.
     pub turned_off: bool,
 }

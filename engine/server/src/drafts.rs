@@ -1,4 +1,4 @@
-//! Speculative decoding: the server's configuration and the request's field.
+//! Speculative decoding: configuration of the server, and field of a request.
 
 use engine_core::speculative::{Lookup, MOST, reach_after};
 use llama::Token;
@@ -15,9 +15,9 @@ pub enum Who {
     /// Off for all requests.
     #[default]
     Off,
-    /// Requests that ask for it.
+    /// Only requests that ask for speculative decoding.
     Asked,
-    /// All requests that do not opt out, with this source of drafts.
+    /// All requests that do not opt out. Contains the source of drafts.
     All(DraftSource),
 }
 
@@ -47,13 +47,13 @@ impl std::str::FromStr for Who {
 /// Configuration of speculative decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drafting {
-    /// Requests that use it.
+    /// Requests that use speculative decoding.
     pub who: Who,
     /// Maximum number of tokens in a draft, 1 to [`MOST`].
     pub most: u32,
-    /// True if drafts are also used where a batch rounds differently from single tokens.
+    /// True if drafts are used even if a batch rounds differently from single tokens.
     pub near: bool,
-    /// True if there is a draft model.
+    /// True if a draft model is configured.
     pub has_model: bool,
 }
 
@@ -85,13 +85,13 @@ pub struct Wish {
 /// Drafting state of a running request.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// Requested speculative decoding. `None` if the request uses none.
+    /// Requested speculative decoding. `None` if the request does not use it.
     pub wish: Option<Wish>,
     /// Drafted tokens in the batch that is being evaluated.
     pub tokens: Vec<Token>,
     /// Results so far.
     pub drafted: Drafted,
-    /// Index of the largest draft width that the next draft may have.
+    /// Index of the largest width that the next draft may have.
     pub reach: usize,
     /// Lookup of drafts in the text so far.
     pub lookup: Lookup,
@@ -116,7 +116,7 @@ const USE: &str = "use an object: {\"drafts\": \"lookup\", \"model\" or \"off\",
 /// Takes the field `speculative`.
 ///
 /// # Errors
-/// If the field is invalid, or asks for something that the server does not offer.
+/// If the field is invalid, or asks for a feature that the server does not offer.
 pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, ApiError> {
     const NAME: &str = "speculative";
     let everyone = match drafting.who {

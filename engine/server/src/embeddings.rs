@@ -1,8 +1,8 @@
-//! Embeddings: vectors that represent texts, for comparing them.
+//! Embeddings: vectors that represent texts, so that texts can be compared.
 //!
-//! Embeddings have their own thread, queue and context. The context exists from the first request until none has
-//! arrived for a while. Batches of embeddings and of the scheduler use the same threads and alternate
-//! (`engine_core::core_lock`).
+//! Embeddings have a separate thread, queue and context. The context is created for the first request, and freed when
+//! no request has arrived for some time. Batches of embeddings and batches of the scheduler use the same threads and
+//! alternate (`engine_core::core_lock`).
 
 pub mod embedder;
 mod request;

@@ -1,8 +1,8 @@
-//! Fields of a JSON object, taken one by one. Errors name the field.
+//! Fields of a JSON object. Each field is taken separately, and errors name the field.
 //!
 //! A request needs at most twelve times its size in memory, plus 32 MiB. Prompts, messages and lists of tokens
-//! ([`STRAIGHT`]) stay unparsed until they are read into their final form. All other fields are parsed into trees, in
-//! which a number takes 72 bytes, so the trees of a request have at most [`VALUES`] values.
+//! ([`STRAIGHT`]) stay unparsed until they are read into their final form. All other fields are parsed into trees. A
+//! number in a tree takes 72 bytes, so the trees of a request have at most [`VALUES`] values.
 
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ const STRAIGHT: [&str; 6] = ["content", "embed", "input", "messages", "prompt", 
 /// Maximum number of fields in a request.
 const MOST: usize = 256;
 
-/// Maximum number of values in the trees of a request, including those in its messages.
+/// Maximum number of values in the trees of a request, including the trees of its messages.
 pub const VALUES: usize = 65_536;
 
 /// Stored field.
@@ -49,7 +49,7 @@ impl Field {
 pub struct Fields {
     /// Fields in the order of the request.
     all: Vec<(String, Field)>,
-    /// Names that were requested, for error messages.
+    /// Names of the fields that the code has asked for, for error messages.
     known: Vec<&'static str>,
     /// Number of values that may still be parsed into trees.
     left: usize,
@@ -57,7 +57,7 @@ pub struct Fields {
     waiting: SharedCharge,
 }
 
-/// Maximum number of characters of an invalid value that an error quotes.
+/// Maximum number of characters that an error quotes from an invalid value.
 const REPEATED: usize = 60;
 
 impl Fields {
@@ -71,7 +71,7 @@ impl Fields {
             Ok(text) => text,
             Err(error) => {
                 return refused(format!(
-                    "the request is not valid UTF-8: byte {} is wrong",
+                    "the request is not valid UTF-8: byte {} is invalid",
                     error.valid_up_to()
                 ));
             }
@@ -99,7 +99,7 @@ impl Fields {
         VALUES - self.left
     }
 
-    /// Returns the charge for the bytes of the request, to be held while the request waits.
+    /// Returns the charge for the bytes of the request. The caller holds it while the request waits.
     pub fn waiting(&self) -> SharedCharge {
         self.waiting.clone()
     }
@@ -167,12 +167,13 @@ impl Fields {
         }
     }
 
-    /// Takes the texts or tokens of `name`, which must be in [`STRAIGHT`]. A list may have at most `most` texts.
+    /// Takes the texts or tokens of the field `name`, which must be in [`STRAIGHT`]. A list may have at most `most`
+    /// texts.
     pub fn input(&mut self, name: &'static str, most: usize) -> Option<Result<Input, InputFault>> {
         self.raw(name).map(|raw| input::read(&raw, most))
     }
 
-    /// Returns the names that were requested.
+    /// Returns the names of the fields that the code has asked for.
     #[cfg(test)]
     pub fn known(&self) -> &[&'static str] {
         &self.known
@@ -241,7 +242,7 @@ impl Fields {
         }
     }
 
-    /// Rejects remaining fields. Otherwise a misspelt field would be silently ignored.
+    /// Rejects fields that were not taken, so that a misspelt field is not ignored silently.
     pub fn finish(self) -> Result<(), ApiError> {
         let Some((name, _)) = self.all.first() else { return Ok(()) };
         let shown_name: String = name.chars().take(REPEATED).collect();
@@ -253,15 +254,15 @@ impl Fields {
     }
 }
 
-/// Returns the error for an invalid field in otherwise valid JSON: it has half a surrogate pair, or is nested too
-/// deeply.
+/// Returns the error for an invalid field in otherwise valid JSON. The field contains half a surrogate pair, or is
+/// nested too deeply.
 pub fn not_json(name: &str, error: &serde_json::Error) -> ApiError {
     let name: String = name.chars().take(REPEATED).collect();
     ApiError::field(&name, format!("is not JSON: {error}"))
 }
 
-/// Visitor that reads a request into its fields. The inner `Result` is an error of the request, the outer one of its
-/// JSON.
+/// Visitor that reads a request into its fields. The inner `Result` is an error of the request, and the outer
+/// `Result` an error of the JSON.
 struct FieldsVisitor<'a>(&'a mut Fields);
 
 impl FieldsVisitor<'_> {
@@ -281,7 +282,7 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         while let Some((name, raw)) = map.next_entry::<String, &RawValue>()? {
             if let Err(refusal) = self.0.put(name, raw) {
-                // A syntax error in the rest of the text is reported first, as it would be without this fault.
+                // If the rest of the text has a syntax error, that error is reported instead.
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 return Ok(Err(refusal));
             }
@@ -320,16 +321,16 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
     }
 }
 
-/// Returns the entry of `names` that `name` is probably a misspelling of.
+/// Returns the entry of `names` that was probably meant by the misspelt `name`.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A long name is not a misspelling, and comparing it would be slow.
+    // A long name is not a misspelling, and its comparison would be slow.
     let name: String = name.chars().take(REPEATED).collect();
     let near = names.into_iter().map(|known| (strsim::jaro_winkler(&name, known), known));
     let best = near.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
     (best.0 > 0.8).then_some(best.1)
 }
 
-/// Returns the error for a field `name` with the invalid `value`. `what` states the expected value.
+/// Returns the error for the field `name` with the invalid `value`. `what` states the expected value.
 pub fn wrong(name: &str, what: impl Display, value: &Value) -> ApiError {
     ApiError::field(name, format!("{what}, not {}", shown(value)))
 }
@@ -337,7 +338,7 @@ pub fn wrong(name: &str, what: impl Display, value: &Value) -> ApiError {
 /// Formats a value for an error, shortened if it is long.
 pub fn shown(value: &Value) -> String {
     let text = match value {
-        // Shortened first, so that a long string is not formatted as a whole.
+        // Shortened before formatting, so that a long string is not formatted completely.
         Value::String(text) => format!("{:?}", text.chars().take(REPEATED + 1).collect::<String>()),
         Value::Array(_) => "a list".to_string(),
         Value::Object(_) => "an object".to_string(),
@@ -417,7 +418,7 @@ mod tests {
             (many(MOST + 1, &|_| "\"one\":0".to_string()), ""),
             (list(VALUES - 2), ""),
             (list(VALUES), "x: the request has more than 65536 values"),
-            // Values of unparsed fields are not counted.
+            // Values of fields that stay unparsed are not counted.
             (list(VALUES).replace('x', "prompt"), ""),
         ];
         for (json, expected) in cases {

@@ -1,8 +1,8 @@
-//! Reason for the end of a generation.
+//! Reasons why a generation ends.
 
 use serde::Serialize;
 
-/// Reason for the end of a generation.
+/// Reason why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {

@@ -1,26 +1,26 @@
 //! Limit on the time for which the grammars of one client may delay other clients.
 //!
 //! Tokens are sampled on the scheduler's thread, and a grammar may take [half a second](sampling) per token. A
-//! request that takes slightly less for each token would leave all others with two tokens per second. So the delays
-//! that a client's grammars cause are summed, and the sum decays over time. If a client exceeds the limit, its
-//! request with the largest delay is ended. Sending the same request again does not help, because the sum belongs to
-//! the client.
+//! request that takes slightly less time for each token would limit all other requests to two tokens per second.
+//! Therefore the delays that a client's grammars cause are summed, and the sum decays over time. If a client exceeds
+//! the limit, its request with the largest delay is ended. Sending the request again does not help, because the sum
+//! belongs to the client.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::client::Client;
 
-/// Time of a sampling step that is not counted. Usual steps take far less.
+/// Time of a sampling step that is not counted as a delay. Normal steps are far shorter.
 const STEP: Duration = Duration::from_millis(10);
 
 /// Maximum sum of delays.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// Rate at which the sum decays: the fraction of the time that a client may delay others in the long run.
+/// Rate at which the sum decays: the share of time for which a client may delay other clients in the long run.
 const SHARE: f64 = 0.2;
 
-/// Time for which the grammars of each client have kept others waiting.
+/// Time for which each client's grammars have delayed other clients.
 #[derive(Debug, Default)]
 pub struct GrammarBudget(HashMap<Client, ClientUsage>);
 
@@ -38,8 +38,8 @@ pub fn counted(time: Duration) -> Duration {
 }
 
 impl GrammarBudget {
-    /// Adds a delay of length `time` that `client` caused, ending at `now`. Returns true if the client exceeds its
-    /// limit.
+    /// Adds a delay of length `time` that `client` caused and that ended at `now`. Returns true if the client exceeds
+    /// its limit.
     pub fn add(&mut self, client: &Client, time: Duration, now: Instant) -> bool {
         self.0.retain(|_, held| !held.at(now).is_zero());
         let held = self.0.entry(client.clone()).or_insert(ClientUsage { sum: Duration::ZERO, at: now });
@@ -77,15 +77,15 @@ mod tests {
         let (one, other) = (Client::Process { id: 1, user: 0 }, Client::Process { id: 2, user: 0 });
         let mut budget = GrammarBudget::default();
         let mut step = |client: &Client, now| budget.add(client, Duration::from_millis(490), at(now));
-        // Four steps just below the limit are allowed, one more is too much. Other clients are not affected.
+        // Four steps just below the limit are allowed, and a fifth step exceeds it. Other clients are not affected.
         let all: Vec<bool> = (1..=5).map(|number| step(&one, number * 500)).collect();
         assert_eq!(all, [false, false, false, false, true]);
         assert!(!step(&other, 2500));
-        // An immediate retry exceeds the limit. After one second, less than a step has decayed; after three seconds,
-        // one step has.
+        // An immediate retry exceeds the limit. One second is too short for the delay of one step to decay, and three
+        // seconds are long enough.
         assert!(step(&one, 3000));
         assert!(step(&one, 4000));
-        // After a long pause, everything has decayed.
+        // After a long pause, the whole sum has decayed.
         assert!(!step(&one, 30_000));
         assert_eq!(budget.0.len(), 1);
     }
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(counted(Duration::from_millis(8)), Duration::ZERO);
         assert_eq!(counted(Duration::from_millis(110)), Duration::from_millis(100));
         let (mut budget, start) = (GrammarBudget::default(), Instant::now());
-        // A step of 50 ms every 500 ms, for an hour.
+        // A step of 50 ms is added every 500 ms, for an hour.
         let all = (0..7200).map(|step| start + Duration::from_millis(500 * step));
         let over = |now| budget.add(&Client::Unknown, counted(Duration::from_millis(50)), now);
         assert!(all.map(over).all(|over| !over));

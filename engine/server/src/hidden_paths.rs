@@ -1,4 +1,4 @@
-//! Removal of the server's folders from errors for clients. The log contains the full paths.
+//! Removal of the server's folders from errors that clients see. The log contains the full paths.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ pub fn hide_folders<'a>(text: &str, paths: impl IntoIterator<Item = &'a Path>) -
         .filter(|folder| folder.parent().is_some())
         .map(|folder| format!("{}/", folder.display()))
         .collect();
-    // If one folder contains another, removing the outer one first would leave a part of the inner one.
+    // If one folder contains another, the inner folder must be removed first.
     folders.sort_by_key(|folder| std::cmp::Reverse(folder.len()));
     folders.iter().fold(text.to_string(), |text, folder| hide_folder(&text, folder))
 }

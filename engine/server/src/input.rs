@@ -1,4 +1,4 @@
-//! Texts and tokens of a request, read without a JSON tree: a token takes 4 bytes instead of 72.
+//! Texts and tokens of a request. They are read without a JSON tree, so that a token takes 4 bytes instead of 72.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A text, tokens, or a list of either.
+/// A text, a list of tokens, or a list of both.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// A text.
@@ -24,13 +24,13 @@ pub enum Input {
 pub enum InputFault {
     /// Neither a text nor a list.
     Kind(Value),
-    /// A list of tokens contains something else.
+    /// A list of tokens contains a value that is not a token.
     Token(Value),
     /// A list contains an element that is neither a text nor a list.
     Item(Value),
-    /// A list has too many elements; their number.
+    /// A list has too many elements. Contains their number.
     Many(usize),
-    /// The value is not valid JSON; the parser's message.
+    /// The value is not valid JSON. Contains the parser's message.
     Json(String),
 }
 
@@ -61,7 +61,7 @@ fn token(number: &Value) -> Option<Token> {
     whole(number).and_then(|token| Token::try_from(token).ok())
 }
 
-/// Visitor that reads a list of at most this many texts or lists of tokens.
+/// Visitor that reads a list. The number is the maximum number of texts or lists of tokens.
 struct BoundedList(usize);
 
 impl<'de> Visitor<'de> for BoundedList {
@@ -99,7 +99,7 @@ impl<'de> Visitor<'de> for BoundedList {
             };
             break;
         }
-        // Elements after the fault are only counted.
+        // Elements after the invalid one are only counted.
         while list.next_element::<IgnoredAny>()?.is_some() {
             count += 1;
         }
@@ -123,7 +123,7 @@ enum Element {
 }
 
 impl Element {
-    /// Returns what [`sketch`] returns for the element.
+    /// Returns the result of [`sketch`] for the element.
     fn sketch(self) -> Value {
         match self {
             Element::Text(text) => Value::String(text),
@@ -194,7 +194,7 @@ impl<'de> Deserialize<'de> for Element {
     }
 }
 
-/// Value in a list of tokens. Lists and objects are read without their content.
+/// Value in a list of tokens. Lists and objects are read without their contents.
 struct Scalar(Value);
 
 impl<'de> Deserialize<'de> for Scalar {

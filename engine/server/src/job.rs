@@ -1,4 +1,4 @@
-//! Jobs for the scheduler, and the events that it sends back.
+//! Jobs for the scheduler, and the events that the scheduler sends back.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -20,9 +20,9 @@ use crate::done::Done;
 pub struct Job {
     /// Client that sent the request.
     pub client: Client,
-    /// Scope of its prompt.
+    /// Scope of the job's prompt.
     pub scope: Scope,
-    /// Prompt, with at least one token and at most as many as the context holds.
+    /// Prompt: at least one token, and at most the number of tokens that fit the context.
     pub prompt: Vec<Token>,
     /// Maximum number of tokens to generate.
     pub max_tokens: u32,
@@ -30,7 +30,7 @@ pub struct Job {
     pub ignore_end: bool,
     /// Sampler chain. It has already accepted the prompt.
     pub chain: Chain,
-    /// Stop strings, which end the answer and are not part of it.
+    /// Stop strings, which end the answer and do not become part of it.
     pub stop: Vec<String>,
     /// Control tokens that are rendered as text, because they mark tool calls.
     pub shown: Vec<Token>,
@@ -42,7 +42,7 @@ pub struct Job {
     pub drafts: Option<Wish>,
     /// Held until the first token is sampled, if other jobs wait for this job's prompt.
     pub leads: Option<Arc<()>>,
-    /// Job with the same prompt that runs first. Its evaluated prompt is reused.
+    /// Handle to the job that evaluates the same prompt first. This job reuses the evaluated prompt.
     pub follows: Option<Weak<()>>,
     /// Thread counts of the workload.
     pub threads: WorkloadThreads,
@@ -54,10 +54,10 @@ pub struct Job {
     pub deadline: Instant,
     /// Log line of the request.
     pub request_log: RequestLog,
-    /// Channel for events. The reader closes it when nobody waits for the answer any more.
+    /// Channel for events. The receiver closes the channel when the client no longer waits for the answer.
     pub events: mpsc::Sender<JobEvent>,
-    /// While this job is the next in the queue but does not fit: the number of jobs that overtook it, and the time
-    /// since which it does not fit.
+    /// Number of jobs that overtook this job, and the time since which it does not fit. Set only while the job is
+    /// next in the queue but does not fit.
     pub passed: Option<(u32, Instant)>,
 }
 
@@ -67,13 +67,13 @@ impl Job {
         self.events.is_closed()
     }
 
-    /// True if another job evaluates the same prompt now or will do so.
+    /// True if another job is evaluating the same prompt, or will evaluate it.
     pub fn waits(&self) -> bool {
         self.follows.as_ref().is_some_and(|leader| leader.strong_count() > 0)
     }
 }
 
-/// Event of a job. A job sends any number of tokens, then one [`Done`](JobEvent::Done) or
+/// Event of a job. A job sends any number of tokens, followed by one [`Done`](JobEvent::Done) or
 /// [`Failed`](JobEvent::Failed).
 #[derive(Debug)]
 pub enum JobEvent {
@@ -85,13 +85,13 @@ pub enum JobEvent {
     Failed(String),
 }
 
-/// Token with the text that can be shown now. The text is empty while a character is incomplete or could begin a stop
-/// string.
+/// Token with the text that can be sent now. The text is empty if a character is incomplete, or if the text could be
+/// the beginning of a stop string.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     /// Token number.
     pub token: Token,
-    /// Text that can be shown now.
+    /// Text that can be sent now.
     pub text: String,
     /// Probability of the token and its alternatives, if requested.
     pub likelihood: Option<Box<Likelihood>>,

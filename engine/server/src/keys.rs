@@ -20,14 +20,14 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
     let wrong = |why: String| Error::Usage(format!("--api-key-file {}: {why}", path.display()));
     let mode = fs::metadata(path).map_err(|why| wrong(why.to_string()))?.permissions().mode();
     if mode & 0o007 != 0 {
-        return Err(wrong("every user can read it\nhint: restrict it with chmod 600".to_string()));
+        return Err(wrong("every user can read the file\nhint: restrict it with chmod 600".to_string()));
     }
     let text = base::read_text(path, LARGEST).map_err(|why| wrong(why.to_string()))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let keys: Vec<String> = lines.map(str::to_string).collect();
     if keys.is_empty() {
         return Err(wrong(
-            "it contains no key\nhint: put one key on each line, for example from `openssl rand -hex 24`"
+            "the file contains no key\nhint: put one key on each line, for example from `openssl rand -hex 24`"
                 .to_string(),
         ));
     }
@@ -55,8 +55,8 @@ mod tests {
         let key = "0123456789abcdef";
         let cases = [
             (format!("# mine\n{key}\n\n {key}x \n"), 0o600, ""),
-            (format!("{key}\n"), 0o644, "every user can read it"),
-            ("# none\n".to_string(), 0o600, "it contains no key"),
+            (format!("{key}\n"), 0o644, "every user can read the file"),
+            ("# none\n".to_string(), 0o600, "the file contains no key"),
             ("short\n".to_string(), 0o600, "key 1 is shorter"),
             (format!("{key}\n{key} b\n"), 0o600, "key 2 contains"),
         ];

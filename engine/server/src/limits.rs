@@ -1,4 +1,4 @@
-//! Limits on the data that clients may send and on the time that they may take.
+//! Limits on the data that clients may send, and on the time that clients may take.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub struct ServerLimits {
     pub waiting: usize,
     /// Maximum number of connections.
     pub connections: usize,
-    /// Maximum number of connections of each IPv4 address, or of each /64 of IPv6.
+    /// Maximum number of connections from each IPv4 address, or from each /64 of IPv6.
     pub connections_per_address: usize,
     /// Maximum idle time of a connection.
     pub idle: Duration,
@@ -19,6 +19,6 @@ pub struct ServerLimits {
     pub idle_unauthenticated: Duration,
     /// Maximum time for which an answer may stay unread.
     pub stall: Duration,
-    /// Maximum time for running requests after SIGTERM.
+    /// Maximum time for which running requests may continue after SIGTERM.
     pub drain: Duration,
 }

@@ -13,7 +13,7 @@ use rustix::process::umask;
 
 use super::socket_folder;
 
-/// Maximum length of the path, in bytes: `sun_path` of Linux without the NUL.
+/// Maximum length of the path, in bytes: the size of Linux's `sun_path` without the NUL.
 const LONGEST: usize = 107;
 
 /// Maximum time to wait for another program that is starting in the same folder.
@@ -27,15 +27,14 @@ pub fn default_path() -> Result<PathBuf> {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
         Some(folder) => Ok(PathBuf::from(folder).join("anneal").join("anneal.sock")),
         None => Err(Error::Usage(
-            "cannot choose a path for the socket: XDG_RUNTIME_DIR is not set\nhint: give a path with --socket PATH, \
+            "cannot determine the path of the socket: XDG_RUNTIME_DIR is not set\nhint: give a path with --socket PATH, \
             or listen on an address with --listen 127.0.0.1:8080"
                 .to_string(),
         )),
     }
 }
 
-/// Socket that is listened on. Its file is removed when this is dropped, which should happen before the listener is
-/// dropped.
+/// Listening socket. Dropping this value removes the socket's file, and should happen before the listener is dropped.
 #[derive(Debug)]
 pub struct Socket {
     trace: Trace,
@@ -43,15 +42,15 @@ pub struct Socket {
     pub warning: Option<String>,
 }
 
-/// File of a socket, removed when this is dropped. A file of another server with the same name is not removed.
+/// File of a socket. Dropping this value removes the file, unless another server has replaced it.
 #[derive(Clone, Debug)]
 pub struct Trace {
     path: PathBuf,
     file: Option<Identity>,
 }
 
-/// Device, inode, and creation time if the file system records it. Inode numbers are reused, so they alone are not
-/// enough.
+/// Device, inode, and creation time if the file system records it. An inode number alone is not enough, because inode
+/// numbers are reused.
 type Identity = (u64, u64, Option<SystemTime>);
 
 fn identity(path: &Path) -> io::Result<Identity> {
@@ -86,7 +85,7 @@ impl Socket {
     }
 }
 
-/// Listens at `path`, for this user or also for `group`. Creates the folder of the default path.
+/// Listens at `path`, for this user and for `group` if given. Creates the folder of the default path.
 pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     let failed = |why: String| Error::Listen { at: path.display().to_string(), why };
     let length = path.as_os_str().len();
@@ -105,7 +104,7 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
         made.map_err(|why| failed(format!("cannot create the folder {}: {why}", folder.display())))?;
     }
     let warning = socket_folder::check(folder).map_err(failed)?;
-    // If two servers start at once, one must see the other's socket.
+    // If two servers start at the same time, one must see the other's socket.
     let _lock =
         lock(folder).map_err(|why| failed(format!("cannot use the folder {}: {why}", folder.display())))?;
     clear(path).map_err(failed)?;
@@ -133,7 +132,7 @@ fn lock(folder: &Path) -> io::Result<File> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            // A process that holds the lock for longer is not starting. The check of the socket decides then.
+            // A process that holds the lock for longer is not starting. The check of the socket then decides.
             Err(TryLockError::WouldBlock) if begin.elapsed() > PATIENCE => return Ok(file),
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
             // The file system does not support locks.
@@ -142,7 +141,7 @@ fn lock(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes a socket at `path` if nobody listens on it.
+/// Removes a socket at `path` if no program listens on it.
 ///
 /// # Errors
 /// If the file is not a socket, if it is in use, or if it cannot be removed.
@@ -159,12 +158,12 @@ fn clear(path: &Path) -> std::result::Result<(), String> {
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(
-            "another program listens there\nhint: stop that program, or choose another path with --socket"
+            "another program already listens on this socket\nhint: stop that program, or choose another path with --socket"
                 .to_string(),
         ),
         Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
             .map_err(|why| format!("cannot remove the unused socket at this path: {why}")),
-        // For example, a full backlog, which means that somebody listens.
+        // An example is a full backlog, which means that a program listens.
         Err(why) => Err(format!("cannot find out if the existing socket is in use: {why}")),
     }
 }
@@ -259,10 +258,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.sock");
         let (first, listener) = bind(&path, None).expect("it is bound");
-        assert!(refusal(&path).contains("another program listens there"), "{}", refusal(&path));
+        assert!(
+            refusal(&path).contains("another program already listens on this socket"),
+            "{}",
+            refusal(&path)
+        );
         drop(listener);
         let (second, _listener) = bind(&path, None).expect("one left behind is replaced");
-        // Dropping the first socket must not remove the second one's file.
+        // The second socket's file must remain when the first socket is dropped.
         drop(first);
         assert!(path.exists());
         drop(second);

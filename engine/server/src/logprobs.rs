@@ -15,18 +15,18 @@ const NEVER: f32 = -9999.0;
 pub struct Likely {
     /// Token number.
     pub token: Token,
-    /// Bytes of the token, which may be part of a character. For a control token, its name.
+    /// Bytes of the token, which may be an incomplete character. For a control token, its name.
     pub bytes: Vec<u8>,
     /// Natural logarithm of the token's probability.
     pub logprob: f32,
 }
 
-/// Sampled token and the most likely tokens.
+/// Sampled token, and the most likely tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likelihood {
     /// Token that was sampled.
     pub chosen: Likely,
-    /// Requested number of the most likely tokens, the most likely first.
+    /// Most likely tokens, in descending order of probability. The request chooses their number.
     pub top: Vec<Likely>,
 }
 
@@ -68,7 +68,7 @@ impl Likelihood {
     }
 }
 
-/// Returns the maximum `m` of `logits`, and `ln(Σ exp(logit − m))`. The sum of both is the logarithm of the softmax
+/// Returns the maximum `m` of `logits`, and `ln(Σ exp(logit − m))`. Their sum is the logarithm of the softmax
 /// denominator; subtracting the maximum first avoids an overflow.
 fn norm(logits: &[f32]) -> (f32, f32) {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -79,8 +79,8 @@ fn norm(logits: &[f32]) -> (f32, f32) {
     (greatest, sum.ln() as f32)
 }
 
-/// Returns the `most` greatest of `logits` with their tokens, in descending order. Of equal logits, the first comes
-/// first.
+/// Returns the `most` highest `logits` with their tokens, in descending order. Equal logits keep the order of their
+/// tokens.
 fn best(logits: &[f32], most: usize) -> Vec<(Token, f32)> {
     let mut best: Vec<(Token, f32)> = Vec::with_capacity(most + 1);
     for (token, &logit) in logits.iter().enumerate() {

@@ -25,7 +25,8 @@ impl Number {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Changes the caller's share of the value from `from` to `to`, and keeps what others added.
+    /// Changes the caller's contribution to the value from `from` to `to`. Contributions of other callers are
+    /// unchanged.
     pub fn change(&self, from: u64, to: u64) {
         self.0.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
     }
@@ -109,9 +110,9 @@ const FINISH_REASONS: [(FinishReason, &str); 6] = [
     (FinishReason::Shutdown, "shutdown"),
 ];
 
-/// Names of the limits for which connections are refused, in the order of `Full`.
+/// Names of the limits that cause refusals of connections, in the order of `Full`.
 const REFUSED: [&str; 2] = ["total", "address"];
-/// Names of the reasons for which connections are evicted, in the order of `Evicted`.
+/// Names of the reasons why connections are evicted, in the order of `Evicted`.
 const EVICTED: [&str; 3] = ["unauthenticated", "idle", "reserve"];
 /// Names of the time limits that clients exceeded, in the order of `Late`.
 const LATE: [&str; 4] = ["head", "body", "idle", "write"];
@@ -124,8 +125,8 @@ impl Metrics {
         }
     }
 
-    /// Counts a request that was refused as invalid, with this HTTP status. Refusals because of a full queue (429)
-    /// are counted elsewhere.
+    /// Counts a request that was refused as invalid, with the HTTP status `status`. Refusals because of a full queue
+    /// (429) are counted elsewhere.
     pub fn count_refusal(&self, status: u16) {
         if (400..500).contains(&status) && status != 429 {
             self.invalid.add(1);
@@ -340,7 +341,7 @@ pub struct Family {
     pub kind: &'static str,
     /// Help text.
     pub help: String,
-    /// Pairs of labels, with their braces, and value.
+    /// Pairs of the labels in braces and the value.
     pub values: Vec<(String, String)>,
 }
 

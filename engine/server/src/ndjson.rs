@@ -1,7 +1,8 @@
 //! Line protocol on the Unix socket: requests and answers as lines of JSON.
 //!
-//! The requests of a connection are answered one after the other, each completely before the next is read. A client
-//! that wants several answers at once opens several connections. Every line of an answer repeats the request's `id`.
+//! The requests of a connection are answered in sequence: the next request is read when the previous answer is
+//! complete. A client that wants several answers at the same time opens several connections. Every line of an answer
+//! repeats the request's `id`.
 
 use std::io;
 use std::sync::Arc;
@@ -31,22 +32,22 @@ use super::scope::Owner;
 use super::server::Server;
 use super::{arrival, embeddings};
 
-/// Interval at which a client that has closed its writing side is checked for still reading.
+/// Interval at which the server checks that a client that has closed its writing side still reads.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Maximum size of a request's `id`, in bytes.
 const MAX_ID: usize = 1024;
 
-/// Number of bytes that are collected before they are written.
+/// Number of bytes that are collected before a write.
 const TOGETHER: usize = 64 << 10;
 
 /// Connection that uses the line protocol.
 struct Connection {
     stream: UnixStream,
-    /// Bytes that were read. Those before `at` have been taken.
+    /// Bytes that were read. Those before `at` have already been taken.
     buffer: Vec<u8>,
     at: usize,
-    /// True if the client will send nothing more.
+    /// True if the client will send no more data.
     end: bool,
     registry: Arc<ModelRegistry>,
     client: Client,
@@ -100,13 +101,13 @@ const BUFFER: usize = 64 << 10;
 const READ: usize = 4 << 10;
 
 impl Connection {
-    /// Returns the next line that is not empty. `None` if the client has closed its writing side or was idle for too
-    /// long.
+    /// Returns the next non-empty line. `None` if the client has closed its writing side, or was idle for too long.
     async fn line(&mut self) -> io::Result<Option<(Vec<u8>, Charge)>> {
         let current = self.registry.current();
         let limit = current.limits.request;
         let until = Time::now() + current.limits.idle;
-        // Number of blanks before the line, and number of bytes after them that are known to contain no newline.
+        // Number of blanks before the line, and number of bytes after the blanks that are known to contain no
+        // newline.
         let (mut lead, mut seen) = (0, 0);
         let mut charge = self.registry.charge(&self.client);
         let mut begin = None;
@@ -143,7 +144,7 @@ impl Connection {
                 return Ok((!last.is_empty()).then_some((last, charge)));
             }
             if seen > 0 && begin.is_none() {
-                // A line that has begun is not idle time, and must arrive at least as fast as a request body.
+                // A partial line ends the idle time, and the rest must arrive at least as fast as a request body.
                 self.state.set(ConnectionPhase::Reading);
                 begin = Some(Time::now());
             }
@@ -183,7 +184,8 @@ impl Connection {
 
     /// Reads the available bytes.
     fn read(&mut self) -> io::Result<()> {
-        // Removes taken bytes only when they are the greater part, because moving the rest each time would be slow.
+        // Taken bytes are removed only when they are the greater part of the buffer, because moving the rest each
+        // time would be slow.
         if self.at == self.buffer.len() && self.buffer.capacity() > BUFFER {
             (self.buffer, self.at) = (Vec::new(), 0);
         } else if self.at * 2 >= self.buffer.len() {
@@ -200,7 +202,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Discards the rest of a line that is too long. Closing earlier would make the client lose the answer.
+    /// Discards the rest of a line that is too long. If the connection were closed earlier, the client would not
+    /// receive the answer.
     async fn swallow(&mut self) {
         let begin = Instant::now();
         while !self.end && begin.elapsed() < Duration::from_secs(2) {
@@ -214,12 +217,12 @@ impl Connection {
         }
     }
 
-    /// Completes when the client has disconnected. Closing only its writing side does not count.
+    /// Completes when the client has disconnected. A client that closes only its writing side has not disconnected.
     async fn gone(&mut self) {
         let most = self.registry.current().limits.request;
         loop {
-            // Bytes that arrive meanwhile belong to the next request. They are read so that the end of the stream is
-            // noticed.
+            // Bytes that arrive meanwhile belong to the next request. The bytes are read so that the end of the
+            // stream is noticed.
             while !self.end && self.unread().len() <= most {
                 match self.stream.ready(Interest::READABLE).await {
                     Ok(ready) if ready.is_read_closed() && ready.is_write_closed() => return,
@@ -253,7 +256,7 @@ impl Connection {
         if asked.is_ok() {
             self.state.prove();
         }
-        // The lease is held while the request is answered.
+        // The lease is held until the request is answered.
         let (request, server) = match asked {
             Ok(asked) => asked,
             Err(refusal) => return self.refuse(&id, &refusal).await,
@@ -362,7 +365,7 @@ impl Connection {
         }
     }
 
-    /// Returns the last line. Serialises a long one on the blocking pool.
+    /// Returns the last line of an answer. The blocking pool serialises a long line.
     async fn last(
         &self,
         id: &Value,
@@ -415,13 +418,13 @@ impl Connection {
     }
 }
 
-/// Request of the line protocol.
+/// Parsed request of the line protocol.
 enum LineRequest {
     Generate(Box<Generate>),
     Embed(embeddings::EmbeddingRequest),
 }
 
-/// Takes the request's `id`. It is taken first, because errors repeat it.
+/// Takes the request's `id`. It is the first field to be taken, because errors repeat it.
 fn take_id(fields: &mut Fields) -> Result<Value, ApiError> {
     match fields.take("id") {
         Some(Value::String(long)) if long.len() > MAX_ID => {
@@ -435,7 +438,7 @@ fn take_id(fields: &mut Fields) -> Result<Value, ApiError> {
     }
 }
 
-/// Reads the rest of the request.
+/// Reads the other fields of the request.
 fn read(mut fields: Fields, server: &Server) -> Result<LineRequest, ApiError> {
     if fields.has("embed") {
         let request = embeddings::EmbeddingRequest::take(&mut fields, "embed", server)?;
@@ -474,7 +477,7 @@ impl<'a> TokenLine<'a> {
     }
 }
 
-/// Generated tokens of an answer that is sent as a whole.
+/// Generated tokens of an answer that is sent in one line.
 #[derive(Default)]
 struct WholeAnswer {
     text: String,
@@ -507,7 +510,7 @@ fn with_id(id: &Value, mut line: Value) -> Value {
     line
 }
 
-/// Returns the token counts, with the device's report if a device was asked to sample.
+/// Returns the token counts. Includes the device's report if a device was asked to sample.
 fn usage(done: &Done) -> Value {
     let mut usage = json!(done.usage);
     if let Some(report) = &done.device {
@@ -516,7 +519,7 @@ fn usage(done: &Done) -> Value {
     usage
 }
 
-/// Returns the last line. Its text is the part that was not sent before.
+/// Returns the last line of an answer. Its text is the part that was not yet sent.
 fn last(id: &Value, done: &Done, whole: &WholeAnswer, stream: bool) -> Value {
     let mut line = json!({
         "done": true,

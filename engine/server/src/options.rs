@@ -1,4 +1,4 @@
-//! Resolved options of a server, from the configuration and the flags.
+//! Resolved options of a server, combined from the configuration and the flags.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use super::scheduler::rules::Rules;
 use super::server::Current;
 use super::workloads::Workloads;
 
-/// Options of a model. Those that concern the server are the same for all its models.
+/// Options of a model. Options of the server have the same value for all its models.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Path of the model file.
     pub model: PathBuf,
     /// Name of the model for clients.
     pub name: String,
-    /// Chat template: a built-in name or a file. `None` for the model's own.
+    /// Chat template: a built-in name or a file. `None` for the model's own template.
     pub chat_template: Option<String>,
     /// Path of the Unix socket.
     pub socket: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub struct ServeOptions {
     pub keys: Vec<String>,
     /// Number of requests that run at the same time in each pool.
     pub slots: u32,
-    /// Number of pools, each a context with its own cores.
+    /// Number of pools. Each pool is a context with its own cores.
     pub pools: u32,
     /// Workloads by name.
     pub workloads: Workloads,
@@ -60,7 +60,7 @@ pub struct ServeOptions {
     pub prompt_sharing: bool,
     /// Draft model.
     pub draft_model: Option<DraftModelOptions>,
-    /// Pooling of embeddings. `None` for the model's own.
+    /// Pooling of embeddings. `None` for the model's own pooling.
     pub embedding_pooling: Option<Pooling>,
 }
 
@@ -91,9 +91,9 @@ impl PromptCache {
 }
 
 impl ServeOptions {
-    /// Returns the options that can change while the server runs.
+    /// Returns the options that may change while the server runs.
     pub fn current(&self, engine: &Requested) -> Current {
-        // Does not depend on the machine. Invalid values were rejected before.
+        // The result does not depend on the machine, and invalid values were already rejected.
         let settings = Settings::resolve(engine, &RuntimeHost::default());
         Current {
             defaults: Defaults {

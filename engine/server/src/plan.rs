@@ -1,4 +1,4 @@
-//! Composition of the next batch, as a pure function of what each slot needs.
+//! Composition of the next batch, as a pure function of the work of each slot.
 
 use std::time::Duration;
 
@@ -29,11 +29,12 @@ pub struct BatchPart {
     pub tokens: u32,
 }
 
-/// Plans the next batch: at most `budget` tokens, of which at most `prefill` belong to prompts if any slot generates.
+/// Plans the next batch of at most `budget` tokens. If any slot generates, at most `prefill` tokens belong to
+/// prompts.
 ///
-/// Every generating slot gets its token. The rest goes to prompts: half of it in equal parts, so that a long prompt
-/// does not delay a short one. The other half, and what short prompts leave over, goes to the oldest prompt. `budget`
-/// must be greater than the number of slots.
+/// Every generating slot gets its token. The rest of the budget goes to prompts. Half of the rest is divided equally,
+/// so that a long prompt does not delay a short one. The other half goes to the oldest prompt, together with tokens
+/// that short prompts do not need. `budget` must be greater than the number of slots.
 pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<BatchPart> {
     let decoding = active.iter().filter(|slot| slot.want == Want::Decode);
     let mut parts: Vec<BatchPart> = decoding.map(|slot| BatchPart { slot: slot.slot, tokens: 1 }).collect();
@@ -61,9 +62,9 @@ pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<BatchPart> {
     parts
 }
 
-/// Returns the time limit of a batch, for a configured limit of `step`. If more slots read prompts than generate, the
-/// limit is up to four times as long. Otherwise a few generating slots would delay the first tokens of many others,
-/// and every batch of the few reads all weights.
+/// Returns the time limit of a batch, for the configured limit `step`. If more slots read prompts than generate, the
+/// limit is up to four times as long. Otherwise, a few generating slots would delay the first tokens of many
+/// requests, because even a small batch reads all weights.
 pub fn stretched(step: Duration, active: &[Active]) -> Duration {
     const MOST: f64 = 4.0;
     let generate = active.iter().filter(|slot| slot.want == Want::Decode).count();
@@ -72,11 +73,11 @@ pub fn stretched(step: Duration, active: &[Active]) -> Duration {
 }
 
 /// Returns the number of prompt tokens that may share a batch with generating slots, so that the batch takes about
-/// `step`. `seconds_per_token` is the measured time per prompt token. `None` before the first prompt.
+/// `step`. `seconds_per_token` is the measured time per prompt token; `None` before the first prompt.
 pub fn prefill_beside_decode(step: Duration, seconds_per_token: Option<f64>) -> u32 {
-    /// Minimum number. Fewer tokens would make prompts slow without making a batch much shorter.
+    /// Minimum number of prompt tokens. Fewer would slow down prompts without making a batch much shorter.
     const LEAST: u32 = 16;
-    /// Number of tokens before the first measurement.
+    /// Number of prompt tokens before the first measurement.
     const UNMEASURED: u32 = 64;
     match seconds_per_token {
         Some(time) if time > 0.0 => ((step.as_secs_f64() / time).min(1e9) as u32).max(LEAST),
@@ -97,25 +98,25 @@ mod tests {
         use Want::{Decode as D, Prefill as P};
         type Case = (&'static [Want], u32, u32, &'static [(usize, u32)]);
         let cases: [Case; 14] = [
-            // No active slot.
+            // No slot is active.
             (&[], 512, 64, &[]),
             // A single prompt gets the whole batch.
             (&[P(10)], 512, 64, &[(0, 10)]),
             (&[P(1000)], 512, 64, &[(0, 512)]),
             (&[D], 512, 64, &[(0, 1)]),
-            // Each generating slot gets its token, wherever it is in the order.
+            // Each generating slot gets its token, regardless of its position in the order.
             (&[D, D, D], 512, 64, &[(0, 1), (1, 1), (2, 1)]),
             (&[P(1000), D], 512, 64, &[(1, 1), (0, 64)]),
             (&[D, P(1000), D], 512, 512, &[(0, 1), (2, 1), (1, 510)]),
-            // A prompt advances however many slots generate.
+            // A prompt always advances, regardless of the number of generating slots.
             (&[D, D, D, P(9)], 4, 64, &[(0, 1), (1, 1), (2, 1), (3, 1)]),
             (&[D, P(9)], 512, 0, &[(0, 1), (1, 1)]),
-            // The oldest prompt gets the most, but the other also advances.
+            // The oldest prompt gets the most tokens, but the other prompt also advances.
             (&[P(1000), P(1000)], 100, 64, &[(0, 75), (1, 25)]),
             (&[P(1000), P(10)], 100, 64, &[(0, 90), (1, 10)]),
             (&[P(10), P(1000)], 100, 64, &[(0, 10), (1, 90)]),
             (&[P(1000), P(1000), P(3)], 102, 64, &[(0, 82), (1, 17), (2, 3)]),
-            // More prompts than room: the oldest come first.
+            // The budget is smaller than the number of prompts, so the oldest prompt comes first.
             (&[P(5), P(5), P(5)], 2, 64, &[(0, 2)]),
         ];
         for (wants, budget, prefill, expected) in cases {
@@ -142,7 +143,7 @@ mod tests {
                 })
                 .collect();
             let prefill = draw(200) as u32;
-            // All work is done eventually, and each generating slot has a token in every batch.
+            // All work is eventually done, and each generating slot has a token in every batch.
             let mut batches = 0;
             while wants.iter().any(|want| matches!(want, Want::Prefill(_))) {
                 let parts = plan(&active(&wants), budget, prefill);

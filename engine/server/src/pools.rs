@@ -1,8 +1,8 @@
 //! Pools: several contexts of one model, each with its own cores. Assigns cores to pools, and jobs to pools.
 //!
-//! Pools share the weights and the queue. Each pool posts a notice with its number of free slots and the prompts that
-//! its slots hold. The pool that holds the most of a job's prompt takes the job. If no pool holds more than others,
-//! the one with the most free slots takes it.
+//! Pools share the weights and the queue. Each pool posts a notice with its number of free slots and the prompts in
+//! its slots. A job goes to the pool that holds the largest part of its prompt. If no pool holds more than the
+//! others, the job goes to the pool with the most free slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use llama::options::Affinity;
 
 use crate::scope::Scope;
 
-/// Number of tokens that a pool must hold more than others to be preferred. Evaluating fewer is faster than waiting
-/// for the pool.
+/// Minimum number of additional tokens for which a pool is preferred over others. Evaluating fewer tokens is faster
+/// than waiting for the pool.
 const WORTH: usize = 32;
 
 /// Prompt that a slot holds.
@@ -31,9 +31,9 @@ pub struct SlotPrompt {
 /// Notice of a pool for the other pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// Number of slots without a request.
+    /// Number of slots without a running request.
     pub free: usize,
-    /// Length of the longest prompt that fits, in tokens.
+    /// Maximum length of a prompt that fits, in tokens.
     pub room: usize,
     /// Prompts that the slots hold.
     pub held: Vec<SlotPrompt>,
@@ -44,7 +44,7 @@ impl Notice {
         self.free > 0 && prompt.len() <= self.room
     }
 
-    /// Returns the number of tokens of `prompt`, which belongs to `scope`, that the pool holds.
+    /// Returns the number of tokens that the pool holds of `prompt`, which belongs to `scope`.
     fn has(&self, scope: Scope, prompt: &[Token]) -> usize {
         let common = |held: &SlotPrompt| {
             held.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count()
@@ -81,7 +81,7 @@ impl PoolNotices {
         }
     }
 
-    /// True if no other pool suits a job of `scope` with this `prompt` better.
+    /// True if no other pool is more suitable for a job of `scope` with this `prompt`.
     pub fn is_best(&self, pool: usize, scope: Scope, prompt: &[Token]) -> bool {
         let Some(own) = self.0.get(pool).filter(|own| own.can_take(prompt)) else { return false };
         let able = || self.0.iter().filter(|notice| notice.can_take(prompt));
@@ -92,15 +92,15 @@ impl PoolNotices {
     }
 }
 
-/// Assigns cores to `pools` pools, the same number to each. The cores of a pool belong to one NUMA node if the nodes
-/// can be divided that way, and are neighbours otherwise. Cores that are left over stay free.
+/// Assigns cores to `pools` pools, the same number to each. If the NUMA nodes can be divided evenly, all cores of a
+/// pool belong to one node; otherwise they are neighbours. Remaining cores stay unused.
 ///
 /// # Errors
 /// If there are fewer cores than pools.
 pub fn cores(pools: u32, settings: &Settings, host: Option<&Host>) -> Result<Vec<Vec<u32>>> {
     let pools = pools.max(1) as usize;
     let cpus = &settings.cpus.value;
-    // A quota limits how many cores may be busy, not which ones.
+    // A quota limits the number of busy cores, but does not select cores.
     let usable = match settings.cpus.source {
         source if source.is_asked() => cpus.len(),
         _ => host.map_or(cpus.len(), |host| {
@@ -132,14 +132,14 @@ fn divided(cpus: &[u32], pools: usize, each: usize, node: impl Fn(u32) -> u32) -
     let within: Vec<Vec<u32>> =
         nodes.values().flat_map(|cpus| cpus.chunks_exact(each)).map(<[u32]>::to_vec).collect();
     match within.len() >= pools {
-        // Taking one group of each node in turn would work too, but people expect ascending order.
+        // A pool from each node in turn would work too, but users expect ascending order.
         true => within.into_iter().take(pools).collect(),
         false => cpus.chunks_exact(each).take(pools).map(<[u32]>::to_vec).collect(),
     }
 }
 
-/// Returns the settings of the pool on `cpus`. Uses the requested number of threads, or the policy's share of these
-/// cores, and pins the threads to them.
+/// Returns the settings of a pool on `cpus`. The number of threads is the requested number, or the policy's share of
+/// these cores. The threads are pinned to the cores.
 #[must_use]
 pub fn settings(settings: &Settings, cpus: &[u32]) -> Settings {
     let cores = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
@@ -231,7 +231,7 @@ mod tests {
         let cases: [(u32, usize, usize, Vec<Vec<u32>>); 4] = [
             (16, 2, 8, vec![(0..8).collect(), (8..16).collect()]),
             (16, 4, 4, vec![(0..4).collect(), (4..8).collect(), (8..12).collect(), (12..16).collect()]),
-            // Five CPUs per pool: two pools are within a node, and the third spans both.
+            // Each pool has five CPUs. Two pools fit within a node, and the third pool spans both nodes.
             (16, 3, 5, vec![(0..5).collect(), (5..10).collect(), (10..15).collect()]),
             (4, 3, 1, vec![vec![0], vec![1], vec![2]]),
         ];

@@ -1,4 +1,4 @@
-//! Bounded queue of requests that wait for a slot, fair between clients.
+//! Bounded queue of requests that wait for a slot. The queue is fair between clients.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -14,11 +14,11 @@ use super::scheduler::rules::Rules;
 use super::scope::Owners;
 use crate::closing::Closing;
 
-/// Queue with one line per client. The lines are served in turn.
+/// Queue with one line per client. Items are taken from the lines in turn.
 #[derive(Debug)]
 pub struct FairQueue<K, T> {
     lines: HashMap<K, VecDeque<T>>,
-    /// Clients with items in their lines, the next one first.
+    /// Clients with waiting items, in the order in which they are served.
     turns: VecDeque<K>,
     len: usize,
 }
@@ -35,7 +35,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         self.len
     }
 
-    /// True if nothing waits.
+    /// True if no item waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -81,8 +81,8 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         self.lines.get_mut(self.turns.front()?)?.front_mut()
     }
 
-    /// Takes the first item that matches `wanted`, line by line. The client whose item was taken moves to the end,
-    /// unless it is the client whose turn it is.
+    /// Takes the first item that matches `wanted`, searching line by line. The client of this item then moves to the
+    /// end of the order, unless it was already the next client.
     pub fn pop_where(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let found = self.turns.iter().enumerate().find_map(|(turn, client)| {
             let at = self.lines.get(client)?.iter().position(&wanted)?;
@@ -150,7 +150,7 @@ pub struct Inbox {
 }
 
 /// Limits on overtaking a job that does not fit: the number of jobs that may overtake it, and the time. After that,
-/// the other jobs wait until it fits.
+/// other jobs wait until the job fits.
 const PASSES: u32 = 16;
 const PASSING: Duration = Duration::from_secs(5);
 
@@ -162,7 +162,7 @@ struct InboxState {
     step: Option<Duration>,
     /// Changed rules and owners, with the number of changes so far.
     rules: Option<(u64, Rules, Arc<Owners>)>,
-    /// Notices of the pools. Unused with a single pool.
+    /// Notices of the pools. Not used with a single pool.
     notices: PoolNotices,
 }
 
@@ -188,12 +188,13 @@ impl Inbox {
         self.arrived.notify_all();
     }
 
-    /// Returns the time limit of a batch with generating slots, if it was changed.
+    /// Returns the time limit of a batch with generating slots, if the limit was changed.
     pub fn step(&self) -> Option<Duration> {
         self.lock().step
     }
 
-    /// Returns changed rules and owners that the scheduler has not seen yet. `seen` is its number of seen changes.
+    /// Returns changed rules and owners that the scheduler has not yet seen. `seen` is the number of changes that it
+    /// has seen.
     pub fn new_rules(&self, seen: &mut u64) -> Option<(Rules, Arc<Owners>)> {
         let state = self.lock();
         let (version, rules, owners) = state.rules.as_ref().filter(|(version, ..)| version > seen)?;
@@ -201,7 +202,7 @@ impl Inbox {
         Some((*rules, Arc::clone(owners)))
     }
 
-    /// True if there are several pools.
+    /// True if the model has several pools.
     pub fn has_pools(&self) -> bool {
         self.seats.len() > 1
     }
@@ -214,7 +215,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, InboxState> {
-        // After a panic the queue is still valid, because no call leaves it half changed.
+        // The queue is valid even after a panic, because no call leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -251,7 +252,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Puts a job back as the next one.
+    /// Puts a job back at the front of the queue.
     pub fn put_back(&self, job: Job) {
         self.lock().queue.push_front(job.client.clone(), job);
     }
@@ -272,7 +273,7 @@ impl Inbox {
         if fits(first) {
             return state.queue.pop();
         }
-        // A job that waits for another one of its request may always be overtaken.
+        // A job that waits for another answer to its own request may always be overtaken.
         if first.waits() {
             return state.queue.pop_where(fits);
         }
@@ -307,7 +308,7 @@ impl Inbox {
         self.lock().queue.has_others(client)
     }
 
-    /// Advances the shutdown to the stage `closing`. Never goes back to an earlier stage.
+    /// Advances the shutdown to the stage `closing`. Never returns to an earlier stage.
     pub fn close(&self, closing: Closing) {
         let mut state = self.lock();
         state.closing = state.closing.max(closing);
@@ -370,7 +371,7 @@ mod tests {
             queue.push(client, item);
         }
         let order: Vec<i32> = std::iter::from_fn(|| queue.pop_where(|item| *item < 100)).collect();
-        // The next client keeps its place; the others take turns.
+        // The next client keeps its position, and the others alternate.
         assert_eq!((order, queue.len()), (vec![1, 2, 4, 3], 2));
         assert_eq!(queue.first(), Some(&mut 100));
         let order: Vec<i32> = std::iter::from_fn(|| queue.pop_where(|_| true)).collect();

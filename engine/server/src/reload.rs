@@ -12,31 +12,31 @@ use toml::Table;
 use super::config::{Config, Key};
 use super::models::{Named, Served};
 
-/// Configuration file, the flags that override it, and the configuration in force.
+/// Configuration file, the flags that override it, and the configuration in use.
 pub struct ConfigSource {
     path: PathBuf,
     flags: Config,
     table: Table,
     keys: Vec<String>,
     fetch: Fetch,
-    /// Paths that `fetch` returned before. A running server keeps using these files for their names.
+    /// Paths that `fetch` has returned. A running server keeps using these files for the same names.
     fetched: BTreeMap<String, PathBuf>,
 }
 
-/// Function that returns the file of a model on the hub. It may download the file only if the second argument is
-/// true.
+/// Function that returns the file of a model on the hub. The function may download the file only if the second
+/// argument is true.
 pub type Fetch = Box<dyn Fn(&Name, bool) -> Result<PathBuf>>;
 
 /// Result of a reload.
 pub struct ConfigChange {
-    /// Models and options from now on.
+    /// Models and options that apply from now on.
     pub served: Served,
     /// Summary for the user.
     pub words: String,
 }
 
 impl ConfigSource {
-    /// Reads the file at `path`. `flags` override it. Returns the source for reloads, and the resulting
+    /// Reads the file at `path`. `flags` override it. Returns the source for later reloads, and the resulting
     /// configuration.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl ConfigSource {
         Ok((source, config))
     }
 
-    /// Combines the flags and `table`. Models on the hub are downloaded if `now` is true; otherwise they must be in
+    /// Combines the flags with `table`. If `now` is true, models on the hub are downloaded; otherwise they must be in
     /// the cache.
     fn config(&mut self, table: &Table, now: bool) -> Result<Config> {
         let config = self.flags.clone().or(Config::from_table(table, &self.path)?);
@@ -72,19 +72,19 @@ impl ConfigSource {
         })
     }
 
-    /// Reads the file again. If it has an error, the configuration in force stays.
+    /// Reads the file again. If the file is invalid, the configuration in use does not change.
     ///
     /// # Errors
     /// If the file cannot be read, has an invalid value, or contradicts itself, even in keys that need a restart.
     pub fn again(&mut self) -> Result<ConfigChange> {
         let new = Config::table(&self.path)?;
-        // Validates the whole file, because an error would also make the next start fail. Nothing is downloaded for
-        // this.
+        // The whole file is validated, because an error would also make the next start fail. Nothing is downloaded
+        // here.
         let whole = self.flags.clone().or(Config::from_table(&new, &self.path)?);
         whole.fetched(&mut |name| Ok(PathBuf::from(name.to_string())))?.served()?;
         let (mut table, mut changed, mut later) = (Table::new(), Vec::new(), Vec::new());
         let keys = Key::all().into_iter().map(|key| (key.name(), key.counts_on_reload()));
-        // The threads of a workload belong to existing contexts, so they need a restart.
+        // A workload's threads belong to existing contexts, so a change needs a restart.
         let tables = [("models".to_string(), true), ("workloads".to_string(), false)];
         for (name, at_once) in keys.chain(tables) {
             let name = name.as_str();
@@ -102,7 +102,7 @@ impl ConfigSource {
         let config = self.config(&table, false)?;
         let served = config.served()?;
         self.check_files(&served)?;
-        // Does not depend on the machine.
+        // The result does not depend on the machine.
         for named in &served.models {
             Settings::resolve(&named.engine, &RuntimeHost::default())?;
         }
@@ -115,7 +115,7 @@ impl ConfigSource {
         Ok(ConfigChange { served, words: words(&self.path, &changed, &later) })
     }
 
-    /// Checks that newly named files can be read, because they would replace models that work.
+    /// Checks that newly named files can be read, because they would replace working models.
     fn check_files(&mut self, served: &Served) -> Result<()> {
         let table = self.table.clone();
         let before = self.config(&table, false)?.served()?;
@@ -128,7 +128,7 @@ impl ConfigSource {
             served.models.iter().flat_map(of).collect()
         };
         let before = files(&before);
-        // The lookup on the hub has already checked its files.
+        // The lookup on the hub has already checked these files.
         let is_new = |named: &(String, PathBuf)| {
             !before.contains(named) && !self.fetched.values().any(|file| *file == named.1)
         };
@@ -140,7 +140,7 @@ impl ConfigSource {
         Ok(())
     }
 
-    /// True if a change of the key `name` has an effect. It has none if a flag overrides the key.
+    /// True if a change of the key `name` has an effect. It has no effect if a flag overrides the key.
     fn differ(&self, name: &str, one: &Table, other: &Table) -> Result<bool> {
         if one.get(name) == other.get(name) {
             return Ok(false);
@@ -153,7 +153,7 @@ impl ConfigSource {
     }
 }
 
-/// Describes a key and its new value. A key that is no longer set has its default.
+/// Describes a key and its new value. A key that is no longer set has its default value.
 fn shown(name: &str, table: &Table) -> String {
     match table.get(name) {
         Some(toml::Value::Table(table)) => {
@@ -261,7 +261,7 @@ mod tests {
         let (mut source, config) =
             ConfigSource::read(&path, Config::default(), Box::new(fetch)).expect("a configuration");
         assert_eq!((config.model, config.hf), (Some("a/b/m.gguf".into()), None));
-        // A file that was already fetched is not requested again.
+        // A file that was already fetched is not fetched again.
         assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf"])));
         write("hf = \"a/b\"\n[models.x]\nhf = \"a/there:Q8_0\"\n");
         assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf", "a/there/m.gguf"])));
@@ -271,12 +271,12 @@ mod tests {
             refused.starts_with("a/not is not in the cache") && refused.contains("now: false"),
             "{refused}"
         );
-        // A model that is only used after a restart is downloaded then.
+        // A model that is used only after a restart is downloaded at the restart.
         write("hf = \"a/not\"\nqueue = 3\n");
         let change = source.again().expect("a change").words;
         assert!(change.contains("queue = 3") && change.ends_with("after a restart: hf"), "{change}");
 
-        // A flag overrides the file, whichever of the two keys the file has.
+        // A flag overrides both keys of the file that name a model.
         let flags = Config { model: Some("flag.gguf".into()), ..Config::default() };
         let (_, config) =
             ConfigSource::read(&path, flags, Box::new(|_, _| Ok("x.gguf".into()))).expect("a configuration");

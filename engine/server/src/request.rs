@@ -22,14 +22,14 @@ pub const STOPS: usize = 16;
 /// Maximum length of a stop string, in characters.
 pub const STOP_CHARACTERS: usize = 1024;
 
-/// Defaults of a request, and the limits on what it may ask for.
+/// Defaults of a request, and limits on its values.
 #[derive(Clone, Debug)]
 pub struct Defaults {
-    /// Sampling options. Without a seed, each request gets a random one.
+    /// Sampling options. If the options contain no seed, each request gets a random seed.
     pub sampling: SamplingOptions,
     /// Default maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// Maximum time of a request, including the queue.
+    /// Maximum time of a request, including its time in the queue.
     pub deadline: Duration,
     /// Workloads that a request may name.
     pub workloads: Workloads,
@@ -85,7 +85,7 @@ pub struct Generate {
     pub deadline: Duration,
     /// Thread counts of the workload.
     pub threads: WorkloadThreads,
-    /// Charge for the bytes of the request, held until it has a slot.
+    /// Charge for the bytes of the request, held until the request has a slot.
     pub waiting: SharedCharge,
 }
 
@@ -117,7 +117,7 @@ impl Generate {
     }
 }
 
-/// Takes `prompt`, or `messages` in its place.
+/// Takes `prompt`, or `messages` instead.
 ///
 /// # Errors
 /// If both are given, or if the value is invalid.
@@ -182,7 +182,7 @@ fn stops(value: Option<Value>) -> Result<Vec<String>, ApiError> {
         Value::String(text) if text.is_empty() => {
             Err(ApiError::field("stop", "a stop string must not be empty"))
         }
-        // Counted in characters, like `maxLength` in JSON schemas.
+        // Counted in characters, like `maxLength` in JSON Schema.
         Value::String(text) if text.chars().nth(STOP_CHARACTERS).is_some() => Err(ApiError::field(
             "stop",
             format!("a stop string must have at most {STOP_CHARACTERS} characters"),
@@ -202,7 +202,7 @@ fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions,
             None => return Err(wrong(parameter.name, format!("use {}", parameter.range), &value)),
         }
     }
-    // The fields that are not numbers. Each is parsed on its own, so that an error can name it.
+    // Fields that are not numbers. Each is parsed separately, so that an error can name the field.
     let mut read = |name: &'static str| {
         let Some(value) = fields.take(name) else { return Ok(None) };
         let read = SamplingOptions::from_json(&Map::from_iter([(name.to_string(), value)]));
@@ -237,7 +237,7 @@ fn with_forced(mut options: SamplingOptions, prompt: &Prompt) -> Result<Sampling
     }
 }
 
-/// Returns an error of the field `name`. The message of `error` may already begin with the name.
+/// Returns an error about the field `name`. The message of `error` may already begin with the name.
 fn named(name: &'static str, error: &Error) -> ApiError {
     let message = error.to_string();
     let message =

@@ -1,9 +1,9 @@
 //! Log line of a request, written when the whole request has ended.
 //!
-//! A [`RequestLog`] travels with the request, to its answer and its jobs, and collects what happens. When the last
-//! handle is dropped, the line is written. Without a log, the handle is empty. The line contains names of fields and
-//! endpoints only if they are the server's own, and nothing else from the client, because error messages repeat parts
-//! of requests.
+//! A [`RequestLog`] collects data while it is passed along with the request, to its answer and its jobs. When the
+//! last handle is dropped, the line is written. If logging is off, the handle is empty. The line never contains text
+//! from the client: names of fields and endpoints appear only if the server knows them. Error messages are omitted,
+//! because they repeat parts of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,7 +63,7 @@ const FIELDS: [&str; 32] = [
 pub struct LoggedRoute {
     /// Name in the log.
     pub name: &'static str,
-    /// Log level of its requests.
+    /// Log level of the route's requests.
     pub loudness: Loudness,
 }
 
@@ -74,8 +74,8 @@ pub enum Loudness {
     Generates,
     /// One line per request.
     Normal,
-    /// One line per request at the level `debug`, or at `info` if the request is refused. Monitoring sends these
-    /// requests every few seconds.
+    /// One line per request at the level `debug`, or at `info` if the request is refused. Monitoring programs send
+    /// these requests every few seconds.
     Quiet,
 }
 
@@ -91,7 +91,7 @@ struct RequestRecord {
     number: u64,
     route: LoggedRoute,
     method: &'static str,
-    /// Name of the model, as the server spells it.
+    /// Name of the model, in the server's spelling.
     model: Option<String>,
     client: Client,
     arrived: Instant,
@@ -150,7 +150,7 @@ impl RequestLog {
         })))))
     }
 
-    /// Returns the handle of the request that this task works on.
+    /// Returns the handle of the current task's request.
     pub fn current() -> Self {
         CURRENT.try_with(RequestLog::clone).unwrap_or_default()
     }
@@ -203,7 +203,7 @@ impl RequestLog {
             entry.stop = Some(done.finish);
             entry.tokens = entry.tokens.saturating_add(done.usage.completion_tokens);
             if entry.answers == 1 {
-                // The other answers share the prompt.
+                // The other answers use the same prompt.
                 (entry.prompt_tokens, entry.cached_tokens) =
                     (done.usage.prompt_tokens, done.usage.cached_tokens);
                 (entry.queued, entry.first_token) = (done.timings.queued, done.timings.first_token);
@@ -215,7 +215,7 @@ impl RequestLog {
     /// Records and logs that one of the answers could not be evaluated.
     pub fn failed(&self, error: &Error) {
         let why = match error {
-            // The messages of these errors may contain text of the client.
+            // The messages of these errors may contain text from the client.
             Error::Sampler(_) | Error::Grammar { .. } | Error::Tokenize(_) => {
                 "sampling or tokenizing failed".to_string()
             }
@@ -244,7 +244,7 @@ impl RequestLog {
         );
     }
 
-    /// Logs the prompt and the answer. Called only if that is enabled.
+    /// Logs the prompt and the answer. Called only if this is enabled.
     pub fn said(&self, prompt: &str, answer: &str) {
         self.note(|entry| tracing::info!(target: TARGET, request = entry.number, prompt, answer, "said"));
     }

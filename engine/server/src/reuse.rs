@@ -7,7 +7,7 @@ use llama::Token;
 pub struct SlotTokens<'a> {
     /// Tokens in the slot.
     pub tokens: &'a [Token],
-    /// True if the tokens belong to the scope of the prompt.
+    /// True if the tokens belong to the prompt's scope.
     pub own: bool,
     /// True if no request runs in the slot.
     pub free: bool,
@@ -22,19 +22,18 @@ pub struct SlotChoice {
     pub slot: usize,
     /// Index of the slot whose tokens are reused.
     pub from: usize,
-    /// Number of tokens to reuse. 0 if there is nothing to reuse.
+    /// Number of tokens to reuse. 0 if no token can be reused.
     pub keep: usize,
 }
 
 /// Chooses a slot for `prompt`. `None` if no slot is free.
 ///
-/// Slots of another scope are treated as if they had nothing in common with the prompt, so no prompt is compared with
-/// another client's tokens.
+/// A slot of another scope counts as having no common prefix, so no prompt is compared with another client's tokens.
 ///
 /// The longest common prefix with any slot is reused. This costs nothing, because sequences can share cells. If the
-/// prefix is at least half of what that slot holds, as in the next turn of a conversation, the prompt takes that
-/// slot. Otherwise it takes the least recently used slot, so that the other slots keep their tokens for clients that
-/// come back.
+/// prefix is at least half of a slot's tokens, as in the next turn of a conversation, the prompt gets that slot.
+/// Otherwise, the prompt gets the least recently used slot, so that the other slots keep their tokens for returning
+/// clients.
 pub fn choose(held: &[SlotTokens<'_>], prompt: &[Token], reuse: bool) -> Option<SlotChoice> {
     let oldest = |but: Option<usize>| {
         let free = held.iter().enumerate().filter(|(slot, held)| held.free && Some(*slot) != but);
@@ -72,18 +71,18 @@ mod tests {
             (&[(&[], true, 0), (&[], true, 0)], &[1, 2], true, Some((0, 0, 0))),
             (&[(&[], false, 0), (&[], true, 0)], &[1, 2], true, Some((1, 1, 0))),
             (&[(&[], false, 0)], &[1, 2], true, None),
-            // Continues what a slot holds; never reuses the whole prompt.
+            // The prompt continues the slot's tokens. The last token is evaluated again.
             (&[(&[1, 2, 3], true, 1), (&[], true, 0)], &[1, 2, 3, 4], true, Some((0, 0, 3))),
             (&[(&[1, 2, 3], true, 1), (&[], true, 0)], &[1, 2, 3], true, Some((0, 0, 2))),
             (&[(&[1], true, 1)], &[1], true, Some((0, 0, 0))),
-            // A short common prefix is shared, and the slot keeps what it has.
+            // A short common prefix is shared, and the slot keeps its tokens.
             (&[(&[1, 2, 3, 4, 5], true, 9), (&[7], true, 1)], &[1, 2, 8], true, Some((1, 0, 2))),
-            // The same if there is no other slot.
+            // Without another slot, the prompt replaces the slot's tokens.
             (&[(&[1, 2, 3, 4, 5], true, 9)], &[1, 2, 8], true, Some((0, 0, 2))),
-            // Reuses tokens of a busy slot.
+            // Tokens of a busy slot are reused.
             (&[(&[1, 2, 3], false, 9), (&[], true, 0)], &[1, 2, 3, 4], true, Some((1, 0, 3))),
             (&[(&[1, 2, 3], false, 9)], &[1, 2, 3, 4], true, None),
-            // Least recently used, empty slots first.
+            // Empty slots come first, then the least recently used slot.
             (&[(&[5], true, 1), (&[6], true, 3), (&[], true, 7)], &[1, 2], true, Some((2, 2, 0))),
             // Reuse is turned off.
             (&[(&[1, 2, 3], true, 9), (&[4], true, 5)], &[1, 2, 3, 4], false, Some((1, 1, 0))),

@@ -39,7 +39,7 @@ pub struct Ready {
     pub health: Option<SocketAddr>,
     /// Number of tokens in the context of the default model, if it is loaded.
     pub n_ctx: Option<u32>,
-    /// Names of the models, the default one first.
+    /// Names of the models, beginning with the default model.
     pub names: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub struct Hooks<'a> {
     pub inside: Option<Inside>,
 }
 
-/// Bound sockets. The file of the Unix socket is removed when this is dropped.
+/// Bound sockets. Dropping this value removes the file of the Unix socket.
 struct BoundSockets {
     unix: Option<(Socket, UnixListener)>,
     tcp: Option<std::net::TcpListener>,
@@ -65,11 +65,11 @@ struct BoundSockets {
     health_door: Door,
 }
 
-/// Limits on connections for `/health` and `/metrics` only. Their requests are short, and the oldest connection is
-/// evicted first.
+/// Limits on connections that only serve `/health` and `/metrics`. Their requests are short, and the oldest
+/// connection is evicted first.
 const HEALTH_BOUNDS: ConnectionBounds = ConnectionBounds { total: 64, per_network: 32 };
 
-/// Exit code after a second signal to end.
+/// Exit code if a second signal ends the server.
 const TWICE: i32 = 130;
 
 /// Exit code if the shutdown did not complete.
@@ -83,9 +83,9 @@ const LAST_STEP: Duration = Duration::from_secs(5);
 /// # Errors
 /// If the server cannot listen, a model with `preload` cannot be loaded, or the scheduler of the only model fails.
 pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) -> Result<()> {
-    // Must be determined before any signal handler is installed.
+    // Read before any signal handler is installed.
     let hang_up = match (&hooks.reload, hang_up_is_ignored()) {
-        // Under `nohup` too, like other servers: the signal requests a reload, not the end.
+        // This applies under `nohup` too, as in other servers: the signal requests a reload and not the end.
         (Some(_), _) => HangUp::Reloads,
         (None, true) => HangUp::Ignored,
         (None, false) => HangUp::Ends,
@@ -102,7 +102,7 @@ pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) ->
     if let Some(warning) = bound.unix.as_ref().and_then(|(socket, _)| socket.warning.as_ref()) {
         (hooks.warn)(warning);
     }
-    // For a connection from inside the process, both ends count as open files.
+    // For a connection from inside the process, both ends are open files.
     let listeners = usize::from(options.socket.is_some())
         + usize::from(options.listen.is_some())
         + 2 * usize::from(hooks.inside.is_some());
@@ -121,27 +121,27 @@ pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) ->
         .build()
         .map_err(|why| Error::Serve(format!("cannot start the asynchronous runtime: {why}")))?;
     let ended = runtime.block_on(async {
-        // From here on, the runtime handles the signals.
+        // The runtime handles signals from now on.
         let signals = Signals::new(hang_up).map_err(|why| Error::Serve(why.to_string()))?;
         drop(starting);
         serve(&registry, bound, signals, hooks).await
     });
-    // Remaining work belongs to clients that have disconnected.
+    // Work that has not ended belongs to clients that have disconnected.
     runtime.shutdown_background();
     ended?;
     registry.join()
 }
 
-/// Raises the soft limit of open files towards the hard limit. Each connection is an open file.
+/// Raises the soft limit on open files towards the hard limit, because each connection is an open file.
 fn allow_files(connections: usize) {
-    /// Files of the model, the libraries and the runtime, and connections that were evicted but are not closed yet.
-    /// There can be as many of those as are accepted in one iteration of the runtime.
+    /// Number of other open files: files of the model, the libraries and the runtime, and evicted connections that
+    /// are not closed yet. One iteration of the runtime can leave as many unclosed connections as it accepts.
     const OTHERS: u64 = 64 + 128;
     let wanted = connections as u64 + OTHERS;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
         let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        // If this fails, connections wait earlier.
+        // If this fails, connections have to wait earlier.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     }
 }
@@ -177,8 +177,8 @@ fn bind(options: &ServeOptions) -> Result<BoundSockets> {
     Ok(BoundSockets { unix: unix.transpose()?, tcp, health, health_door })
 }
 
-/// Listens at `address` with a long backlog. During a flood, new connections wait in the system's queue and are not
-/// dropped; a client whose first packet is dropped retries only after a second.
+/// Listens at `address` with a long backlog. During a flood, new connections wait in the system's queue instead of
+/// being dropped. A client whose first packet is dropped would retry only after a second.
 fn listen_tcp(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     const BACKLOG: i32 = 4096;
     let listener = std::net::TcpListener::bind(address)?;
@@ -226,7 +226,7 @@ async fn serve(
         tokio::spawn(super::http::tcp(listener, shared(Some(HEALTH_BOUNDS), bound.health_door)));
     }
     let (over, mut inside_over) = oneshot::channel::<()>();
-    // Keeps the channel open if there are no connections from inside the process.
+    // Keeps the channel open if no connections come from inside the process.
     let mut _held = None;
     match hooks.inside.take() {
         Some(streams) => {
@@ -255,12 +255,13 @@ async fn serve(
         }
     }
     tracing::info!("shutting down: running requests may finish");
-    // Refuses new connections and requests. The file is removed first, so that a new server can take its place.
+    // New connections and requests are refused from now on. The file is removed first, so that a new server can
+    // create its own.
     drop(socket);
     registry.close(Closing::Draining);
     let _ = stop.send(true);
     let told_twice = async {
-        // A closing terminal is not a second request to end.
+        // SIGHUP from a closing terminal is not a second request to end.
         while signals.next().await == SignalAction::HangUp {}
         llama::exit_now(TWICE);
     };
@@ -276,7 +277,7 @@ async fn serve(
                 llama::exit_now(STUCK);
             }
         }
-        // The last answers are still being sent.
+        // The last answers may still be on their way.
         let _ = timeout(LAST_ANSWERS, closed.recv()).await;
     };
     tokio::select! {

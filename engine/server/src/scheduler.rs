@@ -1,8 +1,7 @@
 //! Scheduler: the one thread that owns the context. It takes jobs, plans and evaluates batches, samples tokens, and
 //! sends events.
 //!
-//! The scheduler never waits for a client. Events that a client does not read stay in their slot, which pauses
-//! meanwhile.
+//! The scheduler never waits for a client. Events that a client does not read stay in its slot, and the slot pauses.
 
 mod admit;
 mod disk;
@@ -54,7 +53,7 @@ impl Scheduler {
     /// If a batch is too small for the number of slots.
     pub fn new(context: Context, inbox: Arc<Inbox>, metrics: Arc<Metrics>, rules: Rules) -> Result<Self> {
         let slots = context.sequences();
-        // At most one graph per batch. Larger batches would only delay generating slots.
+        // A batch has at most one graph. Larger batches would only delay generating slots.
         let budget = context.n_ubatch().max(slots + 1);
         if budget > context.n_batch() {
             return Err(Error::Usage(format!(
@@ -63,7 +62,7 @@ impl Scheduler {
                 context.n_batch()
             )));
         }
-        // Pools of a model add up their values.
+        // All pools of a model add to the same value.
         metrics.slots.add(u64::from(slots));
         let (decode, prefill) = context.threads();
         metrics.decode_threads.add(u64::from(decode));
@@ -125,7 +124,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the slots with work to do, in the order of their requests.
+    /// Returns the slots with work for the next batch, in the order of their requests.
     fn active(&self) -> Vec<Active> {
         let slots = self.slots.iter().enumerate();
         let mut active: Vec<(u64, Active)> = slots
@@ -138,7 +137,7 @@ impl Scheduler {
         active.into_iter().map(|(_, active)| active).collect()
     }
 
-    /// Sends events that readers were too slow for, and drops requests whose reader has disconnected or stalls for
+    /// Sends events that were waiting for slow readers. Drops a request if its reader has disconnected or stalls for
     /// too long.
     fn look_at_readers(&mut self) {
         let stall = self.rules.stall;
@@ -192,11 +191,11 @@ impl Scheduler {
         let done = unstarted(job, finish);
         self.metrics.count(&done);
         job.request_log.done(&done);
-        // Cannot fail: the channel of a job that never ran is empty.
+        // This cannot fail, because the channel of a job that never ran is empty.
         let _ = job.events.try_send(JobEvent::Done(Box::new(done)));
     }
 
-    /// Ends the request in slot `at`. Its tokens stay in the cache.
+    /// Ends the request in slot `at`. The slot's tokens stay in the cache.
     fn finish(&mut self, at: usize, finish: FinishReason) {
         if let Some(run) = self.slots[at].run.take() {
             self.finish_run(run, finish);
@@ -275,7 +274,7 @@ impl Scheduler {
             Ok(Decoded::Done) => {}
             Ok(Decoded::NoRoom) if self.drop_drafts() => return,
             Ok(Decoded::NoRoom) => return self.make_room(),
-            // The server is shutting down, and every request is told so.
+            // The server is shutting down, and every request is informed.
             Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
             Err(error) => return self.give_up(&parts, &error),
         }
@@ -289,7 +288,7 @@ impl Scheduler {
             match self.choose_tokens(at, row) {
                 Ok(tokens) => made += tokens,
                 Err(error) => {
-                    // Drafted tokens that were evaluated may still be in the context.
+                    // The context may still contain drafted tokens that were evaluated.
                     self.context.forget(self.slots[at].sequence, self.slots[at].held.len() as u32);
                     self.fail(at, &error);
                 }
@@ -343,7 +342,7 @@ impl Scheduler {
         rows
     }
 
-    /// Records that a part was evaluated.
+    /// Records that `part` was evaluated.
     fn hold(&mut self, part: &BatchPart) {
         let slot = &mut self.slots[part.slot];
         let Some(run) = &mut slot.run else { return };
@@ -363,7 +362,7 @@ impl Scheduler {
     fn choose_token(&mut self, at: usize, row: i32) -> Result<()> {
         let slot = &mut self.slots[at];
         let Some(run) = &mut slot.run else { return Ok(()) };
-        // A sampler would choose a token even from NaN. Checked once per request, as in `generate`.
+        // A sampler would choose a token even from NaN logits. Checked once per request, as in `generate`.
         let on_device = self.context.samples_on_device(slot.sequence);
         if run.is_fresh() && !on_device && has_nan(self.context.logits_at(row)?) {
             return Err(Error::NotANumber);
@@ -379,7 +378,7 @@ impl Scheduler {
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
         let done = chosen.and_then(|token| run.take(token, &model, room));
-        // A failed request has delayed others too.
+        // Failed requests have delayed other requests too.
         if let Some(took) = took.filter(|took| !took.is_zero()) {
             run.grammar_time += took;
             self.count_hold(&client, took);
@@ -392,8 +391,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Counts the time that a grammar of `client` took, if another client waited for it. If the client exceeds its
-    /// limit, ends its request that has delayed others the most.
+    /// Counts the time that a grammar of `client` took, if another client waited meanwhile. If `client` exceeds its
+    /// limit, ends the request of `client` that caused the longest delay.
     fn count_hold(&mut self, client: &Client, time: Duration) {
         let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.preempted);
         let others = runs().any(|run| run.job.client != *client) || self.inbox.has_others(client);
@@ -420,8 +419,8 @@ impl Scheduler {
         }
     }
 
-    /// Frees cells after a batch did not fit. Nothing of the batch was evaluated. Empties the least recently used
-    /// idle slot; if there is none, preempts the newest running request, which resumes when there is room.
+    /// Frees cells after a batch did not fit and was not evaluated. Empties the least recently used idle slot. If no
+    /// slot is idle, preempts the newest running request, which resumes when cells are free.
     fn make_room(&mut self) {
         let idle = self.slots.iter().enumerate();
         let idle = idle.filter(|(_, slot)| slot.run.is_none() && !slot.held.is_empty());
@@ -449,7 +448,7 @@ impl Scheduler {
         self.empty(at);
     }
 
-    /// Fails all requests of a batch that failed, and empties their slots, whose content is unknown.
+    /// Fails all requests of a failed batch, and empties their slots, whose contents are unknown.
     fn give_up(&mut self, parts: &[BatchPart], error: &Error) {
         for part in parts {
             self.fail(part.slot, error);

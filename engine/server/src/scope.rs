@@ -1,9 +1,9 @@
 //! Scopes: groups of requests that may share evaluated prompts, in the slots and on the disk.
 //!
 //! A prompt that begins with evaluated tokens is faster, and its answer reports the number of cached tokens. Between
-//! clients that do not trust each other, this is an oracle: a client could guess another's text, and learn from the
-//! time or from `cached_tokens` how much of the guess was right. So a request only ever sees, and is only ever
-//! compared with, tokens of its own scope.
+//! clients that do not trust each other, these differences are an oracle. A client could guess another client's text,
+//! and the time or `cached_tokens` would show how much of the guess was right. Therefore a request uses only tokens
+//! of its own scope, and is compared only with them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,15 +18,15 @@ pub const SALT_CHARACTERS: usize = 256;
 /// Owner of evaluated prompts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
-    /// The user who runs the server, over the Unix socket or from inside the process.
+    /// User who runs the server, over the Unix socket or from inside the process.
     Server,
     /// Another user of the Unix socket, by user ID. `None` if the system does not report it.
     User(Option<u32>),
     /// All clients of the TCP address of a server without keys.
     Open,
-    /// The holder of an API key, by a keyed digest.
+    /// Holder of an API key, identified by a keyed digest.
     Key(Digest),
-    /// All clients together, if the configuration enables sharing.
+    /// All clients together, if the configuration enables prompt sharing.
     All,
 }
 
@@ -90,7 +90,8 @@ impl Scope {
         Scope { owner, digest }
     }
 
-    /// Returns the digest of the scope. The disk cache adds its folder's salt before it writes the digest.
+    /// Returns the digest of the scope. The disk cache combines the digest with its folder's salt before it writes
+    /// it.
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -101,7 +102,7 @@ impl Scope {
     }
 }
 
-/// Owners whose prompts a configuration allows to reuse.
+/// Owners whose prompts may be reused with the current configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owners {
     keys: BTreeSet<Owner>,
@@ -114,7 +115,7 @@ impl Owners {
         Owners { keys: keys.iter().map(|key| Owner::of_key(key)).collect(), shares }
     }
 
-    /// True if requests may still arrive whose prompts belong to `owner`.
+    /// True if requests of `owner` may still arrive.
     pub fn has(&self, owner: Owner) -> bool {
         match owner {
             Owner::All => self.shares,

@@ -28,7 +28,7 @@ use super::scope::{Owner, Scope};
 use crate::api_error::stopping;
 use crate::limits::ServerLimits;
 
-/// Number of events that may wait for a reader before its slot pauses.
+/// Number of events that may wait for a reader before the slot pauses.
 const EVENTS: usize = 64;
 
 /// Options that can change while the server runs.
@@ -50,7 +50,7 @@ pub struct Server {
     pub name: String,
     /// Loaded model.
     pub model: Arc<Model>,
-    /// Chat template, or the reason why there is none.
+    /// Chat template, or the reason why the model has no usable template.
     pub template: Result<Arc<Template>, String>,
     /// Number of tokens in the context.
     pub n_ctx: u32,
@@ -81,8 +81,8 @@ impl Server {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
     }
 
-    /// Submits `request` of `client` to the scheduler. `owner` owns its prompts. Returns the receiver of its events;
-    /// dropping the receiver cancels the request.
+    /// Submits `request` of `client` to the scheduler. `owner` owns the prompts of the request. Returns the receiver
+    /// of its events; dropping the receiver cancels the request.
     ///
     /// # Errors
     /// If the request is invalid, the queue is full, the preparation times out, or the server is shutting down.
@@ -99,8 +99,8 @@ impl Server {
             .ok_or_else(|| ApiError::new(ApiErrorKind::Failed, "internal error: no answer was created"))
     }
 
-    /// Submits a request for `choices` answers. Their seeds count up from the request's seed. All answers are queued,
-    /// or none.
+    /// Submits a request for `choices` answers. Each answer's seed is one greater than the previous answer's. Either
+    /// all answers are queued, or none.
     ///
     /// # Errors
     /// The errors of [`submit`](Self::submit).
@@ -127,8 +127,8 @@ impl Server {
         let prepared = timeout_at(deadline.into(), prepared).await;
         let (jobs, receivers) = prepared.unwrap_or_else(|_| {
             self.metrics.count_end(FinishReason::Deadline);
-            let message = "the request timed out during preparation: its grammar or schema, or that of other \
-                          requests, takes too long";
+            let message = "the request timed out during preparation: its grammar or schema, or those of other \
+                          requests, took too long";
             Err(ApiError::new(ApiErrorKind::Deadline, message))
         })?;
         match self.inbox.push_all(jobs) {
@@ -137,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Prepares the jobs of `request`, one per choice, with tokens and sampler chains.
+    /// Prepares the jobs of `request`, one job per choice, with tokens and sampler chains.
     async fn prepare(
         &self,
         request: Generate,
@@ -146,7 +146,7 @@ impl Server {
         scope: Scope,
         arrived: Instant,
     ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<JobEvent>>), ApiError> {
-        // As many as may wait and run, so that preparation does not keep more requests than the queue would.
+        // This is the number of requests that may wait and run, so that preparation holds no more requests than that.
         let most = self.inbox.bound() + self.slots as usize;
         let share = self.blocking_pool.of(&client);
         let preparing = share.enter(choices as usize, most);
@@ -155,11 +155,11 @@ impl Server {
         let shown = self.marks(&request.prompt)?;
         let prompt = self.prompt_tokens(request.prompt, &client).await?;
         self.check(field, &prompt)?;
-        // The first choice evaluates the prompt, and the others share it, if caching is allowed.
+        // If caching is allowed, the first choice evaluates the prompt, and the other choices share it.
         let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
         let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
         let mut sampling = request.sampling;
-        // No token is further back, and llama.cpp allocates memory for the whole range.
+        // No token is further back than the context is long, and llama.cpp allocates memory for the whole range.
         sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
         sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
         for choice in 0..choices {
@@ -193,7 +193,7 @@ impl Server {
         Ok((jobs, receivers))
     }
 
-    /// Runs work of milliseconds for `client` on the blocking pool, so that it does not delay other clients' tokens.
+    /// Runs short work for `client` on the blocking pool, so that the work does not delay other clients' tokens.
     pub async fn aside<T: Send + 'static>(
         &self,
         client: &Client,
@@ -211,7 +211,7 @@ impl Server {
                 self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
                 self.text_tokens(text, client).await
             }
-            // A template may take arbitrarily long.
+            // Rendering a template may take any amount of time.
             Prompt::Messages(conversation) => {
                 let (model, template) = (Arc::clone(&self.model), self.template()?);
                 let of_it = Arc::clone(&template);
@@ -243,8 +243,8 @@ impl Server {
         }
     }
 
-    /// Converts an error that the request caused. The message contains the model's name but not its path. Nothing is
-    /// logged, because the error may repeat text of the client.
+    /// Converts an error that the request caused. The message contains the model's name but not its path. The error
+    /// is not logged, because it may repeat text from the client.
     fn invalid(&self, error: &Error) -> ApiError {
         if let Error::NotGenerative { what, .. } = error {
             return ApiError::new(ApiErrorKind::Invalid, format!("the model {:?} {what}", self.name));
@@ -255,7 +255,7 @@ impl Server {
         ApiError { message: hide_folders(&refusal.message, paths), ..refusal }
     }
 
-    /// Returns the tokens that mark tool calls. They are rendered if the request offers tools.
+    /// Returns the tokens that mark tool calls. If the request offers tools, these tokens are rendered as text.
     fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, ApiError> {
         let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
         let format = self.template()?.call_format();
@@ -265,7 +265,7 @@ impl Server {
         let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
         let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
-        // A mark of several tokens is ordinary text.
+        // A mark that consists of several tokens is ordinary text.
         Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
     }
 
@@ -300,7 +300,7 @@ impl Server {
             (Some(Constraint::JsonSchema(_)), _) => Some("json_schema"),
             _ => None,
         };
-        // Some chains take long to create. DRY searches the whole vocabulary for its sequence breakers.
+        // Creating some chains takes a long time. DRY searches the whole vocabulary for its sequence breakers.
         let pool_work = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
             (Some(_), _) => Some(WorkKind::Grammar),
             (None, true) => Some(WorkKind::Light),
@@ -321,8 +321,8 @@ impl Server {
         Ok(chain)
     }
 
-    /// Returns the reason why the events of a request ended without a final event: the answer was not read in time,
-    /// or the server shut down before the request began.
+    /// Returns the reason why the events of a request ended without a final event. Either the answer was not read in
+    /// time, or the server shut down before the request began.
     pub fn unread(&self) -> ApiError {
         match self.inbox.closing() {
             Closing::Now => stopping(),
@@ -341,7 +341,7 @@ impl Server {
         if prompt.len() > self.n_ctx as usize {
             let message = format!(
                 "the prompt has {} tokens, but the context of this server holds only {}: shorten the prompt, or \
-                start the server with a greater -c",
+                start the server with a larger -c",
                 prompt.len(),
                 self.n_ctx
             );
@@ -368,8 +368,8 @@ impl Server {
         }
     }
 
-    /// Returns an estimate of the seconds until one of `waiting` requests has left the queue: the average time of a
-    /// request so far, divided by the number of slots.
+    /// Returns an estimate of the time until one of `waiting` requests leaves the queue, in seconds: the average time
+    /// of a request so far, divided by the number of slots.
     fn retry_after(&self, waiting: usize) -> u64 {
         let (metrics, slots) = (&self.metrics, u64::from(self.slots.max(1)));
         let ended = metrics.finished();
@@ -377,7 +377,7 @@ impl Server {
             - metrics.queue_time.get().min(metrics.first_token_time.get());
         let average = total.checked_div(ended).unwrap_or(1_000_000_000);
         let rounds = waiting as u64 / slots + 1;
-        // Halved, because a retry needs only one place in the queue.
+        // Halved, because a retry needs only a single place in the queue.
         (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
     }
 }

@@ -1,4 +1,4 @@
-//! Slot: a sequence of the context, and the request that runs in it.
+//! Slot: a sequence of the context, with the request that runs in it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ pub struct Slot {
     pub sequence: SequenceId,
     /// Evaluated tokens in the sequence, in order.
     pub held: Vec<Token>,
-    /// Scope of these tokens. Requests of other scopes never see them.
+    /// Scope of the held tokens. Requests of other scopes never see these tokens.
     pub scope: Option<Scope>,
-    /// Number of these tokens that are on the disk.
+    /// Number of held tokens that are on the disk.
     pub saved: usize,
-    /// Value of a counter when the slot was last taken. 0 if never.
+    /// Value of a counter when the slot was last taken. 0 if the slot was never used.
     pub used: u64,
     /// Request that runs in the slot.
     pub run: Option<RunningRequest>,
@@ -58,7 +58,7 @@ impl Slot {
         }
     }
 
-    /// Returns the slot's work for the next batch. `None` if it has none.
+    /// Returns the slot's work for the next batch. `None` if the slot has no work.
     pub fn want(&self) -> Option<Want> {
         let run = self.run.as_ref().filter(|run| !run.outbox.is_stalled())?;
         Some(match run.next {
@@ -68,7 +68,7 @@ impl Slot {
     }
 }
 
-/// Scheduler's end of an event channel. It never waits for the reader.
+/// The scheduler's end of an event channel. It never waits for the reader.
 #[derive(Debug)]
 pub struct Outbox {
     events: Sender<JobEvent>,
@@ -81,13 +81,13 @@ impl Outbox {
         Outbox { events, unsent: VecDeque::new(), since: None }
     }
 
-    /// Sends `event`, or keeps it until the channel has room.
+    /// Sends `event`. If the channel is full, keeps the event for later.
     pub fn send(&mut self, event: JobEvent) {
         self.unsent.push_back(event);
         self.flush();
     }
 
-    /// Sends kept events as far as the channel has room.
+    /// Sends kept events, as many as the channel has room for.
     pub fn flush(&mut self) {
         while let Some(event) = self.unsent.pop_front() {
             match self.events.try_send(event) {
@@ -102,7 +102,7 @@ impl Outbox {
         }
     }
 
-    /// True if the reader is behind.
+    /// True if the reader has not received all events.
     pub fn is_stalled(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -117,7 +117,7 @@ impl Outbox {
 pub struct RunningRequest {
     /// Job of the request.
     pub job: Job,
-    /// Number of its admission.
+    /// Number of the request's admission.
     pub number: u64,
     /// Channel for events.
     pub outbox: Outbox,
@@ -131,7 +131,7 @@ pub struct RunningRequest {
     stops: StopStrings,
     cached: u32,
     prompt_tokens: u32,
-    /// Sampled tokens that were evaluated, without `next`, since the prompt was evaluated.
+    /// Evaluated tokens of the answer since the prompt was evaluated. `next` is not included.
     evaluated: Vec<Token>,
     /// Last token of the answer, which is never evaluated.
     last_token: Option<Token>,
@@ -139,7 +139,7 @@ pub struct RunningRequest {
     admitted: Instant,
     first: Option<Instant>,
     last: Option<Instant>,
-    /// Time for which its grammar has delayed other requests.
+    /// Time for which the request's grammar has delayed other requests.
     pub grammar_time: Duration,
 }
 
@@ -196,7 +196,7 @@ impl RunningRequest {
     pub fn texts(&self, model: &Model) -> (String, String) {
         let text = |tokens: &[Token]| {
             let mut bytes = Vec::new();
-            // A token that cannot be rendered is left out.
+            // A token that cannot be rendered is omitted.
             tokens.iter().for_each(|token| drop(model.piece_with(*token, true, &mut bytes)));
             String::from_utf8_lossy(&bytes).into_owned()
         };
@@ -223,7 +223,7 @@ impl RunningRequest {
         self.job.max_tokens.saturating_sub(self.generated)
     }
 
-    /// Returns the last `count` evaluated tokens of the answer. `None` if there are fewer.
+    /// Returns the last `count` evaluated tokens of the answer. `None` if the answer has fewer tokens.
     pub fn last_made(&self, count: usize) -> Option<&[Token]> {
         Some(&self.evaluated[self.evaluated.len().checked_sub(count)?..])
     }
@@ -244,7 +244,7 @@ impl RunningRequest {
         let rest = match finish {
             FinishReason::StopString => String::new(),
             _ => {
-                // A stop string completed only by the replacement of a broken character does not count.
+                // A stop string is ignored if only the replacement of a broken character completes it.
                 let tail = self.stream.finish().to_string();
                 let mut rest = self.stops.push(&tail).text;
                 rest.push_str(&self.stops.finish());
@@ -281,7 +281,7 @@ impl RunningRequest {
         let now = Instant::now();
         self.first.get_or_insert(now);
         self.next = None;
-        // With a grammar, an end token is sampled only where the grammar allows the answer to end.
+        // With a grammar, an end token is sampled only at positions where the grammar allows the answer to end.
         if model.is_end(token) && (!self.job.ignore_end || self.job.chain.is_constrained()) {
             return Ok(Some(self.done(FinishReason::End, None)));
         }
@@ -299,7 +299,7 @@ impl RunningRequest {
                 self.last_token = Some(token);
                 return Ok(Some(self.done(FinishReason::StopString, Some(stop))));
             }
-            // The grammar allows nothing but the end.
+            // The grammar allows no further token except the end.
             None if self.job.chain.is_complete() => FinishReason::End,
             None if self.generated >= self.job.max_tokens => FinishReason::Length,
             None if !room => FinishReason::ContextFull,

@@ -1,4 +1,4 @@
-//! State of the slots, which the scheduler writes continuously and `GET /status` reads. It never contains texts.
+//! State of the slots, without any texts. The scheduler writes the state continuously, and `GET /status` reads it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub enum SlotState {
     Decode,
     /// Waiting for the client to read.
     Waiting,
-    /// State that this version does not know.
+    /// State that this version of Anneal does not know.
     #[serde(other)]
     Other,
 }
@@ -53,7 +53,7 @@ pub struct RequestSnapshot {
     pub first: Option<Instant>,
 }
 
-/// Slots as they were before the last batch, grouped by scheduler.
+/// State of the slots before the last batch, grouped by scheduler.
 #[derive(Debug, Default)]
 pub struct SlotSnapshots(Mutex<Vec<Vec<SlotSnapshot>>>);
 

@@ -1,9 +1,9 @@
 //! Check of the folders above a Unix socket: no other user may be able to replace the socket.
 //!
-//! A user who may rename or remove a part of the path could make clients talk to another program. In an ordinary
-//! folder, these are its owner and everyone with write access. In a folder with the sticky bit, only the owners of
-//! the folder and of the part can do this. So the check covers every folder from the root on, and every link that the
-//! path leads through.
+//! A user who may rename or remove a part of the path could make clients connect to another program. In an ordinary
+//! folder, these users are the folder's owner and all users with write access. In a folder with the sticky bit, only
+//! the owner of the folder and the owner of the part can rename or remove it. Therefore the check covers every folder
+//! from the root to the socket, and every link on the path.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// Maximum number of links in a path, as in Linux.
+/// Maximum number of symbolic links in a path, as in Linux.
 const LINKS: usize = 40;
 
 const STICKY: u32 = 0o1000;
@@ -26,7 +26,7 @@ const OTHERS_WRITE: u32 = 0o002;
 struct FolderFacts {
     owner: u32,
     mode: u32,
-    /// True if the folder's group has members other than root and this user, and write access.
+    /// True if the folder's group has write access, and has members other than root and this user.
     group_has_others: bool,
 }
 
@@ -49,8 +49,8 @@ impl FolderFacts {
     }
 }
 
-/// Checks every folder from the root to `folder`, where the socket will be. Returns a warning if other users can
-/// create a socket there while no server runs.
+/// Checks every folder from the root to `folder`, which contains the socket. Returns a warning if other users can
+/// create a socket in `folder` while no server runs.
 ///
 /// # Errors
 /// If another user could replace the socket, or if a folder cannot be checked. The message names the folder and the
@@ -63,14 +63,15 @@ pub fn check(folder: &Path) -> Result<Option<String>, String> {
     Ok(last.1.is_shared().then(|| {
         format!(
             "other users can write to {} (mode {:04o}): they cannot replace this socket, but can create one there \
-            while no server runs; choose a folder of your own with --socket",
+            while no server runs; use --socket to choose a folder that belongs to you",
             last.0.display(),
             last.1.mode
         )
     }))
 }
 
-/// Checks the parts of `folder`, which `look` reads. Returns the last folder after all links, and its permissions.
+/// Checks the parts of `folder`, whose properties `look` reads. Returns the last folder after all links are resolved,
+/// and its permissions.
 fn walk(
     folder: &Path,
     look: &mut dyn FnMut(&Path) -> io::Result<(FolderFacts, bool)>,
@@ -90,10 +91,10 @@ fn walk(
         }
         let next = at.join(&part);
         let (found, is_link) = look(&next).map_err(|why| cannot(&next, &why))?;
-        // In any other folder only the folder's owner matters, who was already checked.
+        // In folders without the sticky bit, only the folder's owner matters, who was already checked.
         if facts.is_shared() && !is_trusted(found.owner) {
             return Err(format!(
-                "{} belongs to user {}, who can replace it\nhint: choose a folder of your own with --socket",
+                "{} belongs to user {}, who can replace it\nhint: use --socket to choose a folder that belongs to you",
                 next.display(),
                 found.owner
             ));
@@ -128,14 +129,14 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     })
 }
 
-/// Rejects a folder in which other users may remove or rename files of this user.
+/// Rejects a folder in which other users could remove or rename files of this user.
 fn judge(path: &Path, facts: FolderFacts) -> Result<(), String> {
     const COULD: &str = "and could replace the socket";
     let shown = path.display();
     if !is_trusted(facts.owner) {
         return Err(format!(
-            "the folder {shown} belongs to user {}, who can write to it {COULD}\nhint: choose a folder of your own \
-            with --socket",
+            "the folder {shown} belongs to user {}, who can write to it {COULD}\nhint: use --socket to choose a folder \
+            that belongs to you",
             facts.owner
         ));
     }
@@ -158,8 +159,8 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw() || is_unmapped(user)
 }
 
-/// True for the user ID that stands for all users outside a user namespace, including root. Nobody inside the
-/// namespace can be one of them.
+/// True for the user ID that represents all users outside a user namespace, including root. No process inside the
+/// namespace can have this ID.
 fn is_unmapped(user: u32) -> bool {
     let all = |map: &str| map.split_whitespace().eq(["0", "0", "4294967295"]);
     let inside = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !all(&map));

@@ -1,4 +1,4 @@
-//! Signal handling while the model is loaded: the socket's file already exists and must not be left behind.
+//! Signal handling while the model is loaded. The socket's file already exists, and must not be left behind.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -8,23 +8,23 @@ use signal_hook::iterator::{Handle, Signals};
 
 use super::listen::Trace;
 
-/// Guard for start-up. While it exists, a signal removes the socket's file and ends the program. The exit code is 128
-/// plus the signal number, or 0 if the server runs inside another command, because no client was told about the
-/// server yet.
+/// Guard for start-up. While the guard exists, a signal removes the socket's file and ends the program. The exit code
+/// is 128 plus the signal number. If the server runs inside another command, the exit code is 0, because no client
+/// knows of the server yet.
 pub struct Starting {
     file: Arc<Mutex<Option<Trace>>>,
     waiting: Option<(Handle, JoinHandle<()>)>,
 }
 
 impl Starting {
-    /// Starts waiting for signals. `hang_up_ends` includes SIGHUP.
+    /// Starts waiting for signals that end the program. These include SIGHUP if `hang_up_ends` is true.
     pub fn new(hang_up_ends: bool, is_inside: bool) -> Self {
         let file = Arc::new(Mutex::new(None));
         let mut kinds = vec![SIGINT, SIGTERM];
         if hang_up_ends {
             kinds.push(SIGHUP);
         }
-        // If the thread cannot be started, the file may be left behind; the next server replaces it.
+        // If the thread cannot be started, a signal may leave the file behind, and the next server replaces it.
         let waiting = Signals::new(kinds).and_then(|mut signals| {
             let (handle, file) = (signals.handle(), Arc::clone(&file));
             let wait = move || {
@@ -39,7 +39,8 @@ impl Starting {
         Starting { file, waiting: waiting.ok() }
     }
 
-    /// Locks the file's place. A file that is created and stored while the lock is held is removed by a signal.
+    /// Locks the place for the socket's file. A signal removes the file that was stored there while the lock was
+    /// held.
     pub fn file(&self) -> MutexGuard<'_, Option<Trace>> {
         lock(&self.file)
     }
@@ -55,7 +56,7 @@ impl Drop for Starting {
             handle.close();
             let _ = thread.join();
         }
-        // From now on the server owns the file.
+        // The server owns the file from now on.
         if let Some(file) = self.file().take() {
             file.keep();
         }

@@ -1,4 +1,4 @@
-//! Answer of `GET /status`: the state of a server for people, as `anneal top` shows it. It never contains texts.
+//! Answer of `GET /status`: the state of a server, as `anneal top` shows it. The answer never contains texts.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use super::models::{ModelRegistry, ModelSnapshot};
 use super::scope::Owner;
 use super::slot_status::{SlotSnapshot, SlotState};
 
-/// State of a server. Fields that another version does not send are 0 or empty.
+/// State of a server. Fields that a server of another version does not send are 0 or empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -19,7 +19,7 @@ pub struct Status {
     pub status: String,
     /// Version of Anneal.
     pub version: String,
-    /// Version of llama.cpp in it.
+    /// Version of llama.cpp in the server.
     pub llama_version: String,
     /// Process ID.
     pub pid: u32,
@@ -29,7 +29,7 @@ pub struct Status {
     pub models: Vec<ModelStatus>,
     /// Waiting requests.
     pub queue: QueueStatus,
-    /// Number of open connections, including the one of this request.
+    /// Number of open connections, including the connection of this request.
     pub connections: u64,
     /// Totals since the start.
     pub totals: Totals,
@@ -49,9 +49,9 @@ pub struct ModelStatus {
     pub id: String,
     /// `unloaded`, `loading`, `loaded`, `leaving` or `failed`.
     pub state: String,
-    /// Description of the model. Empty while it is not loaded.
+    /// Description of the model. Empty while the model is not loaded.
     pub description: String,
-    /// Number of tokens of its context. 0 while it is not loaded.
+    /// Number of tokens in the model's context. 0 while the model is not loaded.
     pub context: u32,
     /// State of its slots.
     pub slots: Vec<SlotStatus>,
@@ -65,10 +65,11 @@ pub struct SlotStatus {
     pub id: u32,
     /// Current activity.
     pub state: SlotState,
-    /// Number of tokens that the slot holds. Shared tokens count for each slot. 0 if they belong to another client.
+    /// Number of tokens that the slot holds. Tokens that several slots share count for each slot. 0 if the tokens
+    /// belong to another client.
     pub held_tokens: u32,
-    /// Number of prompt tokens of the running request. This and the following fields are `None` for another client's
-    /// request.
+    /// Number of prompt tokens of the running request. This field and the following fields are `None` if the request
+    /// belongs to another client.
     pub prompt_tokens: Option<u32>,
     /// Number of prompt tokens that were in the cache.
     pub cached_tokens: Option<u32>,
@@ -106,7 +107,7 @@ pub struct Totals {
     pub decode_tokens: u64,
     /// Number of prompt tokens of ended requests.
     pub prompt_tokens: u64,
-    /// Number of these that were in the cache.
+    /// Number of prompt tokens of ended requests that were in the cache.
     pub cached_tokens: u64,
     /// Number of batches.
     pub batches: u64,
@@ -114,7 +115,7 @@ pub struct Totals {
     pub batch_s: f64,
     /// Number of prompts looked up on the disk.
     pub disk_lookups: u64,
-    /// Number of these that were found.
+    /// Number of looked-up prompts that were found on the disk.
     pub disk_hits: u64,
 }
 
@@ -148,18 +149,18 @@ pub struct CpuStatus {
     pub seconds: f64,
     /// Number of CPUs that the process may use.
     pub cores: u64,
-    /// Number of periods in which a CPU quota throttled the control group or one above it, since the group was
+    /// Number of periods in which a CPU quota throttled the control group or one of its parents, since the group was
     /// created.
     pub throttled_periods: Option<u64>,
 }
 
 impl Status {
-    /// Returns the state of the server of `registry`, as far as `viewer` may see it.
+    /// Returns the state of the server of `registry`, limited to the parts that `viewer` may see.
     pub fn of(registry: &ModelRegistry, viewer: Owner) -> Self {
         let snapshots = registry.snapshots();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let pid = std::process::id();
-        // With a single model, its metrics are those of the server.
+        // With a single model, the metrics of the server are also those of the model.
         let own = snapshots
             .iter()
             .map(|snapshot| &*snapshot.metrics)
@@ -184,7 +185,7 @@ impl Status {
             },
             connections: registry.metrics.connections.get(),
             totals: totals(&all),
-            // Models alternate on the same cores, so their threads do not add up.
+            // Models take turns on the same cores, so their thread counts are not summed.
             threads: ThreadStatus {
                 decode: most(|one| &one.decode_threads),
                 prefill: most(|one| &one.prefill_threads),
@@ -229,8 +230,8 @@ fn model(snapshot: ModelSnapshot, viewer: Owner) -> ModelStatus {
     }
 }
 
-/// Returns the part of `slot` that `viewer` may see. Lengths and times reveal something about texts, so other clients
-/// see only the state of the slot. The user who runs the server sees everything.
+/// Returns the part of `slot` that `viewer` may see. Other clients see only the slot's state, because lengths and
+/// times reveal something about texts. The user who runs the server sees everything.
 fn seen_by(viewer: Owner, slot: SlotSnapshot) -> SlotSnapshot {
     match viewer == Owner::Server || slot.owner == Some(viewer) || slot.owner == Some(Owner::All) {
         true => slot,
@@ -241,7 +242,7 @@ fn seen_by(viewer: Owner, slot: SlotSnapshot) -> SlotSnapshot {
 fn shown(slot: &SlotSnapshot, id: u32, now: Instant) -> SlotStatus {
     let run = slot.run.as_ref();
     let rate = run.and_then(|run| {
-        // The prefill produces the first token.
+        // The first token comes from the prefill, so it is not counted.
         let time = now.saturating_duration_since(run.first?).as_secs_f64();
         (run.generated > 1 && time > 0.0).then(|| f64::from(run.generated - 1) / time)
     });

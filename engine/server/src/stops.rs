@@ -1,14 +1,14 @@
-//! Detection of stop strings in streamed text. Text that could begin a stop string is held back.
+//! Detection of stop strings in streamed text. Text that may be the beginning of a stop string is held back.
 
 /// Incremental search for stop strings.
 #[derive(Debug, Default)]
 pub struct StopStrings {
     stops: Vec<String>,
-    /// End of the text so far that may begin a stop string.
+    /// End of the text so far that may be the beginning of a stop string.
     held: String,
 }
 
-/// Result of a piece.
+/// Result of scanning a piece of text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StopScan {
     /// Text that certainly belongs to the answer.
@@ -23,8 +23,9 @@ impl StopStrings {
         StopStrings { stops, held: String::new() }
     }
 
-    /// Adds `piece`. Returns the text that is now certain, and the stop string if one was found. The one that begins
-    /// first wins; of several at the same position, the first in the list.
+    /// Adds `piece`. Returns the text that is now certain, and the stop string if one was found. If several stop
+    /// strings match, the earliest match is used. If several begin at the same position, the first in the list is
+    /// used.
     pub fn push(&mut self, piece: &str) -> StopScan {
         if self.stops.is_empty() {
             return StopScan { text: piece.to_string(), stop: None };
@@ -48,10 +49,10 @@ impl StopStrings {
     }
 }
 
-/// Length of the longest proper prefix of `stop` that ends `text`, in bytes.
+/// Returns the length of the longest proper prefix of `stop` that `text` ends with, in bytes.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
-    // Only prefixes of whole characters of `stop`, so that `text` is also split between characters.
+    // Only prefixes of whole characters are considered, so that `text` is also split between characters.
     let lengths = (1..=longest).rev().filter(|&length| stop.is_char_boundary(length));
     lengths.into_iter().find(|&length| text.as_bytes().ends_with(&stop.as_bytes()[..length])).unwrap_or(0)
 }
@@ -69,8 +70,8 @@ mod tests {
             (&["END"], "the ENDless", "the ", Some("END")),
             (&["END"], "the EN", "the EN", None),
             (&["END", "text"], "a text END", "a ", Some("text")),
-            // Both begin at the same position: the first in the list wins, although the other one is complete
-            // earlier.
+            // Both stop strings begin at the same position. The first in the list is used, although the other is
+            // complete earlier.
             (&["aab", "aa"], "xaab", "x", Some("aa")),
             (&["aab"], "aaab", "a", Some("aab")),
             (&["é!"], "caf\u{e9}\u{e9}!", "caf\u{e9}", Some("é!")),
@@ -81,7 +82,7 @@ mod tests {
         for (stops, text, expected, expected_stop) in cases {
             let mut looking = StopStrings::new(stops.iter().map(ToString::to_string).collect());
             let (mut out, mut stop) = (String::new(), None);
-            // Worst case: every character is a separate piece.
+            // In the worst case, every character is a separate piece.
             for character in text.chars() {
                 let found = looking.push(&character.to_string());
                 out.push_str(&found.text);

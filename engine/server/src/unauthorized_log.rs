@@ -1,8 +1,8 @@
-//! Limit on log lines for requests without a valid key: one per network and minute.
+//! Limit on log lines for requests without a valid key: one line per network and minute.
 //!
-//! Without it, anyone who can reach the address could fill the disk with log lines. The table is bounded too. While
-//! it is full, all other networks share one row, so a client with many IPv6 addresses neither grows the table nor
-//! gains lines.
+//! Without this limit, anyone who can reach the address could fill the disk with log lines. The table is also
+//! bounded. While it is full, all other networks share one row. A client with many IPv6 addresses therefore cannot
+//! grow the table or cause more lines.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of networks in the table.
 const MOST: usize = 256;
 
-/// Last line for a network.
+/// Time of the last line for a network, and the suppressed lines since then.
 #[derive(Debug)]
 struct NetworkRecord {
     logged: Instant,
@@ -28,8 +28,8 @@ struct NetworkRecord {
 struct RefusalTable(Option<HashMap<Option<Network>, NetworkRecord>>);
 
 impl RefusalTable {
-    /// Returns the number of lines suppressed for `network` since its last line if a line is due at `now`. `None` if
-    /// no line is due.
+    /// Checks if a line for `network` is due at `now`. Returns the number of suppressed lines since the last line, or
+    /// `None` if no line is due.
     fn admit(&mut self, network: Network, now: Instant) -> Option<u64> {
         let rows = self.0.get_or_insert_default();
         if rows.len() >= MOST && !rows.contains_key(&Some(network)) {
@@ -52,8 +52,8 @@ impl RefusalTable {
 
 static TABLE: Mutex<RefusalTable> = Mutex::new(RefusalTable(None));
 
-/// Returns the number of lines suppressed for `network` since its last line if a line is due. `None` if no line is
-/// due.
+/// Checks if a line for `network` is due. Returns the number of suppressed lines since the last line, or `None` if no
+/// line is due.
 pub fn admit(network: Network) -> Option<u64> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner).admit(network, Instant::now())
 }
@@ -82,7 +82,7 @@ mod tests {
             (0..100_000).filter(|network| table.admit(Network::V6(*network), begin).is_some()).count();
         assert_eq!(lines, MOST + 1);
         assert_eq!(table.0.as_ref().map(HashMap::len), Some(MOST + 1));
-        // After the interval, old rows make room.
+        // Rows older than the interval make room for new rows.
         assert_eq!(table.admit(Network::V6(200_000), begin + INTERVAL), Some(0));
         let rows = table.0.as_ref().map(HashMap::len).unwrap_or_default();
         assert!(rows <= MOST + 1, "{rows}");

@@ -1,7 +1,7 @@
 //! Workloads: named thread counts that a request can choose.
 //!
-//! They come from `[workloads.coding]` in the configuration, or from `ANNEAL_WORKLOADS_CODING_DECODE_THREADS` in the
-//! environment, for example from a ConfigMap. The environment overrides the file.
+//! Workloads come from tables such as `[workloads.coding]` in the configuration, or from environment variables such
+//! as `ANNEAL_WORKLOADS_CODING_DECODE_THREADS`, for example from a ConfigMap. The environment overrides the file.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ pub const PREFIX: &str = "ANNEAL_WORKLOADS_";
 /// Keys of a workload.
 const KEYS: [&str; 2] = ["decode_threads", "prefill_threads"];
 
-/// Thread counts of a workload. The server's counts apply where it has none.
+/// Thread counts of a workload. For a missing count, the server's count applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadThreads {
     /// Number of threads that generate.
     pub decode: Option<u32>,
-    /// Number of threads that evaluate prompts, and several requests at once.
+    /// Number of threads that evaluate prompts and batches of several requests.
     pub prefill: Option<u32>,
 }
 
@@ -35,7 +35,7 @@ impl WorkloadThreads {
         }
     }
 
-    /// Returns the maximum counts (decode, prefill) of `all`. `own` applies to workloads without a count.
+    /// Returns the maximum counts (decode, prefill) of `all`. `own` replaces missing counts.
     pub fn most(all: impl Iterator<Item = WorkloadThreads>, own: (u32, u32)) -> (u32, u32) {
         let of =
             |threads: WorkloadThreads| (threads.decode.unwrap_or(own.0), threads.prefill.unwrap_or(own.1));
@@ -69,9 +69,8 @@ impl Workloads {
         Ok(Workloads(all))
     }
 
-    /// Applies the environment variables, which override the file and may define new workloads. The second value
-    /// contains warnings about variables with the right prefix but an unknown ending, which orchestrators set for
-    /// services.
+    /// Applies the environment variables, which override the file and may define new workloads. Also returns warnings
+    /// about variables with the right prefix but an unknown ending. Orchestrators set such variables for services.
     ///
     /// # Errors
     /// If a value is not a valid number of threads.
@@ -103,7 +102,7 @@ impl Workloads {
         Ok((self, strange))
     }
 
-    /// True if there are no workloads.
+    /// True if no workloads are configured.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -113,10 +112,10 @@ impl Workloads {
         self.0.keys().map(String::as_str)
     }
 
-    /// Takes the field `workload`, and returns the thread counts.
+    /// Takes the field `workload`, and returns the workload's thread counts.
     ///
     /// # Errors
-    /// If there is no such workload.
+    /// If the workload does not exist.
     pub fn take(&self, fields: &mut Fields) -> Result<WorkloadThreads, ApiError> {
         let Some(name) = fields.text("workload")? else { return Ok(WorkloadThreads::default()) };
         if let Some(threads) = self.0.get(&name) {
@@ -136,7 +135,8 @@ impl Workloads {
         Err(ApiError::field("workload", what))
     }
 
-    /// Returns `settings` with thread pools large enough for every workload, but with at most `most` threads.
+    /// Returns `settings` with thread pools that are large enough for every workload, but have at most `most`
+    /// threads.
     #[must_use]
     pub fn room(&self, settings: &Settings, most: u32) -> Settings {
         let mut roomy = settings.clone();
@@ -274,7 +274,7 @@ mod tests {
             (vec![threads(None, None)], (4, 8)),
             (vec![threads(Some(2), None)], (2, 8)),
             (vec![threads(Some(2), Some(3)), threads(Some(3), Some(2))], (3, 3)),
-            // A request without a workload uses the server's counts.
+            // The server's counts apply to a request without a workload.
             (vec![threads(Some(2), Some(16)), threads(None, None)], (4, 16)),
         ];
         for (all, expected) in cases {

@@ -1,4 +1,4 @@
-//! Quantisation of models with llama.cpp's own code, to a file that appears only when it is complete.
+//! Quantisation of models with llama.cpp's own code, to a file that appears only once the quantisation is complete.
 
 use std::path::Path;
 use std::time::Duration;
@@ -45,10 +45,10 @@ pub fn plan(input: &Path, options: &QuantizeOptions) -> Result<QuantizePlan> {
     Ok(plan)
 }
 
-/// Returns the overrides of `options` that change nothing, and so are probably mistakes.
+/// Returns the overrides in `options` that change nothing, and are therefore probably mistakes.
 ///
 /// # Errors
-/// Those of [`plan`].
+/// Errors of [`plan`].
 pub fn idle_overrides(input: &Path, options: &QuantizeOptions, plan: &QuantizePlan) -> Result<Vec<String>> {
     let mut idle = Vec::new();
     for (number, (pattern, kind)) in options.tensor_types.iter().enumerate() {
@@ -62,13 +62,13 @@ pub fn idle_overrides(input: &Path, options: &QuantizeOptions, plan: &QuantizePl
 }
 
 /// Quantises `input` with `options` to `output`, after the checks of [`plan`]. Calls `on_progress` regularly with the
-/// number of tensors that were begun and the number of all tensors.
+/// number of started tensors and the number of all tensors.
 ///
 /// If `on_progress` returns false, the unfinished file is removed and the result is [`Error::Interrupted`]. llama.cpp
 /// cannot be stopped, so the caller must then end the process with [`llama::exit_now`].
 ///
 /// # Errors
-/// Those of [`plan`], of llama.cpp, and of writing `output`.
+/// Errors of [`plan`], of llama.cpp, and of writing `output`.
 pub fn quantize(
     input: &Path,
     output: &Path,
@@ -135,8 +135,8 @@ fn parts(input: &Path) -> Result<Vec<GgufFile>> {
     Ok(parts)
 }
 
-/// Returns an error for the first override that llama.cpp refuses for the model `input`, if it accepts the model
-/// without overrides. Usually the override is not a regular expression.
+/// Returns an error for the first override that llama.cpp refuses for the model `input`, if llama.cpp accepts the
+/// model without overrides. Usually, the refused override is not a valid regular expression.
 fn wrong_override(input: &Path, options: &QuantizeOptions) -> Option<Error> {
     let plan_with = |tensor_types: &[(String, GgmlType)]| {
         let tensor_types = tensor_types.to_vec();
@@ -145,15 +145,15 @@ fn wrong_override(input: &Path, options: &QuantizeOptions) -> Option<Error> {
     plan_with(&[]).ok()?;
     options.tensor_types.iter().find_map(|one| match plan_with(std::slice::from_ref(one)) {
         Err(Error::Quantize { why, .. }) => Some(Error::Usage(format!(
-            "--tensor-type {}={}: {why}\nhint: give a regular expression \
-             (ECMAScript) and a type that its tensors can have",
+            "--tensor-type {}={}: {why}\nhint: give a regular expression (ECMAScript) and a type that the matching \
+             tensors support",
             one.0, one.1
         ))),
         _ => None,
     })
 }
 
-/// Makes the error of a refusal by llama.cpp.
+/// Creates the error for a refusal by llama.cpp.
 fn refused(input: &Path, output: &Path, why: &str) -> Error {
     match requantized(why) {
         Some(kind) => Error::Quantised { input: input.into(), kind: kind.to_string() },
@@ -162,7 +162,7 @@ fn refused(input: &Path, output: &Path, why: &str) -> Error {
 }
 
 /// Returns the type in llama.cpp's refusal of a tensor that is already quantised. Only llama.cpp determines which
-/// tensors change their type, and it stops at the first such tensor.
+/// tensors change their type, and llama.cpp stops at the first such tensor.
 fn requantized(why: &str) -> Option<&str> {
     let (_, rest) = why.split_once("requantizing from type ")?;
     rest.split_whitespace().next()

@@ -15,7 +15,7 @@ use crate::{features, fingerprint};
 /// Compiler flag that selects this machine's CPU.
 const NATIVE: &str = if cfg!(target_arch = "x86_64") { "-march=native" } else { "-mcpu=native" };
 
-/// Builds the tree, or finds it already built, and returns its prefix.
+/// Builds the tree if it does not exist yet, and returns its prefix.
 ///
 /// # Errors
 /// If the sources, the compilers or the lock are unavailable.
@@ -36,7 +36,7 @@ pub fn build(out: &Path) -> Result<PathBuf> {
         .context("cannot fetch llama.cpp's sources")?;
     let compilers = Compilers::choose()?;
     let definitions = definitions(&tree, &compilers);
-    // A different compiler or CPU gives a different tree: the disk may move to another machine.
+    // Each compiler and each CPU has a separate tree, because the disk may move to another machine.
     let made_of = fingerprint::of(&definitions, [&compilers.c, &compilers.cxx], NATIVE)?;
     let prefix =
         root.join(format!("default-tree-{}-{}-{made_of}", tree.patched_digest.short(), compilers.name));
@@ -118,7 +118,7 @@ fn configure_and_install(tree: &Tree, definitions: &[(String, String)], prefix: 
     config.build();
 }
 
-/// Writes `link.json` last: a prefix without it is rebuilt.
+/// Writes `link.json` after all other files: a prefix without `link.json` is rebuilt.
 fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
     let flags = vec![NATIVE.to_string()];
     let isa_required = features::of_compiler(std::env::consts::ARCH, compilers.c.as_os_str(), &flags)?;

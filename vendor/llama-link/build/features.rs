@@ -1,4 +1,4 @@
-//! Instruction sets that the CPU guard can check, and detection of those that a compilation needs.
+//! Instruction sets that the CPU guard can check, and detection of the instruction sets that a compilation needs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -178,7 +178,8 @@ hwcap! {
     "bf16" "__ARM_FEATURE_BF16" AT_HWCAP2 14;
 }
 
-/// Returns the features that every CPU of an architecture has. They may be named, and need no check.
+/// Returns the features that every CPU of an architecture has. The names of these features are valid but need no
+/// check.
 fn baseline(arch: &str) -> &'static [&'static str] {
     match arch {
         "x86_64" => &["cmov", "cx8", "fpu", "fxsr", "lm", "mmx", "sse", "sse2", "syscall", "x87"],
@@ -224,7 +225,7 @@ fn find(arch: &str, name: &str) -> Option<&'static Feature> {
 /// Resolves `names` to the features of `arch`, in the order of the table.
 ///
 /// # Errors
-/// If the guard cannot check a name. Skipping it would let the program die of an illegal instruction.
+/// If the guard cannot check a feature. Without the check, the program could crash with an illegal instruction.
 pub fn resolve<'a>(arch: &str, names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'static Feature>> {
     let mut wanted = BTreeSet::new();
     for name in names {

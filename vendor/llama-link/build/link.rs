@@ -1,5 +1,5 @@
-//! Link description `link.json`: the contents of a prefix, and how to link it. `cargo xtask build` writes it, or
-//! [`default_tree`](crate::default_tree) for a plain `cargo build`.
+//! Link description `link.json`: the contents of a prefix, and how to link it. `cargo xtask build` writes the file.
+//! In a plain `cargo build`, [`default_tree`](crate::default_tree) writes it.
 
 use std::path::{Path, PathBuf};
 
@@ -44,8 +44,7 @@ pub struct Link {
     /// Compiler flags for the shim, so that it is compiled like the rest of the C++ code.
     #[serde(default)]
     pub shim_flags: Vec<String>,
-    /// Flags that compile the guard for any CPU of the architecture; `None` if the compiler's default spelling
-    /// applies.
+    /// Flags that compile the guard for any CPU of the architecture; `None` for the default flags.
     #[serde(default)]
     pub guard_flags: Option<Vec<String>>,
     /// Folders with the headers of the CUDA runtime and cuBLAS; `None` without CUDA.
@@ -53,7 +52,7 @@ pub struct Link {
     pub cuda: Option<Vec<PathBuf>>,
     /// Instruction sets that the CPU guard checks.
     pub isa_required: Vec<String>,
-    /// Command to use instead if a library is missing.
+    /// Advice that the CPU guard prints on a CPU that lacks an instruction set.
     pub build_to_use: String,
 }
 
@@ -85,7 +84,7 @@ impl Link {
             serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
         ensure!(
             link.schema == SCHEMA,
-            "{} has schema {}, this crate reads {SCHEMA}: build the prefix again",
+            "{} has schema {}, but this crate reads schema {SCHEMA}: build the prefix again",
             path.display(),
             link.schema
         );
@@ -95,8 +94,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Tells cargo to link the prefix's libraries. A dependency cannot pass arguments for the executable, so they are
-    /// published as metadata: `DEP_LLAMA_LINK_ARGS`, a JSON array on one line.
+    /// Tells cargo to link the prefix's libraries. A dependency cannot pass arguments for the executable, so the
+    /// arguments are published as metadata: `DEP_LLAMA_LINK_ARGS`, a JSON array on one line.
     ///
     /// # Errors
     /// If a library is missing.

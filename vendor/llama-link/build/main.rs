@@ -35,7 +35,7 @@ fn main() -> Result<()> {
 fn build(prefix: &Path, out: &Path) -> Result<()> {
     let link = Link::read(prefix)?;
     guard::build(&link, out)?;
-    // The shim comes before llama.cpp's libraries because it uses them.
+    // The shim comes before llama.cpp's libraries because the shim uses them.
     shim::build(&link, out)?;
     link.emit()
 }

@@ -34,14 +34,14 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .includes(&link.include)
         .flag("-fexceptions")
         .opt_level(2)
-        // The alignment of the loop over the logits changes the time of sampling by 5 %, and any edit can move it.
+        // The alignment of the loop over the logits changes the sampling time by 5 %, and any edit can move the loop.
         .flag_if_supported("-falign-loops=64")
         .cargo_metadata(false);
     for flag in &link.shim_flags {
         build.flag(flag);
     }
     if let Some(headers) = &link.cuda {
-        // The file replaces the driver and cuBLAS, which it loads at run time.
+        // `cuda.cpp` replaces the driver and cuBLAS, which it loads at run time.
         build.file("csrc/cuda.cpp").define("ANNEAL_CUDA", None);
         for folder in headers {
             // Warnings in NVIDIA's headers are suppressed.

@@ -201,8 +201,8 @@ const char * cublasGetStatusString(cublasStatus_t status) {
     static const std::string missing =
         cublas().handle != nullptr
             ? std::string()
-            : "cuBLAS is not here, but matrices that are not quantised (F16, BF16, F32; every mixture of experts has some) "
-              "need it for more than a few tokens at a time: " + cublas().why;
+            : "cuBLAS is missing, but unquantised matrices (F16, BF16, F32; every mixture of experts has some) "
+              "need it for more than a few tokens per call: " + cublas().why;
     static const auto function = cublas().find<const char *(cublasStatus_t)>("cublasGetStatusString");
     return function == nullptr ? missing.c_str() : function(status);
 }

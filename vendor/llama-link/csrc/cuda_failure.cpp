@@ -13,7 +13,7 @@ struct known {
 };
 
 const known KNOWN[] = {
-    { "cuBLAS is not here",
+    { "cuBLAS is missing",
       "install it (package nvidia-cublas of pip, or libcublas of NVIDIA's packages) and add its folder to LD_LIBRARY_PATH;\n"
       "  a model whose matrices are all quantised does not need it" },
     { "out of memory",
@@ -66,7 +66,7 @@ cuda_failure explain_cuda(const char * message, const std::vector<std::string> &
         break;
     }
     if (failure.what.empty()) {
-        failure.what = "CUDA does not say why";
+        failure.what = "CUDA reports no reason";
         failure.where = "  caused by: " + trimmed(message) + "\n";
     }
     failure.mend = ANY;

@@ -140,7 +140,7 @@ static int is_enabled(const struct feature * feature) {
 
 #else
 
-// Returns true if the kernel, which reads it from the CPU, reports the feature.
+// Returns true if the kernel reports the feature, which the kernel reads from the CPU.
 static int cpu_has(const struct feature * feature) {
     return (getauxval(feature->word) >> feature->bit) & 1;
 }
@@ -211,7 +211,7 @@ static void check(void) {
     }
 }
 
-// glibc runs .preinit_array before anything else. musl only supports constructors, so there is one as well.
+// glibc runs .preinit_array before anything else. musl only supports constructors, so the guard is also one.
 __attribute__((used, section(".preinit_array"))) static void (*const preinit)(void) = check;
 __attribute__((used, constructor(101))) static void construct(void) {
     check();

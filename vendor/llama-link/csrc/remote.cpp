@@ -337,7 +337,7 @@ bool anneal_rpc_add(const char * endpoint, const char * name, char * err, size_t
         auto *      add     = (ggml_backend_reg_t (*)(const char *)) function("ggml_backend_rpc_add_server");
         sockaddr_in address = {};
         if (add == nullptr || !parse(endpoint, address)) {
-            say(err, err_size, "this build has no RPC in it, or the address is invalid");
+            say(err, err_size, "this build has no RPC support, or the address is invalid");
             return false;
         }
         workers & known = the_workers();
@@ -401,7 +401,7 @@ void anneal_rpc_watch_clients(uint16_t port) {
 void anneal_rpc_serve(
         const char * endpoint, size_t threads, ggml_backend_dev_t * devices, size_t n_devices, char * err, size_t err_size) {
     using serve_fn = void (*)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *);
-    say(err, err_size, "this build has no RPC in it");
+    say(err, err_size, "this build has no RPC support");
     try {
         auto * serve = (serve_fn) function("ggml_backend_rpc_start_server");
         if (serve == nullptr) {

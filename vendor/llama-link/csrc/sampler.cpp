@@ -85,7 +85,7 @@ ChainParams read(const anneal_chain_params & params) {
     return read;
 }
 
-constexpr const char * NO_NUMBERS = "the model's logits are no numbers (NaN) or infinite";
+constexpr const char * NO_NUMBERS = "the model's logits are NaN or infinite";
 
 // Orders by logit, greatest first, then by token.
 bool is_better(const llama_token_data & a, const llama_token_data & b) {
@@ -141,7 +141,7 @@ llama_sampler_i possible_interface = {
 // overflow.
 constexpr float LEAST_TEMPERATURE = 1e-6f;
 
-// Shifts logits so that dividing them by any temperature keeps the best finite. Others may become -inf, which means a
+// Shifts logits so that dividing them by any temperature keeps the best logit finite. Others may become -inf, which means a
 // probability of 0.
 void make_finite(llama_sampler * /* sampler */, llama_token_data_array * tokens) {
     constexpr float GREAT = 1e6f;
@@ -289,7 +289,7 @@ struct Window {
 
 struct anneal_chain {
     llama_sampler * repeats = nullptr;  // penalties and DRY
-    llama_sampler * rest    = nullptr;  // samplers that cut, and the one that chooses; null if the best token is chosen
+    llama_sampler * rest    = nullptr;  // samplers that truncate, and the sampler that chooses; null if the best token is chosen
     size_t          needed  = 0;        // number of best tokens that the chain keeps; 0: all
 
     std::vector<llama_logit_bias> biases;  // by token
@@ -314,7 +314,7 @@ struct anneal_chain {
         return place != tokens.end() && place->id == token ? &*place : nullptr;
     }
 
-    // Applies llama.cpp's penalties to the tokens that were seen. They do not change other tokens, and looking up
+    // Applies llama.cpp's penalties to the tokens that were seen. Penalties do not change other tokens, and looking up
     // each of a hundred thousand others would take longer than everything else.
     void apply_repeats() {
         if (window.counts.empty()) {
@@ -334,12 +334,12 @@ struct anneal_chain {
     }
 
     // Returns true if the chain only needs the best `needed` tokens of the row, because nothing changes their order
-    // before the cut.
+    // before the truncation.
     bool only_best(size_t n_vocab, const uint32_t * mask) const {
         return needed > 0 && needed < n_vocab / 16 && mask == nullptr && biases.empty() && window.counts.empty();
     }
 
-    // Collects the best `needed` tokens and a few more, without a list of all.
+    // Collects the best `needed` tokens and a few more, without a list of all tokens.
     void take_best(const float * logits, size_t n_vocab) {
         constexpr size_t BLOCK = 64;
         const size_t     most  = std::max<size_t>(256, 4 * needed);
@@ -611,7 +611,7 @@ llama_token anneal_chain_pick_left(anneal_chain * chain, llama_context * ctx, in
     if (logits == nullptr || ids == nullptr || n == 0) {
         throw std::runtime_error("the device left no logits to choose from");
     }
-    // All samplers that look at the text come before a cut.
+    // All samplers that look at the text come before the truncation.
     chain->take_left(logits, ids, n, llama_get_sampled_candidates_count_ith(ctx, row) > 0);
     chain->apply_repeats();
     return chain->choose();

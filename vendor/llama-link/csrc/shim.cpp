@@ -168,7 +168,7 @@ std::vector<std::string> last_errors() {
     // Several threads may reach this point at once, for example with several workers. The first one prints and ends
     // the process.
     tell_alone();
-    // The file name in an assertion starts with a path on the build machine, which is cut off.
+    // The file name in an assertion starts with a path on the build machine, which is removed.
     const char *   tree = std::strstr(message, "llama.cpp/");
     const char *   said = tree == nullptr ? message : tree;
     std::string    clean;
@@ -198,15 +198,15 @@ std::vector<std::string> last_errors() {
         // Without memory for the explanation, the general message below is printed.
     }
     if (!cuda.what.empty()) {
-        std::fprintf(stderr, "error: the GPU could not go on: %s\n%shint: %s\n", cuda.what.c_str(), cuda.where.c_str(), cuda.mend.c_str());
+        std::fprintf(stderr, "error: the GPU failed: %s\n%shint: %s\n", cuda.what.c_str(), cuda.where.c_str(), cuda.mend.c_str());
         std::fflush(stderr);
         _exit(1);
     }
     const bool memory = is_of_memory(message);
     std::fprintf(
-        stderr, "error: llama.cpp gave up: %s\n  caused by: %s\nhint: %s\n",
-        memory ? "it could not have the memory or the threads that it asked for"
-               : "the model file or the settings led it into a state that it does not handle",
+        stderr, "error: llama.cpp aborted: %s\n  caused by: %s\nhint: %s\n",
+        memory ? "it could not allocate memory or start threads"
+               : "the model file or the settings caused a state that llama.cpp does not handle",
         said,
         memory ? "lower -c, -b and -ub; shrink the cache with -ctk q8_0 -ctv q8_0; use fewer threads with -t and\n"
                  "  -tb; close other programs; or raise the limit, if there is one (`ulimit -v`, a container's)"

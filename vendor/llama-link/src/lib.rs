@@ -3,7 +3,7 @@
 //!
 //! The crate also contains the CPU guard: a constructor, compiled for any CPU of the architecture, that runs before
 //! anything else in the process. If the CPU or the operating system lacks an instruction set that the build needs,
-//! the guard prints a message and exits with code 69. It is part of every executable that links this crate; see
+//! the guard prints a message and exits with code 69. Every executable that links this crate contains the guard; see
 //! `csrc/guard.c`.
 
 use std::ffi::{CStr, c_char, c_uint};

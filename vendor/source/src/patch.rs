@@ -10,14 +10,14 @@ use crate::digest::Listing;
 use crate::progress::FetchProgress;
 use crate::tools::{Tools, run};
 
-/// Patch that was read and has a valid header.
+/// Patch with a valid header.
 #[derive(Clone, Debug)]
 pub struct Patch {
     /// File name of the patch.
     pub name: String,
     /// SHA-256 of the patch file.
     pub digest: Sha256,
-    /// Loss if the patch does not apply, from its header `Optional:`. `None` means that the patch must apply.
+    /// Disadvantage of a build without the patch, from its header `Optional:`. `None` if the patch must apply.
     optional: Option<String>,
     path: PathBuf,
 }
@@ -57,8 +57,8 @@ fn header(patch: &[u8], key: &str) -> Option<String> {
         .find(|text| !text.is_empty())
 }
 
-/// Applies `patch` to `tree`, whose listing is `before`. Returns the listing after it, or `None` if the patch is
-/// optional and does not fit this tree.
+/// Applies `patch` to `tree`, whose listing is `before`. Returns the new listing, or `None` if the patch is optional
+/// and does not apply to this tree.
 pub(crate) fn apply(
     patch: &Patch,
     tree: &Path,
@@ -80,13 +80,16 @@ pub(crate) fn apply(
             .env("GIT_CEILING_DIRECTORIES", above);
         git
     };
-    const HINT: &str = "patches need it: install git";
+    const HINT: &str = "install git, which applies the patches";
     if let Some(lost) = &patch.optional
         && run(&mut git(&["--check"]), HINT).is_err()
     {
-        // A missing git is still an error. Otherwise a machine that has git would build a different tree.
+        // A missing git is still an error. Otherwise, machines with and without git would build different trees.
         run(tools.git().arg("--version"), HINT)?;
-        progress(&format!("the patch {} does not fit this llama.cpp and is left out: {lost}", patch.name));
+        progress(&format!(
+            "the patch {} does not apply to this llama.cpp and is skipped: {lost}",
+            patch.name
+        ));
         return Ok(None);
     }
     run(&mut git(&[]), HINT).with_context(|| {

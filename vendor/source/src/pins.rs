@@ -19,8 +19,8 @@ pub struct Pins {
     pub git: GitPin,
 }
 
-/// Crate that contains the tree in its folder `llama.cpp`. The Cargo.lock of the manifest that depends on it pins the
-/// archive. This pin covers the unpacked files, which cargo does not check again.
+/// Crate that contains the tree in its folder `llama.cpp`. The manifest's Cargo.lock pins the archive. This pin
+/// covers the unpacked files, which cargo does not check again.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CratePin {
@@ -70,8 +70,8 @@ pub struct GitPin {
     pub url: String,
     /// Full object name of the commit.
     pub commit: String,
-    /// Tree digest before the patches. Without it, only the commit's object name (SHA-1, checked by git) verifies the
-    /// fetched files, and `check` compares with the result of the first fetch.
+    /// Tree digest before the patches. Without this digest, only the commit's object name (SHA-1, checked by git)
+    /// verifies the fetched files, and `check` compares with the result of the first fetch.
     pub digest: Option<Sha256>,
 }
 
@@ -93,8 +93,8 @@ impl Pins {
     pub fn with_commit(mut self, commit: &str) -> Result<Self> {
         ensure!(
             is_commit(commit),
-            "{commit:?} is not a full commit\nhint: git needs all 40 hexadecimal digits, which `git rev-parse NAME` \
-             prints in a clone"
+            "{commit:?} is not a full commit hash\nhint: git needs all 40 hexadecimal digits, which `git \
+             rev-parse NAME` prints in a clone"
         );
         if self.git.commit != commit {
             self.git = GitPin { commit: commit.to_string(), digest: None, ..self.git };

@@ -24,16 +24,16 @@ pub struct Store {
     pub pins: Pins,
     /// Folder that contains the patches.
     pub patches: PathBuf,
-    /// Manifest with which cargo fetches the crate. Its Cargo.lock lies beside it.
+    /// Manifest with which cargo fetches the crate. Its Cargo.lock is in the same folder.
     pub crate_manifest: PathBuf,
-    /// Programs that fetching runs.
+    /// Programs that the fetchers run.
     pub tools: Tools,
 }
 
 /// Identity of a tree, which determines its folder in the store.
 struct WantedTree {
     home: PathBuf,
-    /// Required digest of the tree; `None` if it is unknown before the fetch.
+    /// Required digest of the tree; `None` if the digest is unknown before the fetch.
     digest: Option<Sha256>,
     patches: Vec<Patch>,
 }
@@ -53,7 +53,7 @@ impl Store {
         })
     }
 
-    /// Returns the tree of `origin`: the one in the store, or a tree that is fetched, verified and patched now. See
+    /// Returns the tree of `origin` from the store. A missing tree is fetched, verified and patched first. See
     /// [`crate::workspace::ensure`].
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Store {
             return Ok(tree);
         }
         let lock = StoreLock::acquire(&sources, progress)?;
-        // Another process may have created it during the wait.
+        // Another process may have created the tree during the wait.
         if let Some(tree) = find(&wanted, origin) {
             return Ok(tree);
         }
@@ -217,7 +217,7 @@ impl Store {
     }
 }
 
-/// Names a tree that has no version of its own.
+/// Returns the version of a tree whose origin states none.
 fn tree_version(digest: &Sha256) -> String {
     format!("tree-{}", digest.short())
 }

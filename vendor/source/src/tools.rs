@@ -1,4 +1,4 @@
-//! Programs that fetching runs, and their environment.
+//! Programs that the fetchers run, and their environment.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Paths of the programs that fetching runs. Each origin needs one of them; patches need git as well.
+/// Paths of the programs that the fetchers run. Each origin needs one of these programs; patches need git as well.
 #[derive(Clone, Debug)]
 pub struct Tools {
     /// Path of cargo, for [`Origin::Crate`](crate::origin::Origin::Crate).
@@ -40,9 +40,9 @@ impl Default for Tools {
 }
 
 impl Tools {
-    /// Creates a cargo command that only sees the user's own configuration. When a build script calls this, cargo has
-    /// set flags, wrappers (clippy's, for example), a job server and paths in the environment that are meant for
-    /// another package.
+    /// Creates a cargo command that only sees the user's own configuration. When a build script calls this function,
+    /// the environment contains cargo's flags, wrappers (clippy's, for example), job server and paths, which are
+    /// meant for another package.
     pub(crate) fn cargo(&self) -> Command {
         /// Variables set by the user that locate folders or configure the network.
         const KEPT: [&str; 8] = [
@@ -68,8 +68,8 @@ impl Tools {
         command
     }
 
-    /// Creates a git command that ignores any surrounding repository. A git hook that calls this program sets these
-    /// variables.
+    /// Creates a git command that ignores any surrounding repository. If a git hook calls this program, the
+    /// environment names the hook's repository.
     pub(crate) fn git(&self) -> Command {
         let mut command = Command::new(&self.git);
         for name in [
@@ -84,7 +84,8 @@ impl Tools {
         ] {
             command.env_remove(name);
         }
-        // Files keep their committed bytes, whatever line endings the user configured. git must not ask questions.
+        // Files keep their committed bytes, even if the user configured other line endings. git must not ask
+        // questions.
         command.args(["-c", "core.autocrlf=false", "-c", "core.eol=lf"]).env("GIT_TERMINAL_PROMPT", "0");
         command
     }

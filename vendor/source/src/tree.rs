@@ -23,7 +23,7 @@ pub struct Tree {
     pub path: PathBuf,
     /// Origin of the tree.
     pub origin: Origin,
-    /// Version within the origin: of a crate, of a package, or a commit; `tree-` and 12 digits for a folder.
+    /// Version within the origin: a crate version, a package version or a commit; `tree-` and 12 digits for a folder.
     pub version: String,
     /// Digest of the tree as unpacked, before the patches.
     pub digest: Sha256,
@@ -31,7 +31,7 @@ pub struct Tree {
     pub patched_digest: Sha256,
     /// Names of the applied patches, in order.
     pub patches: Vec<String>,
-    /// Names of optional patches that do not fit this tree.
+    /// Names of optional patches that do not apply to this tree.
     #[serde(default)]
     pub left_out: Vec<String>,
     /// Version of llama.cpp in its CMakeLists.txt, for example `0.6.0`; `unknown` in older trees.
@@ -50,9 +50,8 @@ impl Tree {
         names
     }
 
-    /// Returns CMake definitions for llama.cpp's version. Without them, llama.cpp's CMake files query the git
-    /// repository around the folder, which is Anneal's. No origin knows the number of commits; 0 is llama.cpp's own
-    /// default.
+    /// Returns CMake definitions for llama.cpp's version. Without them, llama.cpp's CMake files query the surrounding
+    /// git repository, which is Anneal's. No origin knows the number of commits; 0 is llama.cpp's own default.
     ///
     /// ggml queries git separately and accepts no definition, so set the environment variable of
     /// [`Tree::cmake_environment`] as well.
@@ -65,7 +64,7 @@ impl Tree {
         [self.path.join("include"), self.path.join("ggml").join("include")]
     }
 
-    /// Returns the environment variable that keeps git, when CMake runs it in the tree, from finding the surrounding
+    /// Returns the environment variable that prevents git, which CMake runs in the tree, from finding the surrounding
     /// repository.
     pub fn cmake_environment(&self) -> (&'static str, PathBuf) {
         let above = self.path.parent().unwrap_or(&self.path);
@@ -123,7 +122,7 @@ impl Tree {
     }
 }
 
-/// Returns the versions of llama.cpp and ggml in `tree`. Fails if the folder does not look like llama.cpp.
+/// Returns the versions of llama.cpp and ggml in `tree`. Fails if the folder is not a llama.cpp tree.
 pub(crate) fn versions(tree: &Path) -> Result<(String, String)> {
     let read = |path: &str| {
         fs::read_to_string(tree.join(path))
@@ -133,7 +132,7 @@ pub(crate) fn versions(tree: &Path) -> Result<(String, String)> {
     Ok((version(&llama, "LLAMA_VERSION"), version(&ggml, "GGML_VERSION")))
 }
 
-/// Parses the version from `set(<name>_MAJOR 1)` and the lines that follow it.
+/// Parses the version from `set(<name>_MAJOR 1)` and the next lines.
 fn version(cmake: &str, name: &str) -> String {
     let part = |part: &str| {
         let start = format!("set({name}_{part} ");

@@ -26,7 +26,7 @@ fn the_pinned_crate_is_fetched_and_verified() -> Result<()> {
 fn what_cargo_has_needs_no_network() -> Result<()> {
     let mut bench = Bench::new()?;
     let (workspace, cargo) = (Store::of_workspace(&bench.store.root)?, bench.store.tools.cargo.clone());
-    // The crate is already fetched at this point, so a second `fetch` is a failure.
+    // The crate is already fetched at this point, so the fake cargo fails on a second `fetch`.
     workspace.ensure(&Origin::Crate, &mut |_| {})?;
     let guard =
         format!("case $1 in fetch) echo network >&2; exit 1;; esac\nexec '{}' \"$@\"", cargo.display());

@@ -52,7 +52,7 @@ fn an_optional_patch_that_does_not_fit_is_left_out_and_told() -> Result<()> {
         (&["0002-b.patch".to_string()][..], &["0001-a.patch".to_string()][..])
     );
     let told = |line: &String| {
-        line.contains("0001-a.patch does not fit") && line.ends_with("left out: slower without it")
+        line.contains("0001-a.patch does not apply") && line.ends_with("skipped: slower without it")
     };
     assert!(said.iter().any(told), "{said:?}");
     // The tree is found again and not recreated.
@@ -133,6 +133,6 @@ fn patches_without_git_say_so() -> Result<()> {
     bench.ensure(&Origin::Crate).0?;
     bench.patch("a.patch", &format!("Why: x\n{}", diff("two", "2")))?;
     let error = bench.error(&Origin::Crate);
-    assert!(error.contains("cannot find the program `no-such-git`: patches need it"), "{error}");
+    assert!(error.contains("cannot find the program `no-such-git`: install git"), "{error}");
     Ok(())
 }

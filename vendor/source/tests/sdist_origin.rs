@@ -100,7 +100,7 @@ fn pip_downloads_and_only_the_tree_is_unpacked() -> Result<()> {
     assert_eq!(fs::metadata(tree.path.join("scripts/run.sh"))?.permissions().mode() & 0o777, 0o755);
     tree.check()?;
 
-    // pip rejects an archive with another digest before it runs any code of it.
+    // pip rejects an archive with another digest before it runs code from the archive.
     bench.store.root = bench.path("another");
     bench.store.pins.sdist.archive_sha256 = zeros();
     let error = bench.error(&Origin::Sdist);
@@ -167,7 +167,7 @@ fn a_download_that_is_not_the_pinned_one_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// These archives have the pinned digest, but must not be unpacked.
+/// Hostile archives have the pinned digest here, but must not be unpacked.
 #[test]
 fn a_hostile_archive_is_refused_and_writes_nothing() -> Result<()> {
     const TREE: &str = "fake_llama-1.0.0/vendor/llama.cpp";

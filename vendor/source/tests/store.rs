@@ -13,7 +13,7 @@ use llama_source::Origin;
 #[test]
 fn two_at_once_get_the_same_tree_and_one_makes_it() -> Result<()> {
     let mut bench = Bench::new()?;
-    // The fake counts its calls, and the first call only ends when all other processes wait for it.
+    // The fake cargo counts its calls. Its first call ends only when all other processes wait for it.
     let cargo = bench.store.tools.cargo.display().to_string();
     let (log, go) = (bench.path("calls"), bench.path("go"));
     let body = format!(

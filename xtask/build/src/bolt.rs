@@ -1,4 +1,4 @@
-//! Builds that BOLT rewrites, and their comparison with the build they were made from.
+//! Builds that BOLT rewrites, and their comparison with the original builds.
 
 use std::path::Path;
 use std::time::Instant;
@@ -46,7 +46,7 @@ pub struct BoltJob<'a> {
 
 impl BoltJob<'_> {
     /// Rewrites `base`, compares the result with `rival`, and makes one of the two current. The result wins if it is
-    /// faster or if `keep` is set. The returned times are those of the stages and of the comparison.
+    /// faster or if `keep` is set. Also returns the times of the stages and of the comparison.
     pub fn run(&self, base: &Build, rival: &Build) -> Result<(Outcome, Vec<StageTime>)> {
         let before = rival.complete(self.hostname)?;
         let request = bolt::BoltRequest {
@@ -79,8 +79,8 @@ impl BoltJob<'_> {
     }
 }
 
-/// Returns the plan of the build to rewrite. If the current build was made from `plain` with a PGO profile, or with
-/// BOLT from such a build, this is the plan of the build with the PGO profile; otherwise it is `plain`.
+/// Returns the plan of the build to rewrite: the build with the PGO profile if the current build of `plain` uses one,
+/// otherwise `plain`.
 ///
 /// # Errors
 /// If the build with the PGO profile no longer exists.

@@ -1,4 +1,4 @@
-//! Builds of profiles, for the commands that need them.
+//! Builds of profiles for commands that need a build.
 
 use std::path::PathBuf;
 
@@ -46,8 +46,8 @@ impl Args {
 /// Profile keys that are set on the command line.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SetArgs {
-    /// Override the key KEY of the profile, as in --set threading=openmp; may be repeated. The result is a profile of
-    /// its own, which Anneal's commands call PROFILE+KEY:VALUE
+    /// Override the key KEY of the profile, as in --set threading=openmp; may be repeated. The result is a separate
+    /// profile, called PROFILE+KEY:VALUE in Anneal's commands
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub keys: Vec<Override>,
     /// GPU architecture, overriding the profile's: native, all, or compute capabilities such as 89 or 86,89
@@ -185,7 +185,7 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let mut toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
     let hostname = !args.common.no_hostname;
     if let Some(store) = &store {
-        // Planned as in a dry run, because a lookup in the store needs neither OpenBLAS nor the sources.
+        // The build is planned as in a dry run, because a lookup in the store needs neither OpenBLAS nor the sources.
         let mut toolchain = toolchain.clone();
         openblas::announce(&workspace, &profile, &host, &args.archive, &mut toolchain)?;
         let source = tools::pinned_source(&workspace, &args.common.source)?;
@@ -244,7 +244,7 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
         Err(error) => {
             process::check_interrupted()?;
             ui.warn(format_args!(
-                "cannot take the build from the store {store}, so it would be compiled: {error:#}"
+                "cannot use the build from the store {store}, so it would be compiled: {error:#}"
             ));
             None
         }

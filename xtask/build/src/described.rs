@@ -8,11 +8,11 @@ use serde::de::DeserializeOwned;
 
 use crate::fs;
 
-/// Description of the file that `--host` takes, including the command that creates it.
+/// Description of the file that `--host` accepts, including the command that creates it.
 const HOST_FILE: &str = "a description of a machine\nhint: run `cargo xtask detect > host.json` on that machine \
                          and give host.json, or use a file in fixtures/hosts";
 
-/// Reads a description of a machine. A person may have written or edited it.
+/// Reads a description of a machine, which a person may have written or edited.
 ///
 /// # Errors
 /// If the file cannot be read or is not a description of a machine.

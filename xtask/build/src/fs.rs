@@ -23,20 +23,20 @@ pub fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Replaces `path` by `content` so that a reader sees the old or the new content, never a part. The permissions of an
-/// existing file stay.
+/// Replaces the content of `path` with `content`, so that a reader sees the old or the new content, never a part. The
+/// permissions of an existing file are kept.
 ///
 /// # Errors
 /// If the file cannot be written, or if something other than a regular file exists at `path`: the rename would
-/// replace a device by a file.
+/// replace a device with a file.
 pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, Access::Usual)
 }
 
-/// Does what [`write_atomically`] does, but makes a new file readable only by this user.
+/// Works like [`write_atomically`], but makes a new file readable only by this user.
 ///
 /// # Errors
-/// Those of [`write_atomically`].
+/// The errors of [`write_atomically`].
 pub fn write_privately(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, Access::PrivateIfNew)
 }
@@ -53,10 +53,10 @@ fn write_with(path: &Path, content: &[u8], access: Access) -> Result<()> {
     base::replace(&path, content, access).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Does what [`write_atomically`] does, and makes the file executable.
+/// Works like [`write_atomically`], and makes the file executable.
 ///
 /// # Errors
-/// Those of [`write_atomically`], and if the permissions cannot be changed.
+/// The errors of [`write_atomically`], and if the permissions cannot be changed.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     write_atomically(path, text.as_bytes())?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))

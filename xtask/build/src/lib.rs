@@ -3,7 +3,7 @@
 //! From the plan to artifacts:
 //! - [`stages`]: stages of one build, from CMake to the correctness gate and the record
 //! - [`builds`]: builds of profiles, for the commands that need them
-//! - [`pgo`], [`bolt`]: builds that are optimised with a profile of their own runs
+//! - [`pgo`], [`bolt`]: builds that are optimised with a profile of training runs
 //! - [`compare`]: interleaved comparison of builds, which decides if a PGO or BOLT build becomes current
 //! - [`audit`]: instruction sets in a program
 //!

@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 pub struct Maker<'a> {
     /// Checkout that keeps the models.
     pub workspace: &'a Workspace,
-    /// Path of the engine, which quantises; `None` if there is no finished build.
+    /// Path of the engine, which quantises models; `None` if no build is finished.
     pub engine: Option<&'a Path>,
     /// Output for progress and messages.
     pub ui: &'a Ui,
@@ -75,8 +75,8 @@ impl Maker<'_> {
     fn quantised(&self, preset: Preset, quant: &str, seed: u64, out: &Path) -> Result<()> {
         let Some(engine) = self.engine else {
             bail!(
-                "cannot quantise to {quant}: the engine does this, but there is no finished build\nhint: run \
-                 `cargo xtask build-native` first, or use F16 or F32"
+                "cannot quantise to {quant}: the engine quantises models, but no build is finished\nhint: \
+                 run `cargo xtask build-native` first, or use F16 or F32"
             );
         };
         let name = out.file_name().context("the output has no file name")?.to_string_lossy().into_owned();

@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 /// Number of bytes at the beginning of a file that are enough to recognise it.
 const BEGINNING: u64 = 4096;
 
-/// Checks that a record of measurements can be written to `path` and replaces nothing but an older record.
+/// Checks that a record of measurements can be written to `path` and would replace only an older record.
 ///
 /// # Errors
-/// Those of [`check_target`](crate::fs::check_target), and if `path` cannot be read or holds anything other than a
-/// record of measurements.
+/// The errors of [`check_target`](crate::fs::check_target), and if `path` cannot be read or contains anything other
+/// than a record of measurements.
 pub fn check_record(path: &Path) -> Result<()> {
     crate::fs::check_target(path)?;
     check(path, "not a record of measurements", |text| {
@@ -23,8 +23,8 @@ pub fn check_record(path: &Path) -> Result<()> {
     })
 }
 
-/// Checks that the file at `path`, if there is one, is recognised by `is_ours` from the beginning of its text. Errors
-/// call the expected content `what`.
+/// Checks that `is_ours` recognises the file at `path`, if the file exists, by the beginning of its text. Errors call
+/// the expected content `what`.
 ///
 /// # Errors
 /// If the file is not recognised or cannot be read.

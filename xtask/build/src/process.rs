@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Sets environment variables, and removes the ones without a value.
+    /// Sets environment variables, and removes variables without a value.
     pub fn envs(mut self, variables: &std::collections::BTreeMap<String, Option<String>>) -> Self {
         for (name, value) in variables {
             match value {
@@ -142,7 +142,8 @@ impl<'a> Run<'a> {
     /// Runs the command to its end and passes every line of output to `watch`.
     ///
     /// # Errors
-    /// If the command fails, with its last lines of output and the path of the log, or if the user stopped it.
+    /// If the command fails, with its last lines of output and the path of the log, or if the user stopped the
+    /// command.
     pub fn watch(self, mut watch: impl FnMut(Stream, &str)) -> Result<()> {
         self.watch_all(|event| {
             if let Event::Line(stream, line) = event {
@@ -151,10 +152,10 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Does what [`Run::watch`] does, and also calls `watch` regularly while there is no output.
+    /// Works like [`Run::watch`], and also calls `watch` regularly while there is no output.
     ///
     /// # Errors
-    /// Those of [`Run::watch`].
+    /// The errors of [`Run::watch`].
     pub fn watch_all(mut self, mut watch: impl FnMut(Event)) -> Result<()> {
         check_interrupted()?;
         let line = self.line();
@@ -210,7 +211,7 @@ impl<'a> Run<'a> {
     /// Runs the command to its end and returns its standard output.
     ///
     /// # Errors
-    /// Those of [`Run::watch`].
+    /// The errors of [`Run::watch`].
     pub fn output(self) -> Result<String> {
         let mut output = String::new();
         self.watch(|stream, line| {
@@ -264,7 +265,7 @@ fn read_lines(
     })
 }
 
-/// Returns the `cargo` that started this process, so that a build uses the same one.
+/// Returns the `cargo` that started this process, so that a build uses the same cargo.
 pub fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

@@ -53,11 +53,11 @@ pub fn names_for_gpus(folder: &Path) -> Result<Vec<String>> {
     profile::names_for_gpus(&ProfileFolder(folder))
 }
 
-/// Reads the profile `name` from `folder`. A name may contain overrides, as in `native+threading=openmp`; it then
-/// denotes a profile of its own, with its own current build.
+/// Reads the profile `name` from `folder`. A name may contain overrides, as in `native+threading=openmp`. Such a name
+/// denotes a separate profile with its own current build.
 ///
 /// # Errors
-/// If there is no such profile, or its file or an override is invalid.
+/// If there is no profile `name`, or its file or an override is invalid.
 pub fn load(folder: &Path, name: &str) -> Result<Profile> {
     load_with(folder, name, &[])
 }
@@ -65,7 +65,7 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
 /// Reads the profile `name` with the overrides `overrides`.
 ///
 /// # Errors
-/// If there is no such profile, or its file or an override is invalid.
+/// If there is no profile `name`, or its file or an override is invalid.
 pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
     profile::load_with(&ProfileFolder(folder), name, overrides)
 }

@@ -1,5 +1,5 @@
-//! Programs of the workspace that take one order as JSON and print one reply. They let xtask pass data instead of
-//! being compiled with all dependencies of these programs.
+//! Programs of the workspace that accept one order as JSON and print one reply. xtask calls them, so that it is
+//! compiled without their dependencies.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};
@@ -22,12 +22,12 @@ use crate::workspace::Workspace;
 /// Interval at which a running program is checked.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Program that takes orders.
+/// Program that accepts orders.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Name of its package and of the program.
+    /// Name of the package and of the program.
     pub name: &'static str,
-    /// Cargo features of its package.
+    /// Cargo features of the package.
     pub features: &'static str,
     /// Purpose that completes the message "compiling the program that …", such as "packs and installs".
     pub purpose: &'static str,
@@ -37,7 +37,7 @@ impl Program {
     /// Runs the program with `order` and returns its reply.
     ///
     /// # Errors
-    /// Those of the program, with its exit code.
+    /// The errors of the program, with its exit code.
     pub fn give<A: DeserializeOwned>(
         &self,
         workspace: &Workspace,
@@ -47,8 +47,8 @@ impl Program {
         let program = self.compiled(workspace, ui)?;
         process::check_interrupted()?;
         let shown = program.display();
-        // Serialised before the program starts, because without an order the program would report an error of its
-        // own.
+        // The order is serialised before the program starts. Without an order, the program would report another
+        // error.
         let text =
             serde_json::to_vec(order).with_context(|| format!("cannot write the order for {shown}"))?;
         let mut child = Command::new(&program)
@@ -56,7 +56,8 @@ impl Program {
             .stdout(Stdio::piped())
             // The program prints only progress to standard error.
             .stderr(if ui.quiet() { Stdio::null() } else { Stdio::inherit() })
-            // Ctrl-C reaches only this process, which forwards it once; a second one ends the program at once.
+            // Ctrl-C reaches only this process, which forwards it once, because a second signal would end the program
+            // at once.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot run {shown}"))?;
@@ -94,7 +95,7 @@ impl Program {
     /// Returns the program's path, after compiling it if it is missing or outdated. `more` are arguments of cargo.
     ///
     /// # Errors
-    /// If it cannot be compiled.
+    /// If the program cannot be compiled.
     pub fn compiled_with(&self, more: &[&str], workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         let folder = workspace.cargo_tools();
         cargo_build(self.name, self.purpose, workspace, ui, |run| {
@@ -107,10 +108,10 @@ impl Program {
         })
     }
 
-    /// Returns the error for a reply of the wrong kind.
+    /// Returns the error for an unexpected reply.
     pub fn unexpected(&self, answer: &impl std::fmt::Debug) -> anyhow::Error {
         anyhow!(
-            "{} gave a reply of the wrong kind: {answer:?}; it was compiled from other sources than xtask",
+            "{} sent an unexpected reply: {answer:?}; it was not compiled from the same sources as xtask",
             self.name
         )
     }
@@ -125,13 +126,13 @@ pub const XTASK: &str = "ANNEAL_XTASK";
 /// If the target folder is read-only, returns the program that was compiled there before.
 ///
 /// # Errors
-/// If it cannot be compiled.
+/// If the program cannot be compiled.
 pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
     match beside.filter(|beside| beside.is_file() && is_read_only(beside)) {
         Some(beside) => {
             ui.warn(format_args!(
-                "{} is used as it was compiled before, because its folder is read-only",
+                "cannot compile {} again, because its folder is read-only; the old program is used",
                 beside.display()
             ));
             Ok(beside)
@@ -178,7 +179,7 @@ fn cargo_build(
             let message: Message = serde_json::from_str(line).unwrap_or_default();
             found = message.executable.or(found.take());
         } else if line.trim_start().starts_with("Blocking") {
-            ui.say(format_args!("waiting for another cargo: {}", line.trim()));
+            ui.say(format_args!("waiting for another cargo process: {}", line.trim()));
         } else if !told && line.trim_start().starts_with("Compiling") {
             told = true;
             ui.say(format_args!("compiling the program that {purpose} (only once)"));
@@ -190,7 +191,7 @@ fn cargo_build(
 /// Converts a failure of the program to an error; the program prints its causes from the outermost to the root.
 fn error(code: u8, said: Vec<String>) -> anyhow::Error {
     let mut causes = said.into_iter().rev();
-    let first = exit::coded(code, causes.next().unwrap_or_else(|| "it gave no reason".to_string()));
+    let first = exit::coded(code, causes.next().unwrap_or_else(|| "the program gave no reason".to_string()));
     causes.fold(first, |error, cause| error.context(cause))
 }
 

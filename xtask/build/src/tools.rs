@@ -77,8 +77,8 @@ pub fn detected(ui: &Ui) -> Detected {
     detected
 }
 
-/// Returns the tools of this machine. Warns about tools that did not report their version in time, because without
-/// clang, for example, the build would be a different one.
+/// Returns the tools of this machine. Warns about tools that did not report their version in time, because a missing
+/// tool, such as clang, would change the build.
 pub fn toolchain(workspace: &Workspace, ui: &Ui) -> Toolchain {
     let search = search(workspace);
     let toolchain = toolchain::discover(&search, Some(&workspace.tool_cache()));
@@ -102,7 +102,7 @@ pub fn search(workspace: &Workspace) -> SearchPath {
 /// Returns the sources, after downloading them if they are missing.
 ///
 /// # Errors
-/// If they cannot be downloaded or verified.
+/// If the sources cannot be downloaded or verified.
 pub fn fetch(workspace: &Workspace, args: &SourceArgs, ui: &Ui) -> Result<Tree> {
     let progress = ui.progress("fetch");
     let tree = args.store(workspace)?.ensure(&args.origin(), &mut |line| progress.message(line));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Workload for gathering a profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// Name of the workload, which is that of its file.
+    /// Name of the workload, from its file name.
     pub name: String,
     /// Description in one line.
     pub description: String,

@@ -11,11 +11,11 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Returns the checkout in which cargo runs this program, else the one in which it was compiled.
-    /// `ANNEAL_WORKSPACE` names another one, for an xtask that was moved and for tests.
+    /// Returns the checkout in which cargo runs this program, else the checkout in which the program was compiled.
+    /// `ANNEAL_WORKSPACE` names another checkout, for an xtask that was moved and for tests.
     ///
     /// # Errors
-    /// If none of them is a checkout.
+    /// If no checkout is found.
     pub fn find() -> Result<Self> {
         let root = match std::env::var_os("ANNEAL_WORKSPACE") {
             Some(root) => PathBuf::from(root),

@@ -1,5 +1,5 @@
-//! Commands that only measure. They belong to another program, the lab, which is compiled when one of them is first
-//! used, so that the first build need not wait for it.
+//! Commands that only measure. They are in a separate program, the lab. The lab is compiled when it is first used, so
+//! that the first build need not wait for it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,8 +13,8 @@ use build::workspace::Workspace;
 /// Names of the commands of the lab.
 pub const COMMANDS: [&str; 6] = ["bench", "gpu-check", "optimize", "recommend", "report", "validate"];
 
-/// Returns the global options if `words`, the arguments of this program, name a command of the lab or ask for its
-/// help. The lab parses all words again and reports other errors in them.
+/// Returns the global options if `words`, the arguments of this program, name a lab command or ask for its help. The
+/// lab parses all words again and reports other errors in them.
 pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut rest = words.iter().skip_while(|word| is_global(word));
@@ -29,7 +29,7 @@ pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     COMMANDS.contains(&named).then(|| Global {
         json: has("--json", ' '),
         quiet,
-        // Both options together are a usage error, which the lab reports.
+        // `--verbose` and `--quiet` together are a usage error, which the lab reports.
         verbose: u8::from(has("--verbose", 'v') && !quiet),
     })
 }

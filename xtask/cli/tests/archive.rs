@@ -1,5 +1,5 @@
-//! Tests of archives that `dist` makes. They use only the unpacked archive, never the build tree: the shell script
-//! and xtask install it, the program runs, and it is uninstalled.
+//! Tests of archives that `dist` makes. They only use the unpacked archive, never the build tree: they install it
+//! with the shell script and with xtask, run the program, and uninstall it.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::collections::BTreeSet;
@@ -37,7 +37,8 @@ fn tokens(program: &Path, model: &str) -> Value {
     serde_json::from_str::<Value>(&report).unwrap()["tokens"].clone()
 }
 
-/// Checks that the list of crates in the program, which auditors read, matches the bill of materials beside it.
+/// Checks that the list of crates in the program, which auditors read, matches the bill of materials next to the
+/// program.
 #[track_caller]
 fn carries_its_list_of_crates(prefix: &Path) {
     let program = std::fs::canonicalize(prefix.join("bin/anneal")).unwrap();
@@ -120,7 +121,8 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     }
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 
-    // The output folder contains the archive to compare with. It must not be replaced if the archives differ.
+    // The output folder contains the archive to compare with. If the archives differ, that archive must not be
+    // replaced.
     let there = std::fs::read(&second).unwrap();
     let out = second.parent().unwrap();
     let before = std::fs::read_dir(out).unwrap().count();
@@ -131,7 +133,7 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     assert!(std::fs::read(&second).unwrap() == there, "{said}");
     assert_eq!(std::fs::read_dir(out).unwrap().count(), before, "{said}");
 
-    // A build for this machine is packed for similar machines and may contain paths of this one.
+    // A native archive is for machines like this one and may contain paths of this machine.
     let native = dist("native", &folder.path().join("native"));
     let prefix = folder.path().join("fleet");
     let to = ["--prefix", prefix.to_str().unwrap()];

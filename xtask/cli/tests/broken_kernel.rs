@@ -33,7 +33,7 @@ fn output_of(words: &[String]) -> String {
     words[at + 1].clone()
 }
 
-/// Compiles the patched source and returns the objects of ggml-cpu, with the broken one in its place.
+/// Compiles the patched source. Returns the objects of ggml-cpu, with the broken object instead of the original.
 fn broken_objects(build: &Path, scratch: &Path) -> Vec<String> {
     let database = json(&build.join("cmake/compile_commands.json"));
     let mut objects = Vec::new();
@@ -51,7 +51,8 @@ fn broken_objects(build: &Path, scratch: &Path) -> Vec<String> {
         let (source, broken) = (scratch.join(SOURCE), scratch.join("quants.c.o"));
         std::fs::create_dir_all(source.parent().unwrap()).unwrap();
         std::fs::copy(file, &source).unwrap();
-        // Prevents git from finding a repository around the folder, which would make it skip the patch silently.
+        // Prevents git from finding a repository around the folder. Inside a repository, git would skip the patch
+        // silently.
         run(Command::new("git")
             .args(["apply", PATCH])
             .current_dir(scratch)
@@ -101,8 +102,8 @@ fn the_gate_catches_a_broken_kernel_and_the_good_build_stays_current() {
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("llama, flash attention off, decode: mean KL divergence"), "{message}");
     let gate: build_info::Gate = serde_json::from_slice(&output.stdout).unwrap();
-    // Prefill uses other kernels, which are intact. If weights are repacked for AMX, as the gate does with flash
-    // attention, some decode cases use other kernels too.
+    // Prefill uses other kernels, which are intact. If weights are repacked for AMX, some decode cases of the gate
+    // use other kernels too: those with flash attention.
     let required = &json(&build.join("build_info.json"))["isa_required"];
     let amx = required.as_array().unwrap().iter().any(|name| name == "amx_int8");
     for case in &gate.cases {

@@ -1,5 +1,5 @@
-//! Tests of workflows, images and manifests, which no command on a developer's machine runs: everything that they
-//! refer to must exist.
+//! Tests of workflows, images and manifests: all files and names that they refer to must exist. No command on a
+//! developer's machine runs these workflows, images and manifests.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -65,7 +65,8 @@ fn the_pods_configuration_has_only_keys_that_the_server_knows() {
         }
     }
 
-    // Pods must mount the files that the configuration names, and must wait for longer than the server drains.
+    // Pods must mount the files that the configuration names, and must allow more time than the server needs to
+    // drain.
     let drain = config["drain_s"].as_float().unwrap();
     for pool in ["portable", "native"] {
         let pods = read(format!("deploy/kubernetes/{pool}.yaml"));
@@ -113,7 +114,7 @@ fn pods_may_do_nothing_that_they_need_not() {
     }
 }
 
-/// Returns the first block of `key:` in a manifest, including that line but no comments.
+/// Returns the first `key:` block of a manifest, including that line but no comments.
 fn indented(manifest: &str, key: &str) -> Vec<String> {
     let mut lines = manifest.lines().skip_while(|line| line.trim() != key);
     let first = lines.next().unwrap_or_else(|| panic!("no {key}"));
@@ -122,8 +123,8 @@ fn indented(manifest: &str, key: &str) -> Vec<String> {
     inside.map(str::trim).filter(|line| !line.starts_with('#')).map(String::from).collect()
 }
 
-/// Tuned settings only apply to machines with the same CPU quota, so the Job needs the quota of the pods. Only the
-/// Job may write to the store.
+/// Tuned settings only apply to machines with the same CPU quota, so the Job needs the pods' quota. Only the Job may
+/// write to the store.
 #[test]
 fn a_job_tunes_for_the_pods_that_install_what_it_publishes() {
     let [build, native, install] =
@@ -156,8 +157,8 @@ fn what_is_applied_is_there() {
     }
 }
 
-/// A node cannot pull an image without a registry. Manifests get the registry from the kustomization's list, the Job
-/// from its command.
+/// A node cannot pull an image without a registry. The kustomization's list adds the registry to manifests, and the
+/// Job's command adds it to the Job.
 #[test]
 fn every_image_gets_the_name_of_a_registry() {
     let list = read("deploy/kubernetes/kustomization.yaml");
@@ -193,7 +194,7 @@ fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
         let numeric = user.split(':').all(|part| part.parse::<u32>().is_ok_and(|id| id != 0));
         assert!(numeric, "{name}: USER {user} is no number, or root");
         assert_eq!(last("STOPSIGNAL "), Some("SIGTERM"), "{name}");
-        // The builder image does not serve.
+        // The builder image does not run a server.
         assert!(
             name.ends_with("builder") || text.contains("CMD [\"/usr/local/bin/anneal\", \"top\", \"--once\""),
             "{name}: no health check"
@@ -205,7 +206,7 @@ fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
     }
 }
 
-/// A cache could put objects of another run into the release.
+/// A cache could put objects from another run into the release.
 #[test]
 fn a_release_takes_nothing_from_a_cache() {
     let release = read(".github/workflows/release.yml");
@@ -214,8 +215,7 @@ fn a_release_takes_nothing_from_a_cache() {
     }
 }
 
-/// A checksum that is not attested could be replaced together with the archive, and so could the script that checks
-/// it.
+/// An attacker could replace an unattested checksum, or the script that checks it, together with the archive.
 #[test]
 fn a_release_attests_all_that_is_downloaded_and_tries_the_package() {
     let release = read(".github/workflows/release.yml");
@@ -255,8 +255,8 @@ fn workflows_ask_for_little_and_run_what_is_there() {
                     "{name}: {action}: no commit, or no word of its version"
                 );
             }
-            // An expression in a command is substituted before the shell parses it; an expression in another key is
-            // not.
+            // GitHub substitutes an expression in a command before the shell parses the command. Expressions in other
+            // keys are safe.
             let key = step.split_once(": ").map_or("", |(key, _)| key);
             let is_value = key != "run" && !key.is_empty() && !key.contains(char::is_whitespace);
             assert!(!step.contains("${{") || is_value, "{name}: {step}");

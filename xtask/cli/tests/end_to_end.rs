@@ -1,8 +1,8 @@
-//! Tests of real builds, which `cargo xtask ci` makes beforehand: checks the guarantees of `native` and `portable` on
-//! the programs themselves.
+//! Tests of real builds, which `cargo xtask ci` makes beforehand. They check the guarantees of `native` and
+//! `portable` on the programs themselves.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use build_info::BuildInfo;
 use build_info::audit::Rule;
@@ -13,7 +13,7 @@ use toolchain::setup::Requirement;
 #[path = "common/tools.rs"]
 mod tools;
 
-/// Returns the current build of `profile`. Without one the tests fail instead of passing unnoticed.
+/// Returns the current build of `profile`. Fails if the build is missing, so that the tests cannot pass unnoticed.
 #[track_caller]
 fn build(profile: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(profile);
@@ -212,7 +212,7 @@ fn a_program_that_bolt_made_generates_the_same_and_keeps_its_guard() {
 
 #[test]
 fn the_sources_are_as_they_were_unpacked() {
-    // A build of another test may hold the lock.
+    // Another test's build may hold the lock.
     let output = loop {
         let output = xtask(&["vendor", "--check", "--json"]);
         if output.status.code() != Some(75) {
@@ -257,7 +257,10 @@ fn a_model_that_cannot_be_written_leaves_nothing() {
 fn the_engines_reference_in_docs_is_that_of_the_program() {
     let anneal = build("native").join("bin/anneal");
     let help = |command: &[&str]| {
-        let output = Command::new(&anneal).args(command).arg("--help").output().unwrap();
+        // The width is fixed, so that the page does not depend on the terminal in which the test runs.
+        let mut program = Command::new(&anneal);
+        let output =
+            program.args(command).arg("--help").env("COLUMNS", "100").stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success());
         let text = String::from_utf8(output.stdout).unwrap();
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
@@ -268,7 +271,7 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
     text += &format!("\n## `anneal`\n\n```text\n{}\n```\n", help(&[]));
     // Lists every command that the program names.
     let overview = help(&[]);
-    // They stand in groups between the usage and the options.
+    // The commands are listed in groups between the usage and the options.
     let commands: Vec<&str> = overview
         .lines()
         .take_while(|line| *line != "Options:")

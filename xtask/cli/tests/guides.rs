@@ -1,12 +1,12 @@
-//! Test of the console blocks in README.md and docs: each one runs, or gives the reason why it does not.
+//! Tests the console blocks in README.md and docs: each block runs, or a comment gives the reason why it does not.
 //!
 //! A comment directly above a block decides:
-//! - `<!-- run -->`: its commands run, in the page's folder, after those of the blocks above it;
+//! - `<!-- run -->`: the commands run in the page's folder, after the commands of earlier blocks;
 //! - `<!-- run: gemma -->`: likewise, if the real model of `model fetch` is in the user's cache;
-//! - `<!-- not run: REASON -->`;
-//! - `<!-- before: COMMAND -->`, any number of times: runs first, unseen by the reader.
+//! - `<!-- not run: REASON -->`: the block does not run;
+//! - `<!-- before: COMMAND -->`, any number of times: COMMAND runs first, and readers do not see it.
 //!
-//! Numbers, `…` and runs of spaces in the shown output stand for any number, any text and any spaces.
+//! In the shown output, a number stands for any number, `…` for any text, and a run of spaces for any spaces.
 
 #[path = "common/pages.rs"]
 mod pages;
@@ -104,7 +104,7 @@ fn every_console_block_is_run_or_says_why_not() {
     assert!(run > 20, "only {run} blocks are run");
 }
 
-/// Returns `line` with `#` for each number and one space for several.
+/// Returns `line` with `#` instead of each number, and with runs of spaces reduced to one.
 fn plain(line: &str) -> String {
     let mut out = String::new();
     let mut in_number = false;
@@ -144,7 +144,7 @@ fn is_shown(shown: &str, line: &str) -> bool {
     true
 }
 
-/// Returns the first line of `shown` that `printed` lacks after the lines before it.
+/// Returns the first line of `shown` that is missing in `printed` after the lines before it.
 fn first_missing<'a>(shown: &'a [String], printed: &[&str]) -> Option<&'a str> {
     let mut printed = printed.iter();
     shown
@@ -203,7 +203,7 @@ mod run {
     /// Separator between the output of two commands.
     const BORDER: &str = "@@ next command @@";
 
-    /// Creates the folder in which the commands of a page run.
+    /// Creates the folder in which a page's commands run.
     fn folder(real: Option<&Path>) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -226,8 +226,8 @@ mod run {
         folder
     }
 
-    /// Returns shell lines that run `command` between two separators. The exit status is on a line of its own, even
-    /// if the output does not end with a line break.
+    /// Returns shell lines that run `command` between two separators. The exit status is on a separate line, even if
+    /// the output does not end with a line break.
     fn shown_command(command: &str) -> String {
         format!("echo '{BORDER}'\n{command}\nprintf '\\nexit status %s\\n' $?\n")
     }

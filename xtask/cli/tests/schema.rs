@@ -1,10 +1,10 @@
-//! Tests of the JSON Schemas in docs/src, which are generated from the types of files that programs read.
+//! Tests of the JSON Schemas in docs/src, which are generated from the types of the files that programs read.
 
 use build_info::{BuildInfo, MeasuredRow, TuningRecord};
 
 fn check(name: &str, schema: schemars::Schema) {
     let path = format!("{}/../../docs/src/{name}", env!("CARGO_MANIFEST_DIR"));
-    // Features of other crates in the build decide if serde_json sorts keys, so the schemas are compared as values.
+    // Compare the schemas as values: features of other crates in the build decide if serde_json sorts keys.
     let now = schema.clone().to_value();
     if std::env::var_os("UPDATE_SCHEMA").is_some() {
         std::fs::write(&path, serde_json::to_string_pretty(&schema).unwrap() + "\n").unwrap();

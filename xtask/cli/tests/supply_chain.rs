@@ -147,7 +147,7 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the packages for this machine, because cargo has downloaded no others.
+/// Returns the packages for this machine only, because cargo has not downloaded the others.
 fn packages() -> Vec<serde_json::Value> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let text = cargo(&["metadata", "--format-version", "1", "--filter-platform", &target]);
@@ -178,7 +178,7 @@ fn crates_of_the_engine(more: &[&str]) -> BTreeSet<String> {
     tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_string).collect()
 }
 
-/// Fails unless `[profile.engine]` compiles the crate `name`, which does `what`, at level 3.
+/// Fails unless `[profile.engine]` compiles the crate `name` at level 3; `what` names the crate's work.
 fn assert_optimised(name: &str, what: &str) {
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let package = manifest["profile"]["engine"]["package"].get(name);
@@ -186,7 +186,7 @@ fn assert_optimised(name: &str, what: &str) {
     assert_eq!(level, Some(3), "{name} {what}: name it in [profile.engine.package] of Cargo.toml");
 }
 
-/// `cc` compiles a crate's C code at the crate's level, and zig adds checks for undefined behaviour at level 0.
+/// `cc` compiles a crate's C code at the crate's level. At level 0, zig adds checks for undefined behaviour.
 #[test]
 fn c_of_the_engine_is_optimised() {
     // `cc` and `cmake` are libraries for build scripts, llama-link sets the level itself, and llama-sys compiles
@@ -200,11 +200,10 @@ fn c_of_the_engine_is_optimised() {
     }
 }
 
-/// At level 0 each intrinsic in such a function becomes a function of its own, which is slow and which the audit
-/// rejects.
+/// At level 0, each intrinsic becomes a separate function, which is slow and which the audit rejects.
 #[test]
 fn crates_that_ask_the_cpu_are_optimised() {
-    // Its functions for newer CPUs are only compiled for other systems.
+    // The crate's functions for newer CPUs are only compiled on other systems.
     const NOT_ON_LINUX: [&str; 1] = ["getrandom"];
     let linked = crates_of_the_engine(&["-e", "normal"]);
     let mut found = 0;
@@ -231,7 +230,7 @@ fn files(endings: &[&str]) -> Vec<(String, String)> {
     assert!(listed.status.success());
     let names = String::from_utf8(listed.stdout).unwrap();
     let wanted = names.split('\0').filter(|name| endings.iter().any(|ending| name.ends_with(ending)));
-    // A file that was deleted but not committed cannot be read.
+    // Skip files that were deleted but not committed, because they cannot be read.
     wanted
         .filter_map(|name| Some((name.to_string(), std::fs::read_to_string(root().join(name)).ok()?)))
         .collect()
@@ -241,7 +240,7 @@ fn files(endings: &[&str]) -> Vec<(String, String)> {
 fn pip_installs_nothing_without_hashes() {
     let mut seen = 0;
     for (name, text) in files(&[".rs", ".sh", ".yml", ".ci/run", "Dockerfile", "Containerfile"]) {
-        // Examples in the docs are for the reader's environment.
+        // Examples in the docs apply to the reader's environment.
         if name.contains("/tests/") || name.ends_with("tests.rs") || name.starts_with("docs/") {
             continue;
         }
@@ -289,7 +288,7 @@ fn with_a_key_nothing_comes_from_a_store_by_any_way() {
     let key = ("ANNEAL_MINISIGN_KEY", "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3");
     let build = ["build-native", "--dry-run"];
     let with_store = ["build-native", "--dry-run", "--store", path];
-    let refused = "cannot take the build from the store";
+    let refused = "cannot use the build from the store";
     for (arguments, variables) in
         [(&with_store[..], &[key][..]), (&build[..], &[key, ("ANNEAL_STORE", path)][..])]
     {
@@ -308,14 +307,14 @@ fn with_a_key_nothing_comes_from_a_store_by_any_way() {
 
 /// Returns the part of a source file before its unit tests.
 fn without_tests(text: &str) -> &str {
-    // A declaration of a separate file of tests ends in a semicolon.
+    // The declaration of a separate test file ends in a semicolon.
     let is_inline = |at: &usize| text[*at..].lines().nth(2).is_some_and(|line| line.ends_with('{'));
     let inline = text.match_indices("\n#[cfg(test)]\nmod ").map(|(at, _)| at).find(is_inline);
     let tests = inline.or_else(|| text.find("\n#[cfg(all(test"));
     &text[..tests.unwrap_or(text.len())]
 }
 
-/// Another user can place a link at a predictable name, so only `base` may create temporary files.
+/// Another user could create a link with a predictable name, so only `base` may create temporary files.
 #[test]
 fn temporary_files_are_made_by_base_alone() {
     let forbidden = ["tempfile::", "File::create(", ".truncate(true)", "env::temp_dir()"];

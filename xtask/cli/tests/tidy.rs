@@ -1,4 +1,4 @@
-//! Tests for defects of the repository that a reader would notice.
+//! Tests for defects in the repository that readers would notice.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -119,7 +119,7 @@ fn every_profile_is_explained_in_the_reference() {
     for entry in std::fs::read_dir(root().join("profiles/build")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        // `base` is only inherited from.
+        // `base` only serves as a parent.
         if name == "base" {
             continue;
         }
@@ -127,7 +127,7 @@ fn every_profile_is_explained_in_the_reference() {
     }
 }
 
-/// Administrators clean up a store by hand according to this page.
+/// Administrators clean up stores by following this page.
 #[test]
 fn the_layout_of_a_store_is_as_the_page_says() {
     let paths = |file: &str| {

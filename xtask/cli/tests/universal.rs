@@ -1,5 +1,5 @@
-//! Tests of a build with kernel libraries beside the program, which `cargo xtask test` makes beforehand: on emulated
-//! CPUs, in other folders, and with wrong libraries.
+//! Tests of a build with kernel libraries next to the program: on emulated CPUs, in other folders, and with wrong
+//! libraries. `cargo xtask ci` makes the build beforehand.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PROFILE: &str = "universal-few";
 
-/// Returns the current build. Without one the tests fail instead of passing unnoticed.
+/// Returns the current build. Fails if the build is missing, so that the tests cannot pass unnoticed.
 #[track_caller]
 fn build() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(PROFILE);
@@ -23,7 +23,7 @@ fn build() -> PathBuf {
     std::fs::canonicalize(folder).unwrap()
 }
 
-/// Copies the build as an archive would contain it, into a folder whose name has a space.
+/// Copies the build into a folder whose name has a space, as an archive would contain it.
 fn unpacked() -> (tempfile::TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let (from, to) = (build(), parent.path().join("an archive"));
@@ -71,7 +71,7 @@ fn each_cpu_gets_the_best_kernels_that_it_runs_and_the_same_tokens() {
     let (program, model) = (archive.join("bin/anneal"), tiny(parent.path()));
     let run = ["run", "-m", &model, "-p", "The smith brings the steel", "-n", "12", "--greedy", "--json"];
     let mut tokens = Vec::new();
-    // qemu 7.2 does not emulate AVX-512 and reports this to the program.
+    // qemu 7.2 does not emulate AVX-512, and its CPUs report no AVX-512.
     for (cpu, kernels) in [
         ("Nehalem", "x64"),
         ("SandyBridge", "sandybridge"),
@@ -102,7 +102,7 @@ fn kernels_come_from_beside_the_program_and_from_nowhere_else() {
         Command::new(program).args(args).current_dir(&elsewhere).output().unwrap()
     };
     assert!(run(&program).status.success());
-    // The program runs through a link, as in an installation.
+    // The program runs through a symbolic link, as in an installation.
     let link = parent.path().join("anneal");
     std::os::unix::fs::symlink(&program, &link).unwrap();
     assert!(run(&link).status.success());
@@ -113,7 +113,8 @@ fn kernels_come_from_beside_the_program_and_from_nowhere_else() {
     assert!(said.contains("cannot use the kernels in") && said.contains("an archive/lib"), "{said}");
 }
 
-/// ggml's own search loads any library with the name of a backend, and the loader runs its constructors.
+/// ggml's own search loads any library with the name of a backend, and the loader then runs the library's
+/// constructors.
 #[test]
 fn a_library_in_the_current_folder_is_not_run() {
     let anneal = build().join("bin/anneal");
@@ -194,7 +195,7 @@ fn the_program_is_for_any_cpu_and_each_library_for_its_own() {
     assert_eq!(audit.files.len(), 4, "{:?}", audit.files);
     let (needs, floor) = (audit.glibc.unwrap(), info.glibc.unwrap());
     assert!(needs <= floor, "needs glibc {needs}, meant for {floor}");
-    // Replaces a library by that of another variant, which the rule must reject.
+    // Replace a library with another variant's library, which the rule must reject.
     let (_parent, archive) = unpacked();
     std::fs::copy(archive.join("lib/libggml-cpu-haswell.so"), archive.join("lib/libggml-cpu-x64.so"))
         .unwrap();

@@ -1,4 +1,5 @@
-//! Commands of `cargo xtask` that only measure builds, in a program that is compiled when one of them is first used.
+//! Commands of `cargo xtask` that only measure builds. They are in a separate program, which is compiled when it is
+//! first used.
 //!
 //! - [`commands`]: the command line, one file per command
 //! - `optimize`: finds the fastest build for a machine

@@ -1,4 +1,4 @@
-//! Tests of `cargo xtask bench compare` as a user runs it, with engines that are scripts.
+//! Tests of the command `cargo xtask bench compare`, with engines that are scripts.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -18,7 +18,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Creates an engine that prints the same speeds each time, after it has run `extra`.
+/// Creates an engine that runs `extra` and then prints the same speeds each time.
 fn engine(folder: &Path, extra: &str) -> PathBuf {
     let script = format!(
         "#!/bin/sh\n{extra}\ncat <<'END'\n[{{\"n_prompt\": 8, \"n_gen\": 0, \"avg_ns\": 1, \"avg_ts\": 10}},\n\
@@ -26,7 +26,7 @@ fn engine(folder: &Path, extra: &str) -> PathBuf {
     );
     let path = folder.join("bin/anneal");
     std::fs::create_dir_all(folder.join("bin")).unwrap();
-    // Another process writes the script: a script that a forked child holds open for writing cannot be run.
+    // Another process writes the script, because a script cannot be run while a forked child has it open for writing.
     let mut writer = Command::new("sh")
         .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
         .arg(&path)
@@ -61,7 +61,7 @@ fn builds_are_named_by_label_by_folder_and_by_program() {
     assert_eq!(result["builds"][0]["name"], "one");
     assert_eq!(result["figures"][0]["results"][1]["build"], "labelled");
     assert_eq!(result["figures"][0]["results"][1]["verdict"], "equal");
-    // The result may be published: it must not contain a folder of this machine.
+    // The result may be published, so it must not contain a folder of this machine.
     let text = result.to_string();
     assert!(!text.contains(&*folder.path().to_string_lossy()), "{text}");
     assert!(text.contains("--builds one,labelled=anneal -m m.gguf"), "{text}");
@@ -90,12 +90,12 @@ fn what_is_not_there_is_named() {
     }
 }
 
-/// Checks that invalid inputs are reported before anything is built, made or measured; `bench switches` would build
-/// for minutes.
+/// Checks that invalid inputs are reported before anything is built, made or measured. `bench switches` would
+/// otherwise build for minutes.
 #[test]
 fn inputs_are_looked_at_first() {
     let folder = tempfile::tempdir().unwrap();
-    // The checkout has no build, no sources and no models, so anything that is made would be noticed.
+    // The checkout has no builds, sources or models, so the test would notice new ones.
     let workspace = folder.path().join("checkout");
     for kept in ["profiles/build", "one/bin", "two/bin"] {
         std::fs::create_dir_all(workspace.join(kept)).unwrap();
@@ -143,7 +143,7 @@ fn ctrl_c_keeps_what_was_measured() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (folder.path().join("one"), folder.path().join("two"));
     engine(&one, "");
-    // This engine hangs from its third run on.
+    // This engine hangs in its third run.
     let runs = folder.path().join("runs").display().to_string();
     engine(&two, &format!("echo >> {runs}; [ $(grep -c '' {runs}) -lt 3 ] || sleep 600"));
     let model = folder.path().join("m.gguf");

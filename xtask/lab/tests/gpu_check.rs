@@ -1,4 +1,4 @@
-//! Tests of `cargo xtask gpu-check run` and `show` as a user runs them, with programs that are scripts:
+//! Tests of the commands `cargo xtask gpu-check run` and `show`, with programs that are scripts:
 //! tests/data/fake-gpu-anneal.sh.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const KERNEL: &str = include_str!("fixtures/gpu-check/anneal-kernel.json");
 const END_TO_END: &str = include_str!("fixtures/gpu-check/anneal-end-to-end.json");
-/// Output of the real engine about 64 tokens that the device chose.
+/// Output of the real engine for 64 tokens that the device chose.
 const SAID: &str = include_str!("../../../fixtures/run/greedy-on-device.txt");
 
 /// Folder with an engine, a llama-bench and room for models.
@@ -20,7 +20,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Creates an engine that behaves as `plan` says, with the record of a build for GPUs.
+    /// Creates an engine that behaves as `plan` says, with the record of a GPU build.
     fn new(plan: &str) -> Self {
         let stage = Self { folder: tempfile::tempdir().unwrap() };
         std::fs::create_dir_all(stage.path("bin")).unwrap();
@@ -56,7 +56,8 @@ impl Stage {
 
     fn program(&self, name: &str, text: &str) {
         self.write(&format!("bin/{name}.text"), text);
-        // Another process writes the script: a script that a forked child holds open for writing cannot be run.
+        // Another process writes the script, because a script cannot be run while a forked child has it open for
+        // writing.
         let done = Command::new("sh")
             .args(["-c", "mv \"$0.text\" \"$0\" && chmod +x \"$0\""])
             .arg(self.path("bin").join(name))
@@ -153,16 +154,16 @@ fn a_whole_check_is_one_file_that_shows_everything() {
         ("pp32 @ d64 against llama-bench", "pass"),
         ("tg16 against llama-bench, with the default samplers", "pass"),
         ("tg16 against llama-bench, greedy on the device", "pass"),
-        ("device sampling where it was asked for, and nowhere else", "pass"),
+        ("device sampling only where requested", "pass"),
         ("the same text with and without device sampling", "pass"),
         ("the same text with and without CUDA graphs", "pass"),
-        ("the same text however the host waits", "pass"),
+        ("the same text in both wait modes of the host", "pass"),
         ("CPUs busy in decode with ANNEAL_CUDA_WAIT=spin", "told"),
         ("CPUs busy in decode, device sampling", "pass"),
     ] {
         assert_eq!(verdict(&report, what), expected, "{what}");
     }
-    // The record in the folder is the engine's.
+    // The record in the folder belongs to the engine.
     assert_eq!(
         (&report["anneal"]["build"]["profile"], &report["llama_bench"]["build"]),
         (&json!("cuda-dense"), &Value::Null)
@@ -180,13 +181,13 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     let share =
         list(&report, "figures").iter().find(|figure| figure["what"] == "share of bandwidth in decode");
     assert_eq!(share.unwrap()["measured_copy_bandwidth"], 3e12);
-    // The report contains no names or folders of the machine.
+    // The report contains no names or folders of this machine.
     let text = report.to_string();
     for hidden in ["secret", &*stage.folder.path().to_string_lossy()] {
         assert!(!text.contains(hidden), "{hidden} in {text}");
     }
 
-    // The file that was written can be read and shown.
+    // The report can be read and shown.
     let show = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_lab"))
             .args(["gpu-check", "show"])
@@ -199,8 +200,7 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     };
     assert_eq!(serde_json::from_str::<Value>(&show(&["--json"])).unwrap(), report);
     let page = show(&["--markdown"]);
-    for words in
-        ["# A GPU checked", "| model | what | goal |", "CUDA 13.5 for 90-real", "A rehearsal on the CPU"]
+    for words in ["# GPU check", "| model | what | goal |", "CUDA 13.5 for 90-real", "A rehearsal on the CPU"]
     {
         assert!(page.contains(words), "{words} in {page}");
     }
@@ -246,7 +246,7 @@ fn the_budget_is_kept_and_what_is_left_out_is_named() {
     let stage = Stage::new("decode() { sleep 30; }");
     let began = Instant::now();
     let (output, report) = stage.run(&["--allow-cpu", "--budget", "20s"]);
-    // Without a budget, the four generations alone take two minutes.
+    // Without a budget, the four generations would take two minutes.
     assert!(began.elapsed() < Duration::from_secs(110), "{:?}", began.elapsed());
     assert!(output.status.success(), "{}", stderr(&output));
     let told = report["steps"].to_string() + &report["left_out"].to_string();

@@ -26,14 +26,14 @@ fn a_record_takes_the_place_of_nothing_but_a_record() {
     std::fs::write(&notes, "precious\n").expect("a file");
     let validate = |out: &Path| {
         let output = xtask(&["validate", "/nowhere/a", "/nowhere/b", "-m", text(&model), "--out", text(out)]);
-        // 2 is an error before there is a verdict; 1 would be a verdict.
+        // Exit code 2 is an error before there is a verdict; 1 would be a verdict.
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let said = validate(&notes);
     assert!(said.contains("notes.txt: it is not a record of measurements"), "{said}");
     assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
-    // A file that Anneal wrote may be overwritten; the error is then about the missing builds.
+    // A file that Anneal wrote may be overwritten, so the error is about the missing builds.
     std::fs::copy(RESULT, &notes).expect("a copy");
     let said = validate(&notes);
     assert!(!said.contains("is no record"), "{said}");
@@ -42,7 +42,7 @@ fn a_record_takes_the_place_of_nothing_but_a_record() {
 #[test]
 fn a_report_that_gets_too_large_for_the_user_leaves_nothing_half() {
     let folder = tempfile::tempdir().expect("a folder");
-    // The first plot is larger than one block of 512 bytes, the unit of ulimit.
+    // The first plot is larger than a block of 512 bytes, which is the unit of ulimit.
     let output = Command::new("sh")
         .args(["-c", "ulimit -f 1; exec \"$0\" report \"$1\" --out \"$2\""])
         .args([env!("CARGO_BIN_EXE_lab"), RESULT, text(folder.path())])

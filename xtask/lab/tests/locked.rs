@@ -1,4 +1,4 @@
-//! Tests of commands in a checkout in which a build is running.
+//! Tests of commands in a checkout with a running build.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

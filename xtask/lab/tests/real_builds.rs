@@ -1,11 +1,11 @@
-//! Tests with the real builds, which `cargo xtask ci` makes before it runs them.
+//! Tests with real builds. `cargo xtask ci` makes the builds before it runs the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use gguf::synth::{self, Preset, SynthOptions};
 
-/// Returns the current build of `profile`. Panics if there is none, so that these tests do not pass unnoticed.
+/// Returns the current build of `profile`. Fails if the build is missing, so that the tests cannot pass unnoticed.
 #[track_caller]
 fn build(profile: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(profile);

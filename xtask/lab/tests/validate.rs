@@ -1,4 +1,4 @@
-//! Tests of `cargo xtask validate` as a user runs it, with engines that are scripts: tests/data/fake-anneal.sh.
+//! Tests of the command `cargo xtask validate`, with engines that are scripts: tests/data/fake-anneal.sh.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// CPU tolerance. The scripts really use CPU time, and on a machine with other load the measured time varies widely.
+/// CPU tolerance. The scripts use real CPU time, and on a machine with other load the measured time varies widely.
 const TOLERANCE: &str = "3";
 
 /// Folder with engines and a model.
@@ -26,12 +26,13 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// Creates an engine that behaves as `plan` says, and returns its folder.
+    /// Creates an engine that behaves as `plan` says. Returns the engine's folder.
     fn engine(&self, name: &str, plan: &str) -> String {
         let bin = self.path(name).join("bin");
         std::fs::create_dir_all(&bin).unwrap();
         std::fs::write(bin.join("plan"), plan).unwrap();
-        // Another process writes the script: a script that a forked child holds open for writing cannot be run.
+        // Another process writes the script, because a script cannot be run while a forked child has it open for
+        // writing.
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fake-anneal.sh");
         let done = Command::new("sh")
             .args(["-c", "cp \"$0\" \"$1\" && chmod +x \"$1\""])
@@ -51,7 +52,7 @@ impl Stage {
         command
     }
 
-    /// Validates an engine of `plan` against a plain one.
+    /// Validates an engine that behaves as `plan` says against a plain one.
     fn judge(&self, plan: &str, arguments: &[&str]) -> (i32, Value, String) {
         let (a, b) = (self.engine("a", ""), self.engine("b", plan));
         let output = self.validate(&[&[a.as_str(), &b, "--json"], arguments].concat()).output().unwrap();
@@ -118,7 +119,7 @@ fn a_long_run_finds_what_grows() {
     let long = ["--long", "1000", "--cpu-tolerance", TOLERANCE, "--phases", "decode"];
     let (code, record, said) = stage.judge("speed=1200 leak=2000000", &long);
     assert_eq!((code, &record["verdict"]), (1, &Value::from("not-accepted")), "{record:#} {said}");
-    assert!(reasons(&record).contains("B's memory grows: +"), "{}", reasons(&record));
+    assert!(reasons(&record).contains("B's memory grows by +"), "{}", reasons(&record));
     assert!(record["long"]["runs"][1]["samples"].as_array().is_some_and(|samples| samples.len() > 10));
 }
 
@@ -156,7 +157,7 @@ fn wrong_usage_is_told_before_the_long_part() {
         (&[], 2, "required"),
         (&[&a, "nattive"], 2, "unknown build \"nattive\""),
         (&[&a, "none=/nowhere/none"], 2, "none: /nowhere/none does not exist"),
-        (&[&a, &a, "--flags-b=--seed 3"], 2, "B: --seed is set by validate"),
+        (&[&a, &a, "--flags-b=--seed 3"], 2, "B: validate sets --seed"),
         (&[&a, &a, "--flags-a='"], 2, "a quote is not closed"),
         (&[&a, &a, "-n", "20"], 2, "50"),
         (&[&a, &a, "--phases", "load"], 2, "load cannot be validated"),
@@ -174,7 +175,7 @@ fn wrong_usage_is_told_before_the_long_part() {
     let (code, record, said) = stage.judge("", &["--flags-b=--unheard-of"]);
     assert_eq!((code, record), (2, Value::Null), "{said}");
     assert!(said.contains("B: anneal info") && said.contains("unexpected argument '--unheard-of'"), "{said}");
-    // Only some commands of the engine understand this flag.
+    // Only some commands of the engine accept this flag.
     let (code, record, said) = stage.judge("", &["--flags-b=--not-in-bench"]);
     assert_eq!((code, record), (2, Value::Null), "{said}");
     assert!(said.contains("B: anneal bench"), "{said}");
@@ -192,7 +193,7 @@ fn an_a_that_does_not_work_is_an_error_and_no_verdict() {
     let output = stage.validate(&[&a, &b]).arg("--out").arg(&out).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
-    assert!(stderr(&output).contains("what was measured is in"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the measurements so far are in"), "{}", stderr(&output));
     let record: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
     assert_eq!(record["verdict"], Value::Null);
     assert!(record["stopped"].as_str().is_some_and(|why| why.starts_with("A: anneal bench")), "{record:#}");

@@ -1,4 +1,4 @@
-//! BLAS library that a build links, and the flags for it.
+//! BLAS library that a build links, and its flags.
 
 use std::path::Path;
 
@@ -9,13 +9,14 @@ use crate::profile::{Blas, Linkage};
 
 /// Names that CMake, the linker and the checks use for a vendor.
 struct Vendor {
-    /// Value of `GGML_BLAS_VENDOR`: FindBLAS's name.
+    /// Value of `GGML_BLAS_VENDOR`: the name that FindBLAS uses.
     cmake: &'static str,
-    /// Definition that ggml-blas is compiled with. It selects the header and the call that sets the threads.
+    /// Definition that ggml-blas is compiled with. The definition selects the header and the function that sets the
+    /// threads.
     define: &'static str,
-    /// Function by which ggml sets the library's threads at every multiplication.
+    /// Function with which ggml sets the library's threads at every multiplication.
     set_threads: &'static str,
-    /// Function by which the library reports its version.
+    /// Function that returns the library's version.
     version: &'static str,
 }
 
@@ -47,7 +48,7 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
             );
         }
         bail!(
-            "cannot find {vendor} with its headers, neither with pkg-config nor in the usual folders (Debian: \
+            "cannot find {vendor} and its headers with pkg-config or in the usual folders (Debian: \
              {})\nhint: `cargo xtask setup --profile NAME` installs what the profile NAME needs",
             match blas {
                 Blas::Blis => "libblis-pthread-dev",
@@ -69,8 +70,8 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     Ok(Some(library.clone()))
 }
 
-/// Returns the definitions for CMake. They name the files, because FindBLAS would take the first library that it
-/// finds, and ggml the headers of another.
+/// Returns the definitions for CMake. They name the files, because FindBLAS would use the first library that it
+/// finds, and ggml the headers of another library.
 pub fn definitions(library: &BlasLibrary) -> [(&'static str, String); 4] {
     let files: Vec<String> =
         library.libraries.iter().map(|path| path.to_string_lossy().into_owned()).collect();
@@ -92,19 +93,19 @@ pub fn link_args(library: &BlasLibrary, linkage: Linkage) -> Vec<String> {
     let vendor = vendor(library);
     let mut args = Vec::new();
     if linkage == Linkage::Static {
-        // ggml gives BLAS as many threads as it has itself. The wrapper replaces that by the engine's own setting
-        // (csrc/blas.cpp). Calls of a shared ggml do not pass through the wrapper, so in that case the engine must
-        // not find the function, which would make it assume that they do.
+        // ggml gives BLAS as many threads as it uses itself. The wrapper (csrc/blas.cpp) uses the engine's own
+        // setting instead. A shared ggml does not call the wrapper, so the engine must not find the function: the
+        // engine would assume that the wrapper is used.
         args.push(format!("-Wl,--wrap={}", vendor.set_threads));
     }
     // ggml does not call this function, so the linker would omit it from an archive, and the build could not report
     // its BLAS library.
     args.push(format!("-Wl,-u,{}", vendor.version));
     if library.libraries.iter().any(|path| is_archive(path)) {
-        // ggml's own reference goes to the wrapper, whose reference is weak.
+        // ggml's own reference resolves to the wrapper, whose reference is weak.
         args.push(format!("-Wl,-u,{}", vendor.set_threads));
     }
-    // The layers of MKL call each other without listing each other as dependencies.
+    // MKL's layers call each other without listing each other as dependencies.
     let layers = library.libraries.len() > 1;
     args.extend(layers.then(|| "-Wl,--no-as-needed".to_string()));
     args.extend(library.libraries.iter().map(|path| path.to_string_lossy().into_owned()));
@@ -112,7 +113,7 @@ pub fn link_args(library: &BlasLibrary, linkage: Linkage) -> Vec<String> {
     args
 }
 
-/// Returns the run path, so that the loader finds exactly this library in spite of a later `update-alternatives`.
+/// Returns the run path, so that the loader finds exactly this library even after `update-alternatives`.
 pub fn rpath(library: &BlasLibrary) -> Vec<String> {
     let mut folders: Vec<String> = library
         .libraries

@@ -1,4 +1,4 @@
-//! BOLT: the `llvm-bolt` that rewrites a program, its instrumentation and its options. This module runs nothing.
+//! BOLT: the `llvm-bolt` that rewrites a program, its instrumentation and its options. This module runs no program.
 //!
 //! Source: Panchenko, Auler, Nell, Ottoni: "BOLT: A Practical Binary Optimizer for Data Centers and Beyond", CGO
 //! 2019.
@@ -20,18 +20,18 @@ pub struct BoltTools {
     pub bolt: Tool,
     /// Path of `merge-fdata`, which merges profiles.
     pub merge_fdata: PathBuf,
-    /// Path of `perf2bolt`, which converts a recording of `perf` to a profile.
+    /// Path of `perf2bolt`, which converts a `perf` recording to a profile.
     pub perf2bolt: PathBuf,
 }
 
 /// Returns the tools for the programs of `plan`.
 ///
-/// BOLT reads machine code. An `llvm-bolt` of another LLVM than the compiler's works as long as it knows every
-/// instruction; it skips functions with unknown ones. Another version therefore causes a note and no error.
+/// BOLT reads machine code. An `llvm-bolt` from a different LLVM than the compiler's works if it knows every
+/// instruction; it skips functions with unknown instructions. A different version therefore only adds a note.
 ///
 /// # Errors
-/// BOLT does not support programs of this kind, or there is no usable `llvm-bolt`. Both are reported before anything
-/// is built.
+/// If BOLT does not support programs of this kind, or no usable `llvm-bolt` is installed. Both are reported before
+/// anything is built.
 pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<BoltTools> {
     let known = ["x86_64-", "aarch64-"].iter().any(|arch| plan.target.starts_with(arch));
     if !known || !plan.target.contains("linux") {
@@ -89,14 +89,14 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     Ok(BoltTools { merge_fdata: sibling("merge-fdata"), perf2bolt: sibling("perf2bolt"), bolt: bolt.clone() })
 }
 
-/// Functions that BOLT must not move or change: the CPU guard, and the C library's start-up code. The guard runs
-/// before the program knows its CPU, so BOLT must not add instructions to it, and it must stay the first to run.
-/// `_start`, `_init` and `_fini` are hand-written assembly without unwinding tables. These are BOLT's regular
-/// expressions over names; the name of a local function is followed by the name of its file.
+/// Functions that BOLT must not move or change: the CPU guard and the C library's start-up code. The guard runs
+/// before the program knows its CPU, so BOLT must not add instructions to the guard, and the guard must stay the
+/// first function to run. `_start`, `_init` and `_fini` are hand-written assembly without unwinding tables. The list
+/// contains BOLT's regular expressions for names; in a local function's name, the file's name follows.
 const UNTOUCHED: &str =
     "-skip-funcs=check/guard\\.c/.*,construct/guard\\.c/.*,anneal_guard_required,_start,_init,_fini";
 
-/// Returns the options that instrument a program. Each of its processes writes its counters to a file of its own,
+/// Returns the options that instrument a program. Each process of the program writes its counters to a separate file,
 /// whose name starts with `fdata`.
 pub fn instrument(fdata: &std::path::Path) -> Vec<String> {
     vec![
@@ -112,7 +112,7 @@ pub fn rewrite() -> Vec<String> {
     [
         // Newell, Pupyrev: "Improved Basic Block Reordering", 2020: likely successors follow each other.
         "-reorder-blocks=ext-tsp",
-        // Functions that call each other are placed close together, which reduces misses of the instruction cache and
+        // Functions that call each other are placed close together, which reduces misses in the instruction cache and
         // its TLB.
         "-reorder-functions=cdsort",
         "-split-functions",
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_compilers_own_bolt_is_taken_and_another_is_told_of() {
-        // Installed llvm-bolts, newest first; the one that is chosen, or a part of the error; whether there is a note
+        // Installed llvm-bolts, newest first; the chosen one, or a part of the error; true if a note is added
         let cases: [(&[&str], Result<&str, &str>, bool); 6] = [
             (&["22.1.8"], Ok("22.1.8"), false),
             (&["23.1.0", "22.1.8", "19.1.7"], Ok("22.1.8"), false),
@@ -196,7 +196,7 @@ mod tests {
         assert!(bolted.folder_name().starts_with("native-bolt-"), "{}", bolted.folder_name());
         assert_eq!(bolted.variant.as_ref().unwrap().profile, Some(profile));
         assert_ne!(bolted.hash(), native.relocatable().hash());
-        // Another profile gives another folder.
+        // A different profile gives a different folder.
         let other = native.bolted(&"cd".repeat(32).try_into().unwrap());
         assert_ne!(other.folder_name(), bolted.folder_name());
     }

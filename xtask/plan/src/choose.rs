@@ -12,7 +12,7 @@ use crate::{blas, cross};
 
 const SETUP: &str = "`cargo xtask setup` installs it";
 
-/// Chooses the tools, and adds notes on the choice.
+/// Chooses the tools, and adds notes about the choice.
 pub fn choose(
     profile: &Profile,
     host: &Host,
@@ -20,7 +20,7 @@ pub fn choose(
     notes: &mut Vec<String>,
 ) -> Result<Tools> {
     let compiler = compiler(profile, toolchain, notes)?;
-    // The profile asks for CMake's own behaviour, so the compiler keeps its default linker.
+    // The profile asks for CMake's default behaviour, so the compiler keeps its default linker.
     let linker = match (profile.compiler, compiler.kind) {
         (CompilerChoice::Best | CompilerChoice::Clang, CompilerKind::Clang) => {
             toolchain.lld.iter().find(|lld| major(lld) == Some(compiler.version.major)).cloned()

@@ -1,4 +1,4 @@
-//! Builds for another architecture than this machine's, and the tools that they need beyond a compiler.
+//! Builds for another architecture, and the tools that they need in addition to a compiler.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::profile::{Blas, CompilerChoice, Isa, Profile, Target};
 use crate::siblings::sibling;
 
 /// Emulated CPU. It has the features that a portable build for aarch64 needs and no later ones (SVE, i8mm, bf16), so
-/// that a program that runs on it keeps the profile's promise.
+/// a program that runs on it works on every CPU that the profile promises.
 const CPU: &str = "neoverse-n1";
 
 /// Reason why a cross-compiled program cannot be profiled on this machine.
@@ -27,7 +27,7 @@ pub struct Aim {
     pub triple: String,
     /// Architecture of the target, spelled as in [`Host::arch`].
     pub arch: String,
-    /// Tools for a target with another architecture than this machine's; `None` otherwise.
+    /// Tools for a target whose architecture differs from this machine's; `None` otherwise.
     pub cross: Option<Cross>,
 }
 
@@ -38,14 +38,14 @@ pub struct Cross {
     pub emulator: Tool,
     /// Folder whose `lib` contains the loader and the C library of the target architecture.
     pub sysroot: PathBuf,
-    /// Emulated CPU, as the emulator calls it.
+    /// Emulated CPU, as named by the emulator.
     pub cpu: String,
-    /// Path of `llvm-strip`: the system's own strip only knows programs of this machine's architecture.
+    /// Path of `llvm-strip`. The system's own strip only supports programs for this machine's architecture.
     pub strip: PathBuf,
 }
 
 impl Cross {
-    /// Returns the words that, in front of a program and its arguments, run it on this machine.
+    /// Returns the words that run a program on this machine when they precede the program and its arguments.
     pub fn command(&self) -> [String; 5] {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         [text(&self.emulator.path), "-cpu".into(), self.cpu.clone(), "-L".into(), text(&self.sysroot)]
@@ -55,8 +55,9 @@ impl Cross {
 /// Plans the target of `profile`.
 ///
 /// # Errors
-/// Wrong usage if the profile requires something of this machine for another one. Another error if the tools for
-/// building for the target, or for running its programs, are missing: the correctness gate is never skipped silently.
+/// Returns a usage error if a profile for another machine requires something of this machine. Returns another error
+/// if the tools for building for the target, or for running its programs, are missing: the correctness gate is never
+/// skipped silently.
 pub fn plan(profile: &Profile, host: &Host, rustc: &Rustc, toolchain: &Toolchain) -> Result<Aim> {
     let arch = match profile.target {
         Target::Aarch64 if rustc.host != AARCH64 => "aarch64",

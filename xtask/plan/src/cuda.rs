@@ -1,7 +1,7 @@
-//! NVIDIA's GPUs: the toolkit that compiles, the architectures, and the kernels.
+//! NVIDIA GPUs: the CUDA toolkit, the architectures and the kernels.
 //!
 //! The program starts on any machine. It loads the driver and cuBLAS when it first needs them
-//! (`vendor/llama-link/csrc/cuda.cpp`), so neither is linked, and building needs no GPU.
+//! (`vendor/llama-link/csrc/cuda.cpp`), so neither library is linked, and building needs no GPU.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -22,7 +22,7 @@ mod toolkit;
 
 pub use toolkit::check_before_setup;
 
-/// First compute capability with an instruction for products of bytes, which MMQ uses before [`TURING`]. Source:
+/// First compute capability with an instruction for dot products of bytes, which MMQ uses before [`TURING`]. Source:
 /// `GGML_CUDA_CC_DP4A` in ggml-cuda/common.cuh.
 const DP4A: u32 = 61;
 /// First compute capability with tensor cores for F16, which cuBLAS uses.
@@ -30,19 +30,18 @@ const VOLTA: u32 = 70;
 /// First compute capability with tensor cores for integers, which MMQ uses.
 const TURING: u32 = 75;
 
-/// Plausible compute capabilities, times ten: 1.0 was the first. The range rejects typing errors that would otherwise
-/// look like GPUs of the future.
+/// Plausible compute capabilities, times ten. The first was 1.0. The range rejects typing errors.
 const PLAUSIBLE: Range<u32> = 10..300;
 
-/// Architectures of `all`, as far as the toolkit compiles for them: one for the GPUs of each generation. A binary
-/// also runs on later GPUs of the same major number, but is fastest on its own.
+/// Architectures of `all`, if the toolkit supports them: one for each generation of GPUs. A binary also runs on later
+/// GPUs with the same major number, but is fastest on its own architecture.
 const ALL: [u32; 11] = [61, 70, 75, 80, 86, 89, 90, 100, 103, 120, 121];
 
-/// Types of K and V for which llama.cpp has kernels of flash attention, in any pair. Source:
+/// Types of K and V for which llama.cpp has flash attention kernels, in any pair. Source:
 /// `ggml_cuda_fattn_vec_instances` in ggml/CMakeLists.txt.
 const KV_TYPES: [&str; 7] = ["f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"];
 
-/// Part of a plan for NVIDIA's GPUs.
+/// Part of a plan for NVIDIA GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaPlan {
     /// Device compiler.
@@ -51,7 +50,7 @@ pub struct CudaPlan {
     pub root: PathBuf,
     /// Compiler of the host code in files that nvcc compiles.
     pub host_compiler: Compiler,
-    /// Architectures, as CMake spells them: `89-real` is a binary, `90-virtual` PTX, `90` both.
+    /// Architectures, as CMake spells them: `89-real` is a binary, `90-virtual` is PTX, `90` is both.
     pub architectures: Vec<String>,
     /// Kernels that multiply quantised weights with many tokens.
     pub mul_mat: CudaMulMat,
@@ -59,7 +58,7 @@ pub struct CudaPlan {
     pub fa_quants: Vec<String>,
     /// Header folders of the runtime and of cuBLAS.
     pub include: Vec<PathBuf>,
-    /// Path of the CUDA runtime, which becomes part of the program.
+    /// Path of the CUDA runtime, which is linked into the program.
     pub runtime: PathBuf,
     /// Path of the toolkit's cuBLAS, which the program tries first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,8 +66,8 @@ pub struct CudaPlan {
 }
 
 impl CudaPlan {
-    /// Returns the definitions for CMake. They name the libraries, because CMake links nothing: its own search needs
-    /// names that the wheels lack, and a driver.
+    /// Returns the definitions for CMake. They name the libraries, because CMake's own search would not find them: it
+    /// needs file names that the wheels lack, and a driver.
     pub fn definitions(&self) -> Vec<(&'static str, String)> {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let on = |on: bool| if on { "ON" } else { "OFF" }.to_string();
@@ -98,8 +97,8 @@ impl CudaPlan {
         all
     }
 
-    /// Returns the parts of words that the command of every file compiled by nvcc must contain: a binary or PTX for
-    /// each architecture, and the definitions that select kernels.
+    /// Returns the words that must occur in every command that nvcc runs: a binary or PTX for each architecture, and
+    /// the definitions that select kernels.
     pub fn expected_words(&self) -> Vec<String> {
         let define = match self.mul_mat {
             CudaMulMat::Auto => None,
@@ -111,7 +110,7 @@ impl CudaPlan {
         self.codes().into_iter().chain(defines.map(str::to_string)).collect()
     }
 
-    /// Returns the generated code, as NVIDIA's tools spell it: `sm_89` is a binary, `compute_90` PTX.
+    /// Returns the generated code, as NVIDIA's tools spell it: `sm_89` is a binary, `compute_90` is PTX.
     pub fn codes(&self) -> Vec<String> {
         device::codes(&self.architectures)
     }
@@ -121,9 +120,9 @@ impl CudaPlan {
         vec![self.runtime.to_string_lossy().into_owned(), "-lrt".to_string()]
     }
 
-    /// Returns the folders in which the program looks for cuBLAS before the system's own: the one beside it, and the
-    /// toolkit's. A program for other machines does not search the toolkit's folder, because another user of such a
-    /// machine might create that folder and so control what is run.
+    /// Returns the folders in which the program looks for cuBLAS before the system's folders: `lib` next to the
+    /// program's folder, and the toolkit's folder. A program for other machines does not search the toolkit's folder:
+    /// another user of such a machine could create that folder and so control which code runs.
     pub fn rpath(&self, for_others: bool) -> Vec<String> {
         let toolkit = self.cublas.iter().filter(|_| !for_others);
         let toolkit = toolkit.filter_map(|path| Some(path.parent()?.to_string_lossy().into_owned()));
@@ -207,9 +206,9 @@ pub fn plan(
     }))
 }
 
-/// Warns about 12.0 without 12.1, together with PTX of an earlier architecture. A GB10 (12.1) then uses the PTX, and
-/// ggml chooses its kernels by 12.0, the highest architecture that it was compiled for. It chooses FP4 kernels that
-/// the PTX does not contain. Source: `blackwell_mma_available` in ggml/src/ggml-cuda/common.cuh.
+/// Warns about code for 12.0 but not 12.1, together with PTX for an earlier architecture. A GB10 (12.1) then uses the
+/// PTX. ggml chooses its kernels for 12.0, the highest architecture that it was compiled for, and these FP4 kernels
+/// are missing in the PTX. Source: `blackwell_mma_available` in ggml/src/ggml-cuda/common.cuh.
 fn mistaken(architectures: &[String]) -> Option<String> {
     let has = |number: u32| architectures.iter().any(|name| capability(name) == Some(number));
     let has_ptx = architectures.iter().any(|name| {
@@ -223,9 +222,9 @@ fn mistaken(architectures: &[String]) -> Option<String> {
 }
 
 /// True if code for `architecture` uses other kernels with `GGML_CUDA_FORCE_MMQ`. The definition only matters for
-/// GPUs that have `dp4a` and no tensor cores for integers. Without it, these GPUs use cuBLAS instead of MMQ only if
-/// they have tensor cores for F16. This applies to binaries for Volta, and to PTX of Pascal, which a Volta can use as
-/// well. Source: `ggml_cuda_should_use_mmq` in ggml/src/ggml-cuda/mmq.cu.
+/// GPUs with `dp4a` and without tensor cores for integers. Without the definition, these GPUs use cuBLAS instead of
+/// MMQ only if they have tensor cores for F16. This applies to binaries for Volta, and to PTX for Pascal, which a
+/// Volta can also use. Source: `ggml_cuda_should_use_mmq` in ggml/src/ggml-cuda/mmq.cu.
 fn heeds_forced_mmq(architecture: &str) -> bool {
     let has_ptx = !architecture.ends_with("-real");
     let first = if has_ptx { DP4A } else { VOLTA };
@@ -236,12 +235,12 @@ fn heeds_forced_mmq(architecture: &str) -> bool {
 enum Wanted {
     /// All architectures of current GPUs that the toolkit supports.
     All,
-    /// These architectures, in CMake's spelling, each with the name of this machine's GPU that it is for, if any.
+    /// These architectures, in CMake's spelling, each with the name of the GPU of this machine that needs it, if any.
     These(Vec<(String, Option<String>)>),
 }
 
 impl Wanted {
-    /// Returns their numbers.
+    /// Returns the numbers of the architectures.
     fn numbers(&self) -> impl Iterator<Item = (u32, Option<&str>)> {
         let these = match self {
             Wanted::All => &[][..],
@@ -250,8 +249,8 @@ impl Wanted {
         these.iter().filter_map(|(name, gpu)| Some((capability(name)?, gpu.as_deref())))
     }
 
-    /// Returns the architectures for CMake. For `all`, the newest whose PTX other GPUs can use has PTX in addition to
-    /// its binary: later GPUs translate it when the program starts.
+    /// Returns the architectures for CMake. For `all`, the newest architecture whose PTX other GPUs can use has PTX
+    /// in addition to its binary: later GPUs translate the PTX when the program starts.
     fn spelled(&self, cuda: &Cuda) -> Vec<String> {
         match self {
             Wanted::These(these) => these.iter().map(|(name, _)| name.clone()).collect(),
@@ -268,13 +267,13 @@ impl Wanted {
     }
 }
 
-/// True if ggml compiles for `architecture` alone, as `120a` instead of `120`. No other GPU can use that code,
+/// True if ggml compiles for `architecture` alone, as `120a` instead of `120`. Other GPUs cannot use that code,
 /// neither as a binary nor as PTX. Source: ggml/src/ggml-cuda/CMakeLists.txt, "Replace any plain 12X".
 fn is_made_particular(architecture: u32) -> bool {
     architecture / 10 == 12
 }
 
-/// Returns CMake's spelling of a binary for `architecture`, as ggml changes it.
+/// Returns CMake's spelling of a binary for `architecture`, after ggml's changes.
 fn binary(architecture: u32) -> String {
     match is_made_particular(architecture) {
         true => format!("{architecture}a-real"),
@@ -308,7 +307,7 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
         };
         let is_plain =
             name.split('-').next().is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-        // Make only a binary unless PTX is asked for, which doubles the time to compile.
+        // Make only a binary unless the user asks for PTX, which doubles the compile time.
         let full = match kind {
             Some("virtual") if is_plain && is_made_particular(number) => {
                 return Err(format!(
@@ -333,7 +332,8 @@ fn natives(host: &Host) -> Result<Wanted, String> {
         let number = gpu.compute_capability.replace('.', "").parse();
         let Ok(number) = number else {
             return Err(format!(
-                "{} does not report its compute capability\nhint: name it, as in --cuda-arch 89",
+                "{} does not report its compute capability\nhint: name the architecture, as in --cuda-arch \
+                 89",
                 gpu.name
             ));
         };

@@ -1,4 +1,4 @@
-//! Defaults of the engine, from the profile's table `[defaults]`.
+//! Defaults of the engine, from the profile's `[defaults]` table.
 
 use anyhow::Result;
 use base::exit;
@@ -11,7 +11,7 @@ use crate::profile::Profile;
 /// Checks and returns the defaults of `profile`.
 ///
 /// # Errors
-/// A default requires something that this build cannot do, so that runs would ignore it or always fail.
+/// If a default requires something that this build cannot do, so that runs would ignore the default or always fail.
 pub fn plan(profile: &Profile, cuda: Option<&CudaPlan>) -> Result<Defaults> {
     let defaults = &profile.defaults;
     let wrong = |what: &str| Err(exit::usage(format!("profile {}: {what}", profile.name)));
@@ -40,8 +40,9 @@ pub fn plan(profile: &Profile, cuda: Option<&CudaPlan>) -> Result<Defaults> {
     };
     if defaults.flash_attention == Some(FlashAttention::On) && cuda.fa_quants.is_empty() {
         return wrong(
-            "`defaults.flash_attention = \"on\"` conflicts with `cuda_fa_quants = [\"none\"]`: the GPU would \
-             have no kernel for it, so the CPU would compute it\nhint: use \"auto\", or name pairs of types",
+            "`defaults.flash_attention = \"on\"` conflicts with `cuda_fa_quants = [\"none\"]`: without \
+             such kernels on the GPU, the CPU would compute flash attention\nhint: use \"auto\", or name \
+             pairs of types",
         );
     }
     Ok(defaults.clone())

@@ -13,7 +13,7 @@ use crate::profile::{Blas, Linkage, Profile, Threading};
 use crate::tools::Tools;
 use crate::{blas, zig};
 
-/// Returns all definitions of one build except the install prefix, which depends on the build folder.
+/// Returns all definitions of a build except the install prefix, which depends on the build folder.
 pub fn definitions(
     profile: &Profile,
     switches: &Switches,
@@ -29,15 +29,16 @@ pub fn definitions(
     };
 
     if tools.aim.cross.is_some() {
-        // These tell CMake that it cannot run what it compiles, and llama.cpp which kernels to build.
+        // These definitions tell CMake that this machine cannot run the programs, and llama.cpp which kernels to
+        // build.
         set("CMAKE_SYSTEM_NAME", "Linux");
         set("CMAKE_SYSTEM_PROCESSOR", &tools.aim.arch);
     }
-    // The engine needs only the library.
+    // The engine only needs the library.
     for part in ["COMMON", "TESTS", "EXAMPLES", "TOOLS", "SERVER", "APP"] {
         set(&format!("LLAMA_BUILD_{part}"), "OFF");
     }
-    // build-info.cmake would ask git, which would report the repository that contains the build folder.
+    // build-info.cmake would ask git, and git would report the repository that contains the build folder.
     set("LLAMA_BUILD_NUMBER", "0");
     set("LLAMA_BUILD_COMMIT", &source.version);
     // Fedora, RHEL and SUSE use lib64 by default.
@@ -48,10 +49,10 @@ pub fn definitions(
     set("CMAKE_C_COMPILER", &tools.compiler.cc.to_string_lossy());
     set("CMAKE_CXX_COMPILER", &tools.compiler.cxx.to_string_lossy());
     set("CMAKE_MAKE_PROGRAM", &tools.ninja.path.to_string_lossy());
-    // CMake tests nvcc with the same flags, and gcc does not know them if it is nvcc's host compiler.
+    // CMake tests nvcc with the same flags. If nvcc's host compiler is gcc, it does not know these flags.
     let known = cuda.is_none_or(|cuda| cuda.host_compiler.kind == CompilerKind::Clang);
     if let Some(linker) = tools.linker.as_ref().filter(|_| known) {
-        // clang accepts a path here, so a linker of another version on the path is not used.
+        // clang accepts a path, so it does not use a different linker version from the search path.
         let flag = format!("--ld-path={}", linker.path.display());
         set("CMAKE_EXE_LINKER_FLAGS", &flag);
         set("CMAKE_SHARED_LINKER_FLAGS", &flag);
@@ -91,7 +92,7 @@ pub fn definitions(
         Blas::Openblas | Blas::OpenblasSource | Blas::Blis | Blas::Mkl | Blas::Upstream => {}
     }
     if profile.rpc {
-        // Off by default.
+        // RPC is off by default.
         set("GGML_RPC", "ON");
         // By default, this is on if CMake finds libibverbs, which the program would then require.
         set("GGML_RPC_RDMA", "OFF");

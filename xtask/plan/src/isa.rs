@@ -19,7 +19,7 @@ use crate::{aarch64, march};
 pub struct IsaPlan {
     /// Value of `isa`, as the profile spells it.
     pub isa: String,
-    /// CPU that `native` stands for, as vendor/family/model, so that another CPU gives another plan.
+    /// CPU of the build host for `native`, as vendor/family/model, so that a different CPU gives a different plan.
     pub cpu: Option<String>,
     /// Flags for the kernels of ggml-cpu and for the engine's C++.
     pub flags: Vec<String>,
@@ -28,7 +28,7 @@ pub struct IsaPlan {
     /// Flags for all of llama.cpp and for rustc.
     #[serde(skip)]
     pub codegen: CodeGen,
-    /// Instruction sets without which the program must not start.
+    /// Instruction sets that the program requires to start.
     pub required: Vec<String>,
     /// Flags that every file of ggml-cpu must be compiled with.
     pub expected_flags: Vec<String>,
@@ -37,12 +37,12 @@ pub struct IsaPlan {
 }
 
 impl IsaPlan {
-    /// True if kernels for several kinds of CPUs are placed beside the program.
+    /// True if kernels for several kinds of CPUs are installed next to the program.
     pub fn has_variants(&self) -> bool {
         self.isa == Isa::AllVariants.to_string()
     }
 
-    /// Makes this a plan for the psABI level `level` of x86-64, 2 or 3.
+    /// Makes this a plan for the x86-64 psABI level `level`, 2 or 3.
     ///
     /// GGML_NATIVE=OFF alone does not give x86-64-v3 (no LZCNT, MOVBE, BMI1), and if SOURCE_DATE_EPOCH is set, all
     /// defaults are silently OFF. The plan therefore sets each switch and -march.
@@ -52,7 +52,7 @@ impl IsaPlan {
         for (name, on) in switches.chain([("NATIVE", false)]) {
             self.definitions.insert(format!("GGML_{name}"), if on { "ON" } else { "OFF" }.to_string());
         }
-        // zig reads a hyphen as the end of the CPU's name.
+        // zig treats a hyphen as the end of the CPU's name.
         let cpu = format!("x86-64-v{level}");
         let march = if tools.zig.is_some() { cpu.replace('-', "_") } else { cpu.clone() };
         self.flags = vec![format!("-march={march}")];
@@ -63,10 +63,10 @@ impl IsaPlan {
     }
 }
 
-/// Features of x86-64-v2 (x86-64 psABI 1.0, table 3.1), by the names of the guard.
+/// Features of x86-64-v2 (x86-64 psABI 1.0, table 3.1), named as in the CPU guard.
 const V2: &[&str] = &["cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"];
 
-/// ggml's switches for the instruction sets of x86-64: first those of x86-64-v2, then those of v3, then the others.
+/// ggml's switches for the instruction sets of x86-64: first those of x86-64-v2, then those of v3, then all others.
 const SWITCHES: [&str; 14] = [
     "SSE42",
     "AVX",
@@ -84,14 +84,14 @@ const SWITCHES: [&str; 14] = [
     "AMX_BF16",
 ];
 
-/// Features of x86-64-v3, including those of v2, by the names of the guard.
+/// Features of x86-64-v3, including those of v2, named as in the CPU guard.
 const V3: &[&str] = &[
     "cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3", "avx", "avx2", "bmi1", "bmi2", "f16c",
     "fma", "lzcnt", "movbe", "osxsave",
 ];
 
-/// Features beyond x86-64-v3 that a native build may have been compiled to use: those that compilers use by
-/// themselves or that ggml has kernels for.
+/// Features beyond x86-64-v3 that a native build may use, because compilers use them automatically or because ggml
+/// has kernels for them.
 const BEYOND_V3: &[&str] = &[
     "aes",
     "pclmulqdq",
@@ -125,9 +125,9 @@ const BEYOND_V3: &[&str] = &[
     "xop",
 ];
 
-/// Flags that disable AMX in gcc. Its `_tile_loadconfig` (amxtileintrin.h of gcc 12) tells the optimiser that it
-/// reads 8 bytes, but the instruction reads 64. The stores of the tiles' sizes are removed as dead, and the first use
-/// of a tile is an illegal instruction, which makes the gate fail. clang's header is correct.
+/// Flags that disable AMX in gcc. `_tile_loadconfig` in gcc's amxtileintrin.h (gcc 12) tells the optimiser that it
+/// reads 8 bytes, but the instruction reads 64. The optimiser therefore removes the stores of the tiles' sizes as
+/// dead. The first use of a tile is then an illegal instruction, and the gate fails. clang's header is correct.
 const WITHOUT_AMX: [&str; 3] = ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"];
 
 /// Plans the instruction sets.
@@ -147,14 +147,14 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.definitions.insert("GGML_NATIVE".to_string(), "ON".to_string());
             let flag = if arch == "x86_64" { "-march=native" } else { "-mcpu=native" };
             plan.flags = vec![flag.to_string()];
-            // On ARM, ggml replaces `native` with an explicit -mcpu or -march; only on x86 does the flag stay.
+            // On ARM, ggml replaces `native` with an explicit -mcpu or -march. The flag only stays on x86.
             if arch == "x86_64" {
                 plan.expected_flags = plan.flags.clone();
             }
             plan.required = host_features(host);
             if isa == Isa::Native {
-                // GGML_NATIVE reaches only the kernels of ggml-cpu. Quantising (ggml-base), tokenising and sampling
-                // (libllama) have loops too: with the flag everywhere, quantising to Q4_K_M took 13 % less CPU time
+                // GGML_NATIVE only affects the kernels of ggml-cpu. Quantising (ggml-base), tokenising and sampling
+                // (libllama) also have loops: with the flag everywhere, quantising to Q4_K_M took 13 % less CPU time
                 // on a Zen 4.
                 plan.codegen.cxx = plan.flags.clone();
             }
@@ -163,8 +163,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                 plan.codegen.cxx.extend(WITHOUT_AMX.map(str::to_string));
                 plan.required.retain(|feature| !feature.starts_with("amx_"));
                 notes.push(
-                    "this CPU has AMX, but it is not used because gcc's header for it is wrong (the sizes of \
-                     the tiles get lost); clang uses it"
+                    "this build does not use the CPU's AMX, because gcc's AMX header is wrong (the sizes \
+                     of the tiles get lost); builds with clang use AMX"
                         .to_string(),
                 );
             }
@@ -234,20 +234,20 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             ] {
                 plan.definitions.insert(name.to_string(), value.to_string());
             }
-            // Strip the modules. The names that remain are those of the kernels; most of the others are the C++
-            // runtime's.
+            // Strip the modules. The names of the kernels remain; most of the removed names belong to the C++
+            // runtime.
             let mut module_flags = "-s".to_string();
             if profile.switches.huge_pages {
-                // The kernels allocate AMX's weights without passing through the program's wrapper, so they refer to
-                // it by its name.
+                // The kernels allocate AMX's weights without the program's wrapper, so they refer to the wrapper by
+                // its name.
                 module_flags = format!("{module_flags} {WRAPPED}");
             }
             plan.definitions.insert("CMAKE_MODULE_LINKER_FLAGS".to_string(), module_flags);
             plan.definitions.extend(tuned(tools));
             if let Some(wrong) = profile.variants.iter().find(|name| !is_variant(name)) {
                 return Err(exit::usage(format!(
-                    "profile {}: {wrong:?} is not the name of a variant\nhint: use the names that `anneal \
-                     info` of a build with all variants lists",
+                    "profile {}: {wrong:?} is not the name of a variant\nhint: use names from the list \
+                     that `anneal info` prints in a build with all variants",
                     profile.name
                 )));
             }
@@ -259,7 +259,7 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.forbidden_flags =
                 ["-march=native", "-mcpu=native", "-mtune=native"].map(str::to_string).to_vec();
         }
-        // Only x86-64 has a baseline without vector kernels: ggml's kernels for ARM need no switch.
+        // Only x86-64 has a baseline without vector kernels: no switch disables ggml's kernels for ARM.
         Isa::Scalar if arch == "x86_64" => {
             let off = ["NATIVE", "SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "CPU_REPACK", "LLAMAFILE"];
             for name in off {
@@ -291,9 +291,9 @@ fn strings(words: &[&str]) -> Vec<String> {
 }
 
 /// Returns the CPU model for which clang schedules kernels with AVX2 and without AVX-512 in builds for any CPU: Zen
-/// 2. The models of clang's default (Sandy Bridge), Haswell and Skylake keep more operands at a time than 16
-/// registers hold. The innermost loop of F16 products then keeps sums in memory (docs/src/build/universal.md has the
-/// figures). The instruction sets stay those of the plan.
+/// 2. clang's default model (Sandy Bridge) and the models of Haswell and Skylake use more operands at once than fit
+/// into 16 registers. The innermost loop of F16 products then keeps sums in memory (see the figures in
+/// docs/src/build/universal.md). The instruction sets stay those of the plan.
 fn tuned(tools: &Tools) -> Option<(String, String)> {
     // zig treats -mtune as -mcpu.
     let flags = match (&tools.zig, tools.compiler.kind) {
@@ -304,7 +304,7 @@ fn tuned(tools: &Tools) -> Option<(String, String)> {
     Some(("GGML_CPU_AVX2_FLAGS".to_string(), flags.to_string()))
 }
 
-/// True if ggml may have a variant of this name, and CMake would not split the name into a list.
+/// True if ggml may have a variant of this name, and CMake does not split the name into a list.
 fn is_variant(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
 }

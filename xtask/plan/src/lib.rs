@@ -1,14 +1,14 @@
-//! Plans a build: computes a plan from a host, a profile, sources and tools. The crate reads no file, no clock and no
-//! environment.
+//! Plans a build: computes a plan from a host, a profile, sources and tools. The crate reads no file, clock or
+//! environment variable.
 //!
 //! - [`profile`]: build profiles, with inheritance resolved; the caller reads their files
 //! - [`choose`], [`tools`]: the installed tools that a build uses
 //! - [`cross`], [`zig`]: builds for another architecture, and for an old glibc
-//! - [`isa`], [`march`]: instruction sets, and the compiler flags for them
+//! - [`isa`], [`march`]: instruction sets, and their compiler flags
 //! - [`lto`], [`codegen`]: link-time optimisation, and flags that change the code
-//! - [`blas`], [`cuda`]: BLAS libraries and NVIDIA's GPUs
+//! - [`blas`], [`cuda`]: BLAS libraries and NVIDIA GPUs
 //! - [`variant`], [`bolt`]: plans derived from a plan, for PGO and BOLT
-//! - [`plan_marked`]: plans for machines that lack a tool
+//! - [`plan_marked`]: plans for machines with missing tools
 
 mod aarch64;
 pub mod blas;

@@ -1,7 +1,7 @@
 //! Link-time optimisation of C++ and Rust, together or separately.
 //!
-//! If clang and rustc are of the same LLVM major version, one lld reads the bitcode of both, and the linker can
-//! inline C++ into Rust (<https://doc.rust-lang.org/rustc/linker-plugin-lto.html>). Otherwise each side is optimised
+//! If clang and rustc have the same LLVM major version, one lld reads the bitcode of both, and the linker can inline
+//! C++ into Rust (<https://doc.rust-lang.org/rustc/linker-plugin-lto.html>). Otherwise each side is optimised
 //! separately.
 
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub struct LtoPlan {
 /// Plans link-time optimisation.
 ///
 /// # Errors
-/// The compiler is clang, and lld or llvm-ar of its version is missing.
+/// If the compiler is clang, and the lld or llvm-ar of clang's version is missing.
 pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<LtoPlan> {
     let mut plan = LtoPlan { mode, across: false, ar: None, ranlib: None, codegen: CodeGen::default() };
     if mode == Lto::Off {
@@ -70,15 +70,15 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
                 ));
             } else {
                 plan.codegen.rust.push("-Clinker-plugin-lto".to_string());
-                // For the shared objects that other people's crates make in addition to their libraries. The engine
-                // itself gets this linker by its own flags.
+                // This flag is for shared objects that other crates make in addition to their libraries. The engine's
+                // own flags select this linker for the engine.
                 plan.codegen.rust.push(format!("-Clink-arg=--ld-path={}", lld.path.display()));
-                // rustc always writes summaries, and lld keeps modules with summaries apart from a full LTO.
+                // rustc always writes summaries, and lld excludes modules with summaries from a full LTO.
                 plan.across = mode == Lto::Thin;
                 if mode == Lto::Full {
                     notes.push(
                         "`lto = \"full\"` makes one module of all C++ and adds Rust as thin modules, so \
-                         nothing is inlined between the languages; `lto = \"thin\"` does that"
+                         calls between the languages are not inlined; `lto = \"thin\"` inlines them"
                             .to_string(),
                     );
                 }
@@ -86,7 +86,8 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
         }
         CompilerKind::Gcc => {
             let cc = &tools.compiler.cc;
-            // gcc's own archiver loads the plugin that reads its objects. A compiler called `cc` has no such sibling.
+            // gcc's own archiver loads the plugin that reads gcc's objects. A compiler called `cc` has no such
+            // sibling.
             if file_name(cc).contains("gcc") {
                 plan.ar = Some(sibling(cc, "gcc", "gcc-ar"));
                 plan.ranlib = Some(sibling(cc, "gcc", "gcc-ranlib"));
@@ -96,7 +97,7 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             plan.codegen.cxx.push("-flto=auto".to_string());
             plan.codegen.rust.push(format!("-Clinker={}", tools.compiler.cc.display()));
             plan.codegen.rust.extend(without_rusts_lld(&tools.rustc));
-            // Only GNU's linkers load gcc's plugin.
+            // Only GNU linkers load gcc's plugin.
             plan.codegen.link.extend(["-fuse-ld=bfd".to_string(), "-flto=auto".to_string()]);
             plan.codegen.cargo_lto = Some(alone.to_string());
             notes.push(format!(
@@ -109,15 +110,15 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
     Ok(plan)
 }
 
-/// Returns the flags to link the engine by clang with the lld at `lld`, which reads the bitcode of both sides.
+/// Returns the flags to link the engine with clang and the lld at `lld`, which reads the bitcode of C++ and Rust.
 pub fn linked_by_lld(clang: &Path, lld: &Path, rustc: &Rustc) -> CodeGen {
     let mut rust = vec![format!("-Clinker={}", clang.display())];
     rust.extend(without_rusts_lld(rustc));
     CodeGen { rust, link: vec![format!("--ld-path={}", lld.display())], ..CodeGen::default() }
 }
 
-/// Returns the flag that keeps rustc from using its own lld. Since 1.90, rustc puts it before any linker that is
-/// named, on this target only. On other targets the flag is unstable and not needed.
+/// Returns the flag that keeps rustc from using its own lld. Since 1.90, rustc prefers its lld to any named linker on
+/// this target. On other targets, the flag is unstable and not needed.
 /// <https://blog.rust-lang.org/2025/09/01/rust-lld-on-1.90.0-stable/>
 fn without_rusts_lld(rustc: &Rustc) -> Option<String> {
     (rustc.host == "x86_64-unknown-linux-gnu").then(|| "-Clinker-features=-lld".to_string())

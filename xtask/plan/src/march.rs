@@ -10,11 +10,11 @@ use toolchain::{Compiler, CompilerKind, Version};
 struct March {
     /// Name for `-march`.
     name: &'static str,
-    /// First GCC that knows it.
+    /// First GCC that knows the name.
     gcc: Version,
-    /// First Clang that knows it.
+    /// First Clang that knows the name.
     clang: Version,
-    /// Predecessor whose code runs on it.
+    /// Predecessor whose code runs on this microarchitecture.
     before: Option<&'static str>,
 }
 
@@ -45,7 +45,7 @@ const TABLE: &[March] = &[
     march("znver5", (14, 1), 19, Some("znver4")),
 ];
 
-/// Instruction sets of newer CPUs, with the flag that enables each one separately.
+/// Instruction sets of newer CPUs, each with the flag that enables it.
 const FEATURE_FLAGS: &[(&str, &str)] = &[
     ("avx512f", "-mavx512f"),
     ("avx512cd", "-mavx512cd"),
@@ -93,7 +93,7 @@ pub fn name(cpu: &Cpu) -> Option<&'static str> {
     })
 }
 
-/// Returns a note if `compiler` does not know the `-march` of `cpu`, with the closest flags.
+/// Returns a note with the closest flags if `compiler` does not know the `-march` of `cpu`.
 pub fn shortfall(cpu: &Cpu, compiler: &Compiler) -> Option<String> {
     let entry = |name: &str| TABLE.iter().find(|march| march.name == name);
     let since = |march: &March| match compiler.kind {

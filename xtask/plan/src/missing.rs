@@ -1,4 +1,4 @@
-//! Plans for machines that lack a tool. The tool is taken from the reference toolchain, and the plan marks it.
+//! Plans for machines with missing tools. The plan uses the tool of the reference toolchain and marks it as missing.
 
 use anyhow::Result;
 use build_info::Host;
@@ -11,14 +11,14 @@ use crate::planner::plan;
 use crate::profile::Profile;
 use crate::reference::reference_toolchain;
 
-/// Tool that a plan assumes because no usable one was found.
+/// Tool that a plan assumes, because no usable one was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// Name of the tool.
     pub tool: &'static str,
     /// Version that the plan assumes.
     pub version: String,
-    /// Version that was found and is not usable; `None` if there is none.
+    /// Version that was found and is not usable; `None` if no version was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
 }
@@ -43,8 +43,8 @@ macro_rules! kind {
     };
 }
 
-/// Kinds of tools. A plan first tries to do without the early ones; compilers come first, because one of two families
-/// is enough.
+/// Kinds of tools. A plan first tries to omit the early kinds; compilers come first, because one of two families is
+/// enough.
 static KINDS: &[Kind] = &[
     kind!("clang", compilers, |all| {
         let clang = all.compilers.iter().find(|found| found.kind == CompilerKind::Clang);
@@ -70,8 +70,8 @@ static KINDS: &[Kind] = &[
     kind!("rustc", rustc, |all| all.rustc.as_ref().map(|found| found.version.to_string())),
 ];
 
-/// Plans `profile` for `host`. Each missing tool is assumed to be that of the reference toolchain, and returned with
-/// the plan.
+/// Plans `profile` for `host`. For each missing tool, the plan assumes the tool of the reference toolchain. Returns
+/// the missing tools with the plan.
 ///
 /// # Errors
 /// As in [`plan`], for reasons that no tool would fix.
@@ -150,7 +150,7 @@ mod tests {
         let profile = profile("native+reproducible:true");
         let error = plan_marked(&host("zen5-vm"), &profile, &source(), &tools).unwrap_err();
         assert!(error.to_string().contains("conflicts with"), "{error}");
-        // Missing tools are not reported as well.
+        // Missing tools are not reported in addition.
         let error = plan_marked(&host("zen5-vm"), &profile, &source(), &Toolchain::default()).unwrap_err();
         assert!(error.to_string().contains("conflicts with"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Plan without the paths of the machine that it was made on, so that equal machines have equal plans.
+//! Plan without the paths of the machine that made it, so that equal machines have equal plans.
 
 use std::path::Path;
 
@@ -8,19 +8,20 @@ use crate::plan::Plan;
 
 impl Plan {
     /// Returns this plan as JSON, with names of tools instead of their paths and with `.` for the checkout at `root`.
-    /// Other paths stay, because another machine may have other content under them.
+    /// Other paths stay, because their content may differ on another machine.
     pub fn without_places(&self, root: &Path) -> Value {
         let mut places = self.places(root);
-        // Replace the longest paths first, because a shorter one may be the beginning of a longer one.
+        // Replace the longest paths first, because a shorter path may be the beginning of a longer one.
         places.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
         let mut value = serde_json::to_value(self).unwrap_or_default();
         rename(&mut value, &places);
-        // Defaults are not compiled (see `Plan::defaults`); a machine that downloads the build writes its own.
+        // Defaults are not compiled (see `Plan::defaults`). A machine that downloads the build writes its own
+        // defaults.
         if let Some(plan) = value.as_object_mut() {
             plan.remove("defaults");
         }
-        // The base is the rest of this plan, identified by a hash that depends on paths. gcc's counts are identified
-        // by the digest of the profile.
+        // The base is the rest of this plan, but its hash depends on paths. The digest of the profile identifies
+        // gcc's counts.
         if let Some(variant) = value.get_mut("variant").and_then(Value::as_object_mut) {
             variant.remove("base");
             variant.remove("gcda");
@@ -28,7 +29,7 @@ impl Plan {
         value
     }
 
-    /// Returns the paths of this machine with their replacements.
+    /// Returns the paths of this machine, each with its replacement.
     fn places(&self, root: &Path) -> Vec<(String, String)> {
         let tools =
             [&self.compiler.cc, &self.compiler.cxx, &self.cmake.path, &self.ninja.path, &self.rustc.path];
@@ -52,7 +53,7 @@ impl Plan {
     }
 }
 
-/// Replaces paths with names in all texts of `value`.
+/// Replaces paths with names in all strings of `value`.
 fn rename(value: &mut Value, places: &[(String, String)]) {
     match value {
         Value::String(text) => {
@@ -66,7 +67,7 @@ fn rename(value: &mut Value, places: &[(String, String)]) {
     }
 }
 
-/// Replaces `path` in `text` with `name`, if it is a whole path or a folder in one.
+/// Replaces `path` in `text` with `name`, if it is a whole path or a leading folder of one.
 fn renamed(text: &str, path: &str, name: &str) -> String {
     let mut rest = text;
     let mut done = String::new();
@@ -112,7 +113,7 @@ mod tests {
         defaults.defaults.op_offload = Some(false);
         assert_eq!(defaults.without_places(Path::new("/home/a/anneal")), here);
 
-        // The same tools in other folders, and another checkout.
+        // Use the same tools in other folders, and another checkout.
         let mut moved = plan.clone();
         let cc = moved.compiler.cc.clone();
         moved.compiler.cc = Path::new("/opt/llvm/bin").join(cc.file_name().unwrap());
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(same.without_places(Path::new("/home/a/anneal")), there);
         assert_ne!(there, here);
 
-        // Another version, and a file that may exist only on this machine.
+        // Use a different version, and a file that may exist only on this machine.
         let mut newer = plan.clone();
         newer.compiler.version.minor += 1;
         assert_ne!(newer.without_places(Path::new("/home/a/anneal")), here);

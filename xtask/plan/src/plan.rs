@@ -17,7 +17,7 @@ use crate::profile::{Blas, Linkage, Threading};
 use crate::variant::Variant;
 use crate::zig::Zig;
 
-/// All inputs of a build. A value that does not change the build is not part of the plan.
+/// All inputs of a build. Values that do not change the build are not part of the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Name of the profile.
@@ -26,7 +26,7 @@ pub struct Plan {
     pub variant: Option<Variant>,
     /// Target triple.
     pub target: String,
-    /// Tools for a target with another architecture than this machine's.
+    /// Tools for a target whose architecture differs from this machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross: Option<Cross>,
     /// Sources of llama.cpp.
@@ -36,7 +36,7 @@ pub struct Plan {
     /// zig, if it is the compiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zig: Option<Zig>,
-    /// Linker that the compiler is told to use; `None` for its default.
+    /// Linker that the compiler uses; `None` for the compiler's default.
     pub linker: Option<Tool>,
     /// CMake program.
     pub cmake: Tool,
@@ -60,7 +60,7 @@ pub struct Plan {
     pub blas: Blas,
     /// Files of the BLAS library.
     pub blas_library: Option<BlasLibrary>,
-    /// CUDA, if the program computes on NVIDIA's GPUs.
+    /// CUDA, if the program computes on NVIDIA GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda: Option<CudaPlan>,
     /// Cargo profile of the engine.
@@ -73,10 +73,10 @@ pub struct Plan {
     pub environment: BTreeMap<String, Option<String>>,
     /// Instruction sets: flags, features required at run time, features that the audit expects.
     pub isa: IsaPlan,
-    /// True if the build contains nothing of the build host.
+    /// True if the build contains no data of the build host.
     pub reproducible: bool,
-    /// Defaults of the engine. They are not compiled and only go into the record. Therefore the hash does not include
-    /// them, and an existing build gets a new record instead of being built again.
+    /// Defaults of the engine. They are only part of the record, not of the program. Therefore the hash does not
+    /// include them, and an existing build gets a new record instead of being rebuilt.
     #[serde(default, skip_serializing_if = "Defaults::is_empty")]
     pub defaults: Defaults,
     /// Notes for the user. The hash does not include them.
@@ -85,8 +85,8 @@ pub struct Plan {
 }
 
 /// Variables of the user's shell that would change a build without being part of the plan. They are removed from the
-/// environment of every command. One of them is `SOURCE_DATE_EPOCH`, because llama.cpp disables `GGML_NATIVE` and
-/// every AVX default if it is set.
+/// environment of every command. For example, if `SOURCE_DATE_EPOCH` is set, llama.cpp disables `GGML_NATIVE` and
+/// every AVX default.
 pub const CLEARED: &[&str] = &[
     "AR",
     "ARFLAGS",
@@ -128,21 +128,23 @@ pub const CLEARED: &[&str] = &[
 ];
 
 impl Plan {
-    /// True if the program is meant for other machines than this one.
+    /// True if the program is for other machines.
     pub fn is_for_others(&self) -> bool {
         self.reproducible || self.cargo_profile == "dist"
     }
 
-    /// Parses a plan from JSON. Returns `None` unless this version of the program wrote it and its hash is `hash`.
+    /// Parses a plan from JSON. Returns `None` if another version of this program wrote the plan, or its hash is not
+    /// `hash`.
     pub fn parse(text: &[u8], hash: &Sha256) -> Option<Self> {
         let plan: Option<Plan> = serde_json::from_slice(text).ok();
         plan.filter(|plan| plan.hash() == *hash)
     }
 
-    /// Returns the SHA-256 of the plan as JSON. It names the build folder, so another plan has another folder.
+    /// Returns the SHA-256 of the plan as JSON. The hash is part of the build folder's name, so different plans have
+    /// different folders.
     pub fn hash(&self) -> Sha256 {
         let compiled = Plan { defaults: Defaults::default(), ..self.clone() };
-        // Maps are ordered, and nothing in a plan has a float or a custom serialiser that could fail.
+        // Maps are ordered, and a plan contains no floats and no custom serialiser that could fail.
         Sha256::of(serde_json::to_vec(&compiled).unwrap_or_default())
     }
 
@@ -150,8 +152,8 @@ impl Plan {
     pub fn cmake_flags(&self) -> Vec<String> {
         let mut all = self.definitions.clone();
         if !self.codegen.cxx.is_empty() {
-            // A profile's own definition of these variables has priority; the check of the compile database reports
-            // that.
+            // A profile's own definition of these variables has priority. The check of the compile database reports
+            // the conflict.
             for name in ["CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"] {
                 all.entry(name.to_string()).or_insert_with(|| self.codegen.cxx.join(" "));
             }

@@ -13,7 +13,7 @@ use crate::{choose, cuda, defaults, definitions, isa, lto, switches, zig};
 /// Plans `profile` for `host`, with the tools of `toolchain`.
 ///
 /// # Errors
-/// A tool is missing or too old (the error names the command that installs it), or the profile is invalid for this
+/// If a tool is missing or too old (the error names the command that installs it), or the profile is invalid for this
 /// architecture.
 pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolchain) -> Result<Plan> {
     if profile.reproducible && matches!(profile.isa, Isa::Native | Isa::Upstream) {
@@ -56,7 +56,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         environment: CLEARED
             .iter()
             .map(|name| (name.to_string(), None))
-            // Messages of compilers are parsed and shown, so they must be in one language.
+            // Compiler messages are parsed and shown, so they must be in one language.
             .chain([("LC_ALL".to_string(), Some("C.UTF-8".to_string()))])
             .collect(),
         isa,

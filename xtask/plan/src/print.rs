@@ -1,4 +1,4 @@
-//! Plan as text for people.
+//! Plan as text for users.
 
 use std::fmt::{self, Write};
 

@@ -24,13 +24,13 @@ pub use overrides::Override;
 /// Build profile with all keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Name of its file, followed by its overrides.
+    /// Name of the profile's file, followed by the overrides.
     pub name: String,
-    /// Name of its file.
+    /// Name of the profile's file.
     pub file: String,
     /// Overrides of the file's keys.
     pub sets: Vec<Override>,
-    /// Name that the user gave, if it is the name of a file that is only an alias.
+    /// Name that the user gave, if that file is only an alias.
     pub alias: Option<String>,
     /// Description in one line.
     pub description: String,
@@ -42,7 +42,7 @@ pub struct Profile {
     pub variants: Vec<String>,
     /// Choice of the C++ compiler.
     pub compiler: CompilerChoice,
-    /// Oldest glibc that the program must start with; `None` for that of the build host.
+    /// Oldest glibc that can run the program; `None` for the glibc of the build host.
     pub glibc: Option<Glibc>,
     /// Value of `CMAKE_BUILD_TYPE`.
     pub build_type: String,
@@ -52,11 +52,11 @@ pub struct Profile {
     pub threading: Threading,
     /// Kind of BLAS library.
     pub blas: Blas,
-    /// True if the program can compute on other machines and for them.
+    /// True if the program supports RPC, as a client and as a worker.
     pub rpc: bool,
     /// GPUs that the program computes on.
     pub gpu: Gpu,
-    /// Settings for NVIDIA's GPUs.
+    /// Settings for NVIDIA GPUs.
     pub cuda: CudaChoice,
     /// CMake targets.
     pub targets: Vec<String>,
@@ -66,7 +66,7 @@ pub struct Profile {
     pub switches: Switches,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
-    /// True if the build must be independent of the build host.
+    /// True if the build must not depend on the build host.
     pub reproducible: bool,
     /// Additional definitions for CMake.
     pub definitions: BTreeMap<String, String>,
@@ -74,36 +74,35 @@ pub struct Profile {
     pub defaults: Defaults,
 }
 
-/// Settings of a build for NVIDIA's GPUs.
+/// Settings of a build for NVIDIA GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaChoice {
-    /// Architectures: `native`, `all`, or compute capabilities times ten as CMake spells them, `89`, `90-virtual`.
+    /// Architectures: `native`, `all`, or compute capabilities times ten as in CMake: `89`, `90-virtual`.
     pub arch: Vec<String>,
     /// Kernels that multiply quantised weights.
     pub mul_mat: CudaMulMat,
-    /// Types of K and V, as in `q8_0-q8_0`, that flash attention has kernels for; `all`, or `none` for no flash
-    /// attention.
+    /// Types of K and V with flash attention kernels, such as `q8_0-q8_0`; `all`, or `none` for no flash attention.
     pub fa_quants: Vec<String>,
 }
 
-/// Source of profile files. This crate reads no files itself; its callers do.
+/// Source of profile files. Callers implement it, because this crate reads no files.
 pub trait Files {
-    /// Returns the folder, for messages.
+    /// Returns the folder of the files, for messages.
     fn folder(&self) -> &Path;
 
     /// Returns the names of all files, without `.toml`.
     ///
     /// # Errors
-    /// The folder cannot be listed.
+    /// If the folder cannot be listed.
     fn all(&self) -> Result<Vec<String>>;
 
-    /// True if there is a file `name`.
+    /// True if the file `name` exists.
     fn has(&self, name: &str) -> bool;
 
     /// Returns the text of the file `name`.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// If the file cannot be read.
     fn text(&self, name: &str) -> Result<String>;
 }
 
@@ -118,14 +117,14 @@ pub fn names(files: &dyn Files) -> Result<Vec<String>> {
 /// Returns the names of the profiles in `files` whose programs compute on a GPU.
 ///
 /// # Errors
-/// The folder cannot be read.
+/// If the folder cannot be read.
 pub fn names_for_gpus(files: &dyn Files) -> Result<Vec<String>> {
     let for_gpus = |name: &String| load(files, name).is_ok_and(|profile| profile.gpu == Gpu::Cuda);
     Ok(names(files)?.into_iter().filter(for_gpus).collect())
 }
 
-/// Loads the profile `name`. A name may contain overrides of the file's keys, as in `native+threading=openmp`: this
-/// is a profile of its own, with a current build of its own.
+/// Loads the profile `name`. A name may contain overrides of the file's keys, as in `native+threading=openmp`. Such a
+/// profile has its own current build.
 pub fn load(from: &dyn Files, name: &str) -> Result<Profile> {
     load_with(from, name, &[])
 }
@@ -139,7 +138,7 @@ pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result
         let other = alias::of(from, name)?;
         let all: Vec<Override> = other.sets.into_iter().chain(given.iter().cloned()).collect();
         let profile = load_with(from, &other.inherits, &all)?;
-        // With further overrides it is another build than the one that the file is an alias of.
+        // With further overrides, the build differs from the build that the file is an alias of.
         return Ok(Profile { alias: given.is_empty().then(|| name.to_string()), ..profile });
     }
     let overrides = overrides::sorted(given.into_iter())?;
@@ -156,7 +155,7 @@ pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result
     Ok(Profile { file: name.to_string(), sets: overrides, ..profile })
 }
 
-/// Reads the file of the profile `name` and the files that it inherits from, the child first.
+/// Reads the file of the profile `name` and the files that it inherits from, starting with the child.
 fn read(from: &dyn Files, name: &str) -> Result<Vec<ProfileFile>> {
     let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if !plain || !from.has(name) {
@@ -198,11 +197,14 @@ fn path_of(files: &dyn Files, name: &str) -> PathBuf {
 }
 
 fn resolve(name: String, description: String, files: &[ProfileFile]) -> Result<Profile> {
-    // The child comes first, so the first file that has a key decides.
+    // The child comes first, so the first file with a key decides its value.
     macro_rules! resolve {
         ($key:ident) => {
             files.iter().find_map(|file| file.keys.$key.clone()).with_context(|| {
-                format!("build profile {name}: neither it nor its parents set `{}`", stringify!($key))
+                format!(
+                    "build profile {name}: neither the profile nor its parents set `{}`",
+                    stringify!($key)
+                )
             })?
         };
     }
@@ -238,15 +240,15 @@ fn resolve(name: String, description: String, files: &[ProfileFile]) -> Result<P
     })
 }
 
-/// Returns the switches of the profile `name`. For each switch, the first file that has it decides.
+/// Returns the switches of the profile `name`. The first file with a switch decides its value.
 fn switches(name: &str, files: &[ProfileFile]) -> Result<Switches> {
     let mut all = toml::Table::new();
     for file in files.iter().rev() {
         all.extend(file.switches.clone());
     }
-    // Records may omit some switches; profiles may not.
+    // Records may omit switches; profiles may not.
     if let Some(key) = file::switches_of(&Switches::default()).keys().find(|key| !all.contains_key(*key)) {
-        bail!("build profile {name}: neither it nor its parents set `{key}`");
+        bail!("build profile {name}: neither the profile nor its parents set `{key}`");
     }
     Ok(Switches::deserialize(all)?)
 }

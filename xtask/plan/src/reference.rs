@@ -1,10 +1,9 @@
-//! Reference tools, which are assumed for a machine other than this one.
+//! Reference tools that plans for other machines assume.
 
 use anyhow::{Context, Result};
 use toolchain::Toolchain;
 
-/// Returns the tools that are assumed for a machine other than this one, because a plan for it must not depend on
-/// this machine.
+/// Returns the tools that plans for other machines assume, because such a plan must not depend on this machine.
 pub fn reference_toolchain(arch: &str) -> Result<Toolchain> {
     let text = include_str!("../../../fixtures/toolchains/debian-12-clang-22.json");
     let mut toolchain: Toolchain =

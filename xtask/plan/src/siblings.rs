@@ -7,7 +7,8 @@ pub fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns the path of the program beside `path` whose name has `to` in place of `from`: `llvm-ar-22` for `clang-22`.
+/// Returns the path of a program in the same folder as `path`, with `from` replaced by `to` in its name: `llvm-ar-22`
+/// for `clang-22`.
 pub fn sibling(path: &Path, from: &str, to: &str) -> PathBuf {
     path.with_file_name(file_name(path).replacen(from, to, 1))
 }

@@ -1,4 +1,4 @@
-//! Flags for a profile's switches, and the keys that they conflict with.
+//! Flags for a profile's switches, and the keys that the switches conflict with.
 
 use anyhow::{Result, bail};
 use base::exit;
@@ -10,14 +10,14 @@ use crate::cross::Aim;
 use crate::profile::{Linkage, Profile, Threading};
 use crate::tools::Tools;
 
-/// Linker flag that replaces ggml's allocation of large buffers with the engine's, for huge pages.
+/// Linker flag that replaces ggml's allocator for large buffers with the engine's, for huge pages.
 pub const WRAPPED: &str = "-Wl,--wrap=ggml_aligned_malloc";
 
-/// Flags for fast math. Infinities stay enabled, because ggml requires them (`ggml-cpu/vec.h`): softmax masks with
-/// them.
+/// Flags for fast math. Infinities stay enabled, because ggml requires them: softmax uses them as masks
+/// (`ggml-cpu/vec.h`).
 const FAST_MATH: [&str; 2] = ["-ffast-math", "-fno-finite-math-only"];
 
-/// Prefixes of flags that have a key of their own, with the name of the key.
+/// Prefixes of flags that have a separate key, each with the name of the key.
 const ELSEWHERE: [(&str, &str); 8] = [
     ("-march=", "isa"),
     ("-mcpu=", "isa"),
@@ -26,18 +26,18 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("-Ofast", "fast_math"),
     ("-ffinite-math-only", "fast_math"),
     ("-fopenmp", "threading"),
-    // CMake appends the flag of the build type, and the last one counts.
+    // CMake appends the flag of the build type, and compilers use the last such flag.
     ("-O", "build_type, or definitions.CMAKE_CXX_FLAGS_RELEASE"),
 ];
 
 /// Returns the profile's switches without those that have no effect in this build.
 ///
 /// # Errors
-/// The user set such a switch by name.
+/// If the user set a switch that has no effect.
 pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Result<Switches> {
     let asked = &profile.switches;
     let x86 = aim.arch == "x86_64";
-    // The linker can replace ggml's allocation of buffers.
+    // The linker can replace ggml's allocator for buffers.
     let wraps = profile.linkage == Linkage::Static && aim.triple.contains("linux");
     if asked.huge_pages && !wraps {
         let takes = "it requires `linkage = \"static\"` on Linux";
@@ -53,10 +53,10 @@ pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Resu
     Ok(applied)
 }
 
-/// Plans `switches`, those of the profile that apply.
+/// Plans `switches`, the switches of the profile that have an effect.
 ///
 /// # Errors
-/// A switch conflicts with another key, or its library is missing.
+/// If a switch conflicts with another key, or its library is missing.
 pub fn plan(
     profile: &Profile,
     switches: &Switches,

@@ -12,7 +12,7 @@ use crate::planner::plan;
 use crate::profile::{self, Files, Override, Profile};
 use crate::reference::reference_toolchain;
 
-/// Source of the profiles in a folder.
+/// Source of profile files in a folder, for tests.
 struct ProfileFixture<'a>(&'a Path);
 
 impl Files for ProfileFixture<'_> {
@@ -41,17 +41,17 @@ pub fn names(folder: &Path) -> Result<Vec<String>> {
     profile::names(&ProfileFixture(folder))
 }
 
-/// Loads the profile `name` of `folder`.
+/// Loads the profile `name` from `folder`.
 pub fn load(folder: &Path, name: &str) -> Result<Profile> {
     profile::load(&ProfileFixture(folder), name)
 }
 
-/// Loads the profile `name` of `folder` with `overrides` of its keys.
+/// Loads the profile `name` from `folder`, with `overrides` of its keys.
 pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
     profile::load_with(&ProfileFixture(folder), name, overrides)
 }
 
-/// Returns the top folder of the checkout.
+/// Returns the root folder of the checkout.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -76,7 +76,7 @@ pub fn host(name: &str) -> Host {
     hosts().into_iter().find(|(found, _)| found == name).unwrap().1
 }
 
-/// Returns sources that do not exist.
+/// Returns fictional sources.
 pub fn source() -> Source {
     Source {
         origin: "crate".to_string(),

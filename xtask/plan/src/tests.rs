@@ -144,12 +144,12 @@ fn a_build_for_aarch64_is_planned_anywhere_and_holds_nothing_of_the_build_host()
     let [one, other] = ["i3-6100", "epyc-2s"].map(|name| plan_for("portable-aarch64", &host(name)).unwrap());
     assert_eq!(one.hash(), other.hash());
     insta::assert_snapshot!("portable-aarch64@any-x86-64", one);
-    // On an aarch64 machine it is an ordinary build.
+    // On an aarch64 machine, this is an ordinary build.
     let at_home = plan_for("portable-aarch64", &host("neoverse")).unwrap();
     assert_eq!(at_home.cross, None);
     assert_eq!((&at_home.isa, &at_home.codegen), (&one.isa, &one.codegen));
     insta::assert_snapshot!("portable-aarch64@neoverse", at_home);
-    // The level that corresponds to x86-64-v3, by either name.
+    // Either name gives the level that corresponds to x86-64-v3.
     let portable = plan_for("portable+target:aarch64-unknown-linux-gnu", &host("i3-6100")).unwrap();
     assert_eq!(portable.isa, one.isa);
 }
@@ -178,7 +178,7 @@ fn what_a_build_for_another_machine_lacks_is_named_with_the_mend() {
         change(&mut toolchain);
         let error = plan_with("portable-aarch64", &host, &toolchain).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("setup --profile portable-aarch64"), "{error}");
-        // A machine that runs the programs itself needs none of these tools.
+        // A machine of the target's architecture needs none of these tools.
         let rustc = toolchain.rustc.as_mut().unwrap();
         rustc.host = toolchain::AARCH64.to_string();
         let at_home = plan_with("portable-aarch64", &self::host("neoverse"), &toolchain);
@@ -263,13 +263,13 @@ fn only_upstreams_own_build_and_the_reference_are_without_our_patches() {
 fn switches_reach_cmake_the_compilers_and_the_linker() {
     let host = host("zen5-vm");
     let plain = plan_for("native", &host).unwrap();
-    /// Key and value, expected definition for CMake, flag for C++, flag for the linker.
+    /// Key and value, then the expected CMake definition, C++ flag and linker flag.
     type Case = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
     let cases: [Case; 10] = [
         ("threading=openmp", Some("-DGGML_OPENMP=ON"), None, None),
         ("repack=false", Some("-DGGML_CPU_REPACK=OFF"), None, None),
         ("llamafile=false", Some("-DGGML_LLAMAFILE=OFF"), None, None),
-        // Another test checks that they are on otherwise.
+        // Another test checks that these switches are on by default.
         ("prefetch=false", None, None, None),
         ("patched_kernels=false", None, None, None),
         ("allocator=mimalloc", None, None, None),
@@ -314,7 +314,7 @@ fn huge_pages_are_for_static_builds() {
 fn switches_that_cannot_be_had_are_refused() {
     let all = reference_toolchain("x86_64").unwrap();
     let bare = Toolchain { openmp: vec![19], ..all.clone() };
-    // Keys, the tools, the exit code, part of the message
+    // Keys, tools, exit code, and part of the message
     let cases = [
         ("threading=openmp", &bare, 1, "libomp-22-dev"),
         ("extra_flags=-O2", &all, 2, "build_type"),
@@ -328,7 +328,7 @@ fn switches_that_cannot_be_had_are_refused() {
         assert!(error.to_string().contains(part), "{set}: {error}");
         assert_eq!(base::exit::code_of(&error), code, "{set}");
     }
-    // gcc has a runtime of its own.
+    // gcc has its own runtime.
     assert!(plan_with("native+threading=openmp", &host("zen5-vm"), &gcc_only()).is_ok());
 }
 
@@ -345,7 +345,8 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     };
     let gcc = |tools: &mut Toolchain| tools.compilers.retain(|found| found.kind == CompilerKind::Gcc);
     let rust_21 = |tools: &mut Toolchain| tools.rustc.as_mut().unwrap().llvm = "21.1.0".parse().unwrap();
-    /// Mode, change of the tools, whether it crosses languages, a flag for C++, one for rustc, cargo's `lto`.
+    /// Mode, change of the tools, true if C++ can be inlined into Rust, a flag for C++, a flag for rustc, cargo's
+    /// `lto`.
     type Case<'a> = (Lto, Change<'a>, bool, &'a str, &'a str, Option<&'a str>);
     let cases: [Case; 4] = [
         (Lto::Thin, &|_| {}, true, "-flto=thin", "-Clinker-plugin-lto", None),
@@ -356,7 +357,7 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     for (lto, change, across, cxx, rust, cargo_lto) in cases {
         let plan = planned(lto, change).unwrap();
         let has = |start: &str| plan.codegen.rust.iter().any(|flag| flag.starts_with(start));
-        // Everything that contains such objects is linked by lld, including a dependency's shared object.
+        // lld links everything that contains such objects, including the shared object of a dependency.
         assert_eq!(has("-Clinker-plugin-lto"), has("-Clink-arg=--ld-path="), "{lto} {plan}");
         let found = (plan.lto.across, plan.codegen.cargo_lto.as_deref());
         assert_eq!(found, (across, cargo_lto), "{lto} {plan}");
@@ -383,7 +384,7 @@ fn a_profile_reaches_the_compilers_of_its_scope() {
         digest: "5".repeat(64).try_into().unwrap(),
         gcda: gcda.map(PathBuf::from),
     };
-    /// Plain plan, scope, gcc's counts; flags for C++ and rustc, instrumented and with the profile.
+    /// Plain plan, scope and gcc's counts; then flags for C++ and rustc, first instrumented, then with the profile.
     type Case<'a> = (&'a Plan, PgoScope, Option<&'a str>, [Option<&'a str>; 4]);
     let (rust_generate, rust_use) = (Some("-Cprofile-generate"), Some("-Cprofile-use=/p/0123.profdata"));
     let clang_use = Some("-fprofile-use=/p/0123.profdata");

@@ -14,7 +14,7 @@ pub struct Tools {
     pub compiler: Compiler,
     /// zig, if it is the compiler.
     pub zig: Option<Zig>,
-    /// Linker that the compiler is told to use; `None` for its default.
+    /// Linker that the compiler uses; `None` for the compiler's default.
     pub linker: Option<Tool>,
     /// CMake program.
     pub cmake: Tool,

@@ -13,7 +13,7 @@ use crate::cross::NOT_HERE;
 use crate::plan::Plan;
 use crate::profile::PgoScope;
 
-/// Flag for the linker, passed through the compiler driver.
+/// Linker flag, passed through the compiler driver.
 const EMIT_RELOCATIONS: &str = "-Wl,--emit-relocs";
 
 /// Derivation of a plan from a plain plan.
@@ -25,7 +25,7 @@ pub struct Variant {
     pub base: Sha256,
     /// Digest of the PGO profile that the compilers use, or of BOLT's profile if BOLT rewrites the program.
     pub profile: Option<Sha256>,
-    /// Folder of gcc's counts, which are placed beside the objects.
+    /// Folder of gcc's counts, which must be next to the objects.
     pub gcda: Option<PathBuf>,
     /// True if ggml-cpu is compiled without the PGO profile. Its kernels are hand-vectorised loops.
     #[serde(default)]
@@ -35,10 +35,10 @@ pub struct Variant {
 /// Code that a PGO profile covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Languages that it covers.
+    /// Languages that the profile covers.
     pub scope: PgoScope,
-    /// True if it covers ggml's CPU kernels. They are hand-vectorised loops with hardly a branch. With a profile,
-    /// LLVM 22 makes some of them slower: prefill of an F16 model was 0.67 times as fast on a Zen 4.
+    /// True if the profile covers ggml's CPU kernels. They are hand-vectorised loops with hardly a branch. With a
+    /// profile, LLVM 22 makes some of them slower: on a Zen 4, prefill of an F16 model was 0.67 times as fast.
     pub kernels: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Subject {
 pub struct Profdata {
     /// Path of the profile.
     pub path: PathBuf,
-    /// Digest of its content, which includes gcc's counts if gcc compiles.
+    /// Digest of the profile's content, which includes gcc's counts if gcc compiles C++.
     pub digest: Sha256,
     /// Folder of gcc's counts of the C++ code, if gcc compiles.
     pub gcda: Option<PathBuf>,
@@ -56,18 +56,18 @@ pub struct Profdata {
 impl Plan {
     /// Returns this build with counters in the code of `scope`.
     ///
-    /// The counters are plain additions, so threads lose some of each other's counts. Atomic counters made the
-    /// training 15 times as slow, and the training uses one thread at a time anyway.
+    /// Counters are plain additions, so several threads would lose counts. Atomic counters made training 15 times as
+    /// slow, so training uses one thread.
     pub fn instrumented(&self, subject: Subject) -> Plan {
         let mut codegen = CodeGen::default();
-        // Also required if only C++ is optimised: Rust's flag adds the profile runtime that C++'s counters need, so
-        // that clang's own (libclang-rt) is not required.
+        // This flag is also required if only C++ is optimised: it adds the profile runtime that C++'s counters need,
+        // so that clang's own runtime (libclang-rt) is not required.
         codegen.own_rust.push("-Cprofile-generate".to_string());
         if subject.scope.cpp() {
             codegen.cxx.push("-fprofile-generate".to_string());
             if self.compiler.kind == CompilerKind::Gcc {
                 codegen.cxx.push("-fprofile-update=single".to_string());
-                // Link with gcc, which adds libgcov; that library writes the counts.
+                // Link with gcc, which adds libgcov, the library that writes the counts.
                 codegen.rust.push(format!("-Clinker={}", self.compiler.cc.display()));
                 codegen.link.push("-fprofile-generate".to_string());
             }
@@ -81,8 +81,8 @@ impl Plan {
         let mut codegen = CodeGen::default();
         let path = profdata.path.display();
         match &profdata.gcda {
-            // Files that the training never reached have no counts. The counts of the shim are not found either,
-            // because cargo compiles it in another folder.
+            // Files that the training never reached have no counts. The shim's counts are not found either, because
+            // cargo compiles the shim in another folder.
             Some(_) => codegen.cxx.extend(
                 ["-fprofile-use", "-fprofile-correction", "-Wno-missing-profile"].map(str::to_string),
             ),
@@ -95,13 +95,14 @@ impl Plan {
         self.derived("pgo", Some(profdata), codegen).sparing_kernels(subject)
     }
 
-    /// Returns this build with the relocations that BOLT needs to move code. They are not loaded at run time.
+    /// Returns this build with the relocations that BOLT needs to move code. The relocations are not loaded at run
+    /// time.
     pub fn relocatable(&self) -> Plan {
         let codegen = CodeGen { link: vec![EMIT_RELOCATIONS.to_string()], ..CodeGen::default() };
         self.derived("relocatable", None, codegen)
     }
 
-    /// Returns this build, rewritten by BOLT with the profile of the digest `profile`.
+    /// Returns this build, rewritten by BOLT with the profile whose digest is `profile`.
     pub fn bolted(&self, profile: &Sha256) -> Plan {
         let codegen = CodeGen { link: vec![EMIT_RELOCATIONS.to_string()], ..CodeGen::default() };
         let mut plan = self.derived("bolt", None, codegen);
@@ -127,7 +128,7 @@ impl Plan {
         Plan {
             variant: Some(variant),
             codegen: self.codegen.clone().and(more),
-            // A plan that names every flag does not contain the profile's content.
+            // The plan does not contain the content of the profile.
             reproducible: false,
             ..self.clone()
         }
@@ -140,17 +141,17 @@ impl Plan {
         self
     }
 
-    /// Returns the hash of the plain plan that this one comes from; its own hash if it is plain.
+    /// Returns the hash of the plain plan that this plan derives from. For a plain plan, this is its own hash.
     pub fn base(&self) -> Sha256 {
         self.variant.as_ref().map_or_else(|| self.hash(), |variant| variant.base.clone())
     }
 }
 
-/// Returns the `llvm-profdata` that reads what rustc and clang write. gcc reads its own counts.
+/// Returns the `llvm-profdata` that reads the counts of rustc and clang. gcc reads its own counts.
 ///
 /// # Errors
-/// The build is for another machine, the compilers are of different LLVMs, or there is no suitable `llvm-profdata`.
-/// All are reported before anything is compiled.
+/// If the build is for another machine, the compilers use different LLVM versions, or no suitable `llvm-profdata` is
+/// installed. All are reported before anything is compiled.
 pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Result<Tool> {
     if plan.cross.is_some() {
         bail!("{NOT_HERE}\nhint: record the PGO profile on a machine of that architecture");

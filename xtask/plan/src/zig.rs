@@ -1,6 +1,6 @@
-//! Builds for other machines with zig: its clang, with the headers and the link-time stubs of an old glibc and a C++
-//! runtime that becomes part of the program. The distribution's own compiler would tie the program to the glibc and
-//! the libstdc++ of the build machine.
+//! Builds for other machines with zig: its clang, with the headers and the link-time stubs of an old glibc, and a C++
+//! runtime that is linked into the program. The distribution's compiler would tie the program to the build machine's
+//! glibc and libstdc++.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::codegen::CodeGen;
 use crate::cross::Aim;
 use crate::profile::{CompilerChoice, Lto, Profile, Threading};
 
-/// Name of the C compiler. It is a script that the stages put on the path, so that a plan contains no folder of its
+/// Name of the C compiler, a script that the stages put on the path. The plan therefore contains no folder of its
 /// checkout.
 pub const CC: &str = "zig-cc";
 /// Name of the C++ compiler.
@@ -29,9 +29,9 @@ pub const RANLIB: &str = "zig-ranlib";
 pub struct Zig {
     /// Version of zig.
     pub version: String,
-    /// Target that it compiles and links for, such as `x86_64-linux-gnu.2.28`.
+    /// Target that zig compiles and links for, such as `x86_64-linux-gnu.2.28`.
     pub target: String,
-    /// Oldest glibc that the program starts with.
+    /// Oldest glibc that can run the program.
     pub glibc: Glibc,
 }
 
@@ -41,13 +41,13 @@ impl Zig {
         Compiler { kind: CompilerKind::Clang, cc: CC.into(), cxx: CXX.into(), version: ZIG_CLANG }
     }
 
-    /// Returns the CPU that code for any CPU of the target's architecture is compiled for.
+    /// Returns the target CPU of code for any CPU of the target's architecture.
     pub fn for_any_cpu(&self) -> &'static str {
         if self.target.starts_with("aarch64-") { "-mcpu=generic" } else { "-march=x86_64" }
     }
 
-    /// Returns the folders of the C library's headers for the target, those of the architecture first. The program
-    /// zig is in `folder`. Source: <https://github.com/ziglang/zig/tree/master/lib/libc/include>
+    /// Returns the folders with the C library's headers for the target, starting with those of the architecture. The
+    /// zig program is in `folder`. Source: <https://github.com/ziglang/zig/tree/master/lib/libc/include>
     pub fn headers(&self, folder: &Path) -> [PathBuf; 4] {
         let arch = self.target.split('-').next().unwrap_or_default();
         let gnu = format!("{arch}-linux-gnu");
@@ -57,10 +57,10 @@ impl Zig {
     }
 }
 
-/// Plans zig; returns `None` for a profile with another compiler.
+/// Plans zig. Returns `None` for a profile with another compiler.
 ///
 /// # Errors
-/// zig is missing, or the profile requires something that zig does not support.
+/// If zig is missing, or the profile requires something that zig does not support.
 pub fn plan(profile: &Profile, aim: &Aim, toolchain: &Toolchain) -> Result<Option<Zig>> {
     let wrong = |what: &str| exit::usage(format!("profile {}: {what}", profile.name));
     let glibc = match (profile.compiler, profile.glibc) {
@@ -79,7 +79,7 @@ pub fn plan(profile: &Profile, aim: &Aim, toolchain: &Toolchain) -> Result<Optio
         (_, None) => return Ok(None),
     };
     if profile.lto != Lto::Off || profile.threading == Threading::Openmp {
-        return Err(wrong("`compiler = \"zig\"` requires `lto = \"off\"`, and no OpenMP"));
+        return Err(wrong("`compiler = \"zig\"` requires `lto = \"off\"` and a profile without OpenMP"));
     }
     let arch = aim.triple.split('-').next().unwrap_or_default();
     if !aim.triple.contains("linux") {
@@ -96,7 +96,7 @@ pub fn plan(profile: &Profile, aim: &Aim, toolchain: &Toolchain) -> Result<Optio
 
 /// Returns the flags that make zig's compilers behave like clang.
 pub fn codegen() -> CodeGen {
-    // zig turns -O3 into -O2 and adds line tables and frame pointers. With these flags the kernels are those of
+    // zig turns -O3 into -O2 and adds line tables and frame pointers. With these flags, the kernels equal those of
     // clang's -O3.
     CodeGen {
         cxx: ["-g0", "-fomit-frame-pointer", "-Xclang", "-O3"].map(str::to_string).to_vec(),

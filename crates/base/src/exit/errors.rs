@@ -12,7 +12,7 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
     coded(USAGE, message)
 }
 
-/// Error for a machine that lacks what the build needs.
+/// Error for a machine that does not meet the requirements of the build.
 pub fn lacks(message: impl Into<String>) -> anyhow::Error {
     coded(UNAVAILABLE, message)
 }

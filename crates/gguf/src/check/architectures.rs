@@ -217,11 +217,11 @@ pub(super) const FIRST_LAYER_ATTENDS: &[&str] = &["gemma2", "gemma3"];
 pub(super) const ROPE_SECTIONS: &[&str] =
     &["clef", "paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen4exp"];
 
-/// Architectures whose graphs assert that there are experts.
+/// Architectures whose graphs assert that the model has experts.
 pub(super) const NEEDS_EXPERTS: &[&str] =
     &["bailingmoe2", "glm4moe", "grovemoe", "lfm2moe", "llada-moe", "smallthinker"];
 
-/// Architectures in whose files a single expert means a dense network, as no expert does.
+/// Architectures for which one expert in the file means a dense network, as zero experts do.
 pub(super) const ONE_EXPERT_IS_NONE: &[&str] = &["hunyuan-dense", "hunyuan_vl"];
 
 /// Architectures that read the gating function from the file and have no default for it.
@@ -241,7 +241,7 @@ pub(super) const NEEDS_GATING: &[&str] = &[
     "smallthinker",
 ];
 
-/// Further architectures that read the gating function from the file; they use a default if it is 0.
+/// Further architectures that read the gating function from the file; the value 0 selects a default.
 pub(super) const DEFAULT_GATING: &[&str] = &[
     "afmoe",
     "cohere2moe",

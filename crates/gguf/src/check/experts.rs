@@ -1,4 +1,4 @@
-//! Mixtures of experts.
+//! Checks of mixtures of experts.
 
 use super::hyperparameters::{CheckedModel, PerLayer};
 use crate::check::architectures::{DEFAULT_GATING, NEEDS_EXPERTS, NEEDS_GATING, ONE_EXPERT_IS_NONE};

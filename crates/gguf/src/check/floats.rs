@@ -1,4 +1,4 @@
-//! Floating-point hyperparameters, and enumerations in words.
+//! Checks of floating-point hyperparameters and of enumerations that are stored as text.
 
 use super::hyperparameters::{CheckedModel, text};
 use crate::read::ReadError;
@@ -18,7 +18,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
         })
         .filter(|(key, _)| key.starts_with(&prefix))
         .collect();
-    // Sorted, so that every run reports the same error regardless of the map's order.
+    // The keys are sorted, so that every run reports the same error regardless of the map's order.
     floats.sort_by_key(|(key, _)| *key);
     for (key, value) in floats {
         let is_epsilon = key.ends_with("epsilon");

@@ -89,10 +89,9 @@ fn rows(
     Ok(())
 }
 
-/// Checks the number of elements of a head that RoPE rotates, in normal layers and in those with a sliding window.
+/// Checks the number of elements of a head that RoPE rotates, in normal layers and in layers with a sliding window.
 ///
-/// If the number is 0, ggml's CPU kernel loops for ever, because it steps back to the element that it is about to
-/// skip.
+/// If the number is 0, a loop in ggml's CPU kernel never advances.
 fn rotated(model: &CheckedModel<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), ReadError> {
     const NAME: &str = "rope.dimension_count";
     const SLIDING: &str = "rope.dimension_count_swa";

@@ -77,7 +77,8 @@ impl<'a> CheckedModel<'a> {
         }
     }
 
-    /// Checks the value that llama.cpp reads from the metadata of later parts without checking its type.
+    /// Checks the type of `split.no` in the later parts, because llama.cpp reads this value without checking its
+    /// type.
     pub(super) fn check_parts(&self) -> Result<(), ReadError> {
         for part in &self.parts[1..] {
             if part.value_type("split.no") != Some(ValueType::U16) {
@@ -96,7 +97,7 @@ impl<'a> CheckedModel<'a> {
 pub(super) struct PerLayer(Vec<i128>);
 
 impl PerLayer {
-    /// Returns the value for `layer`; the last one for layers beyond the list.
+    /// Returns the value for `layer`; for a layer beyond the list, the last value.
     pub(super) fn at(&self, layer: usize) -> i128 {
         self.0.get(layer).or(self.0.last()).copied().unwrap_or(0)
     }

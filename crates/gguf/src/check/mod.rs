@@ -1,9 +1,10 @@
 //! Validation of a model before llama.cpp loads it.
 //!
 //! llama.cpp responds to many invalid values with an assertion, a division by zero or an out-of-bounds read. Each of
-//! these ends the process, with all its other models and clients. [`model`] rejects such a file with an error
-//! instead. The rules are derived from llama.cpp's loader, its graphs and ggml's CPU kernels. A value that llama.cpp
-//! itself rejects with an exception needs no rule here, and a value that llama.cpp can run with must be accepted.
+//! these failures ends the process, with all its other models and clients. [`model`] rejects an invalid file with an
+//! error instead. The rules are derived from llama.cpp's loader, its graphs and ggml's CPU kernels. A value that
+//! llama.cpp itself rejects with an exception needs no rule here, and a value that llama.cpp can run with must be
+//! accepted.
 
 mod architectures;
 mod experts;
@@ -48,7 +49,7 @@ pub fn open(path: &Path) -> Result<Checked, ReadError> {
 /// Validates the language model in `parts`, of which the first contains the metadata.
 ///
 /// # Errors
-/// Those of [`for_quantising`], and if the file is a multimodal model's projector.
+/// If [`for_quantising`] fails, or the file is a multimodal model's projector.
 pub fn model(parts: &[&GgufFile]) -> Result<Checked, ReadError> {
     for_quantising(parts)?;
     let path = parts.first().map(|first| first.path().to_path_buf()).unwrap_or_default();

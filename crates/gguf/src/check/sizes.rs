@@ -60,7 +60,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     {
         return Err(model.wrong(&model.key("attention.head_count"), 0, "at least 1 in the first layer"));
     }
-    // llama.cpp uses that many of the last blocks to predict further tokens.
+    // llama.cpp uses the last `nextn_predict_layers` blocks to predict further tokens.
     if let (Some(predicting), Some(layers)) =
         (model.number("nextn_predict_layers"), model.number("block_count"))
         && !(0..=layers).contains(&predicting)

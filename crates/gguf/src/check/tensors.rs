@@ -11,7 +11,7 @@ use crate::read::{ReadError, TensorInfo};
 const NO_WEIGHTS: [&str; 7] = ["q8_1", "q8_K", "i8", "i16", "i32", "i64", "f64"];
 
 /// Tensors that are added, multiplied element by element or convolved, or that rotate heads, in addition to norms and
-/// biases. The kernels read them as single precision.
+/// biases. The kernels read these tensors as single precision.
 const ELEMENTWISE: &[&str] = &[
     "altup_correct_scale",
     "attn_sinks",

@@ -14,14 +14,14 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const MOST_TOKENS: u64 = 1 << 24;
 /// Maximum length of a token's text in bytes, which llama.cpp stores in an `int32_t`.
 const LONGEST: usize = i32::MAX as usize;
-/// Maximum length of a token's text in bytes if llama.cpp builds a tree with one nested node per byte, because it
-/// builds and frees the tree recursively. The longest real texts have 128 bytes.
+/// Maximum length of a token's text in bytes if llama.cpp builds a tree with one nested node per byte, because
+/// llama.cpp builds and frees the tree recursively. The longest real texts have 128 bytes.
 const LONGEST_IN_TREE: usize = 1 << 10;
 
 /// Tokenizers without token texts.
 const WITHOUT_TEXTS: [&str; 2] = ["none", "no_vocab"];
 
-/// Special tokens that a tokenizer adds to a text by default, if the file does not specify it.
+/// Special tokens that a tokenizer adds to a text unless the file specifies otherwise.
 struct Defaults {
     bos: Option<u64>,
     eos: Option<u64>,
@@ -46,7 +46,7 @@ const PRE_WITH_BOS: [&str; 11] = [
     "pixtral",
     "tekken",
 ];
-/// Pre-tokenizers that add a beginning-of-text token, whatever the file says.
+/// Pre-tokenizers that always add a beginning-of-text token, even if the file disables it.
 const PRE_ALWAYS_BOS: [&str; 2] = ["gemma4", "granite-embed-multi-311m"];
 /// Pre-tokenizers without a default for the beginning-of-text token.
 const PRE_WITHOUT_BOS: [&str; 3] = ["chatglm-bpe", "glm4", "glm5"];
@@ -115,10 +115,10 @@ fn check_size(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that texts are unique, because llama.cpp asserts that there are as many distinct texts as tokens.
+/// Checks that the tokens' texts are unique, because llama.cpp asserts this.
 fn check_texts(model: &CheckedModel<'_>, tokens: &Texts, longest: usize) -> Result<(), ReadError> {
-    // Sorting hashes takes half the time of a hash map for 262,144 tokens. The hash key is random, so that a file
-    // cannot contain many texts with the same hash on purpose.
+    // Sorting hashes takes half the time of a hash map for 262,144 tokens. The hash key is random, so that an
+    // attacker cannot choose texts with equal hashes.
     let state = RandomState::new();
     let mut hashes = Vec::with_capacity(tokens.len());
     for (number, token) in tokens.iter().enumerate() {
@@ -148,7 +148,7 @@ fn check_texts(model: &CheckedModel<'_>, tokens: &Texts, longest: usize) -> Resu
     }
 }
 
-/// Returns the text of a token as llama.cpp reads it: up to the first zero byte, or a generated name if that is
+/// Returns the text of a token as llama.cpp reads it: up to the first zero byte, or a generated name if that text is
 /// empty.
 fn as_read(token: &[u8], number: usize) -> Cow<'_, [u8]> {
     let end = token.iter().position(|byte| *byte == 0).unwrap_or(token.len());
@@ -176,7 +176,7 @@ fn check_scores(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that no token represents a byte, because llama.cpp aborts on such a token in a WordPiece vocabulary.
+/// Checks that no token represents a byte, because llama.cpp aborts on a byte token in a WordPiece vocabulary.
 fn check_no_bytes(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const TYPES: &str = "tokenizer.ggml.token_type";
     // Value of `LLAMA_TOKEN_TYPE_BYTE`.
@@ -191,7 +191,7 @@ fn check_no_bytes(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that the tokens added to every text exist, because llama.cpp asserts it at the first text.
+/// Checks that the tokens added to every text exist, because llama.cpp asserts their existence at the first text.
 fn check_added(model: &CheckedModel<'_>, tokenizer: &str, tokens: u64) -> Result<(), ReadError> {
     let pre = if tokenizer == "gemma4" {
         "gemma4"

@@ -50,8 +50,8 @@ const fn recipe(id: u32, layout: Layout, rms: f64) -> Recipe {
 // - uniform in 0..64: 341.5 about 32
 // - uniform in 0..8: 5.5 about 4
 //
-// Those of scales are 1333.5 for 0..64 and 77.5 for 0..16. Those of the IQ types' grids come from ggml-common.h (536,
-// 586, 597, 952, 57.7, 0.594).
+// The second moments of scales are 1333.5 for 0..64 and 77.5 for 0..16. The second moments of the IQ types' grids
+// come from ggml-common.h (536, 586, 597, 952, 57.7, 0.594).
 pub(super) const F32: Recipe = recipe(0, Layout::F32, 1.0);
 pub(super) const F16: Recipe = recipe(1, Layout::F16, 1.0);
 pub(super) const BF16: Recipe = recipe(30, Layout::Bf16, 1.0);
@@ -127,7 +127,8 @@ impl Recipe {
                 half(0, d);
                 half(2, mid * d);
                 // Bytes 4..8 contain four scales, with two bits each of the later four scales above them. Bytes 8..12
-                // contain the same for the minima, and bytes 12..16 the low bits of the later four scales and minima.
+                // contain the minima in the same way, and bytes 12..16 contain the low bits of the later four scales
+                // and minima.
                 block.copy_within(4..8, 8);
                 for byte in &mut block[12..16] {
                     *byte = twice(*byte);

@@ -2,7 +2,7 @@
 //!
 //! The correctness gate compares the logits of two builds of llama.cpp for a probe. The bytes of a probe only depend
 //! on integer arithmetic and IEEE 754's exact operations, so a probe is the same on every machine. No quantiser of
-//! the build under test has processed them.
+//! the build under test processes a probe.
 
 mod blocks;
 mod model;

@@ -14,11 +14,11 @@ pub(super) struct ProbeShape {
     pub(super) head: u32,
     /// Width of the feed-forward network, or of one expert.
     pub(super) feed_forward: u32,
-    /// Number of experts. All of them are used for every token, because a choice among them could depend on a
-    /// rounding error.
+    /// Number of experts. Every token uses all experts, because a choice among experts could depend on a rounding
+    /// error.
     pub(super) experts: u32,
-    /// Seed of the text. It was chosen among the first 24 seeds because its text has the fewest positions where two
-    /// tokens are nearly equally likely.
+    /// Seed of the text. Of the first 24 seeds, this seed gives the text with the fewest positions where two tokens
+    /// are nearly equally likely.
     pub(super) text: u64,
     /// True if q, k and v have biases.
     biases: bool,
@@ -94,8 +94,8 @@ const QWEN3MOE: ProbeShape = ProbeShape {
     ],
 };
 
-/// Root mean square of everything that the layers add to the residual stream, relative to the embedding. It is much
-/// smaller than in a trained model, because random layers amplify rounding errors; see docs/src/build/gate.md.
+/// Root mean square of everything that the layers add to the residual stream, relative to the embedding. The value is
+/// much smaller than in a trained model, because random layers amplify rounding errors; see docs/src/build/gate.md.
 const LAYERS_TO_EMBEDDING: f64 = 0.2;
 /// Standard deviation of attention scores.
 const SCORE_STD: f64 = 1.0;

@@ -7,8 +7,8 @@ use build_info::Bytes;
 
 use super::error::ReadError;
 
-/// Maximum size of everything before the tensor data, in bytes. Published models have a few MiB. llama.cpp keeps all
-/// of it in memory, and a sparse file can claim more than a machine has.
+/// Maximum size of everything before the tensor data, in bytes. Published models have a few MiB. llama.cpp keeps the
+/// whole header in memory, and a sparse file can claim a larger header than the memory of a machine.
 const HEADER_LIMIT: u64 = 256 << 20;
 
 /// Source of bytes: a file, or a file's content in memory.
@@ -34,7 +34,7 @@ impl<'a> Cursor<'a> {
         self.offset
     }
 
-    /// Returns the number of bytes from here to the end.
+    /// Returns the number of bytes from the current position to the end of the file.
     pub(super) fn remaining(&self) -> u64 {
         self.size - self.offset
     }

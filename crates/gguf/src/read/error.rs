@@ -58,7 +58,7 @@ pub enum ReadError {
         size: Bytes,
         /// Name of the part that is cut off.
         what: String,
-        /// Offset of the end of that part, in bytes from the beginning of the file.
+        /// Offset of the end of the part that is cut off, in bytes from the beginning of the file.
         needed: u64,
     },
     /// The file contradicts itself or the format.

@@ -1,8 +1,8 @@
 //! Parser for untrusted files.
 //!
-//! The rules are those of llama.cpp's `gguf.cpp`, so that this parser reads the same files. It also checks some rules
-//! that llama.cpp leaves to later assertions. Memory use depends on the actual content of the file, never on a number
-//! in it.
+//! The rules are those of llama.cpp's `gguf.cpp`, so that this parser reads the same files. This parser also checks
+//! some rules that llama.cpp leaves to later assertions. Memory use depends on the actual content of the file, never
+//! on a number in it.
 
 mod cursor;
 mod error;
@@ -29,7 +29,7 @@ pub use texts::Texts;
 
 /// Maximum length of a key, from the GGUF specification.
 const KEY_LIMIT: u64 = (1 << 16) - 1;
-/// Maximum length of a text value in bytes. The longest real ones are chat templates of about 20 kB.
+/// Maximum length of a text value in bytes. The longest real text values are chat templates of about 20 kB.
 const TEXT_LIMIT: u64 = 16 << 20;
 /// Maximum length of a tensor's name, `GGML_MAX_NAME` minus its closing zero.
 const NAME_LIMIT: u64 = 63;
@@ -248,7 +248,9 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, name: String) -> Result<Ten
     let elements = dims.iter().try_fold(1u64, |product, dim| product.checked_mul((*dim).max(1)));
     let fits = elements.is_some_and(|elements| i64::try_from(elements).is_ok());
     if !fits {
-        return Err(cursor.corrupt(start, format!("tensor '{name}' of {dims:?} has too many elements")));
+        return Err(
+            cursor.corrupt(start, format!("tensor '{name}' with the shape {dims:?} has too many elements"))
+        );
     }
     let id = cursor.u32(&what)?;
     let kind = GgmlType::from_id(id).map_err(|source| ReadError::Type {
@@ -264,7 +266,8 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, name: String) -> Result<Ten
     let Some(bytes) = bytes else {
         let block = kind.block_elements();
         let why = format!(
-            "tensor '{name}' of {dims:?} has no size as {kind}: a row is not a whole number of blocks of {block}"
+            "tensor '{name}' with the shape {dims:?} cannot have the type {kind}: its rows are not whole blocks of \
+             {block} elements"
         );
         return Err(cursor.corrupt(start, why));
     };

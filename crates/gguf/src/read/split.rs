@@ -4,8 +4,8 @@ use super::error::ReadError;
 use super::file::{GgufFile, Split};
 
 impl GgufFile {
-    /// Reads and validates the other parts of a split model, of which this must be the first. llama.cpp finds the
-    /// parts by their names, `NAME-00001-of-00003.gguf` and so on. Empty for a model in one file.
+    /// Reads and validates the other parts of a split model. `self` must be the first part. llama.cpp finds the parts
+    /// by their names, `NAME-00001-of-00003.gguf` and so on. Empty for a model in one file.
     ///
     /// # Errors
     /// If a part is missing or damaged.

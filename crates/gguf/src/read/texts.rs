@@ -20,7 +20,7 @@ impl Texts {
         self.ends.len()
     }
 
-    /// True if there are no texts.
+    /// True if the array is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -98,7 +98,7 @@ impl GgufFile {
         ReadError::Unusable {
             path: self.path.clone(),
             what: format!("{key} does not fit into the file, which has changed since it was opened"),
-            mend: "load it again, and replace a model in use by a rename",
+            mend: "load the model again, and replace a file in use only by a rename",
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::write::{Header, Meta, TensorSpec, WriteError, Writer};
 /// Rank of the change to each matrix.
 const RANK: u64 = 8;
 
-/// Matrices of a layer that are changed: those that most adapters change.
+/// Matrices of a layer that the adapter changes, as most adapters do.
 const CHANGED: [&str; 2] = ["attn_q.weight", "attn_v.weight"];
 
 /// Size of the change relative to the matrix: enough to change the output, but not to destroy it.
@@ -50,7 +50,7 @@ pub fn write_adapter(path: &Path, model: &GgufFile, seed: u64) -> Result<Summary
         ("general.type".to_string(), Meta::String("adapter".into())),
         ("general.name".to_string(), Meta::String("an adapter with random weights".into())),
         ("adapter.type".to_string(), Meta::String("lora".into())),
-        // Equal to the rank, so that a scale of 1 has the effect of 1.
+        // Alpha equals the rank, so a scale of 1 applies the change unscaled.
         ("adapter.lora.alpha".to_string(), Meta::F32(RANK as f32)),
     ];
     let header = Header { metadata, tensors };
@@ -62,7 +62,7 @@ pub fn write_adapter(path: &Path, model: &GgufFile, seed: u64) -> Result<Summary
     };
     let mut writer = Writer::new(BufWriter::new(partial.open()?), &header).map_err(failed)?;
     for (index, tensor) in header.tensors.iter().enumerate() {
-        // Rows of `a` keep the size of activations; `b` adds up RANK of them.
+        // Products with rows of `a` keep the size of activations; each row of `b` adds up RANK products.
         let std = match index % 2 {
             0 => 1.0 / (tensor.dims[0] as f64).sqrt(),
             _ => STRENGTH / (RANK as f64).sqrt(),

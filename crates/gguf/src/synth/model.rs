@@ -7,15 +7,12 @@
 //! kernel changes tokens.
 //!
 //! - Embedding rows have unit variance, and a matrix has variance 1 / (inputs). Activations therefore stay near 1,
-//!   and the
-//!   scales of quantised blocks, which are half precision, stay far from its smallest numbers.
+//!   and the scales of quantised blocks stay far from the smallest half-precision numbers.
 //! - Each half layer adds the same amount to the residual stream, in total [`layers_to_embedding`] times the
 //!   embedding.
 //! - Queries and keys are scaled so that attention scores have a standard deviation of [`SCORE_STD`].
-//! - The output norm's weights have random signs. With tied embeddings, the embedding is also the output matrix. The
-//!   current
-//!   token's own row, still in the residual stream, would otherwise win. With random signs, its product with itself is as
-//!   random as with any other row.
+//! - The output norm's weights have random signs. With tied embeddings, the embedding is also the output matrix.
+//!   Without random signs, the current token's own row would win, because this row is still in the residual stream.
 //! - The output norm's size sets the spread of the logits; see [`logit_std`].
 
 use random_weights::normal_quantile;
@@ -26,8 +23,8 @@ use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
 use crate::write::{Header, Meta, TensorSpec};
 
-/// Root mean square of everything that the layers add to the residual stream, relative to the embedding. One value is
-/// for a separate output matrix, the other for tied embeddings; see [`layers_to_embedding`].
+/// Root mean square of everything that the layers add to the residual stream, relative to the embedding: with a
+/// separate output matrix, and with tied embeddings. See [`layers_to_embedding`].
 const LAYERS_TO_EMBEDDING: f64 = 0.8;
 const LAYERS_TO_TIED_EMBEDDING: f64 = 1.7;
 /// Standard deviation of attention scores: neither uniform attention (0) nor one-hot (5 and more). Of n positions,
@@ -46,7 +43,7 @@ pub(super) const QUIET: f64 = 0.125;
 /// Poisson-Dirichlet parameter that determines the spread of the logits; see [`logit_std`].
 const PEAKEDNESS: f64 = 0.65;
 
-/// Number of token types of bert.
+/// Number of token types in bert.
 const TOKEN_TYPES: u64 = 2;
 
 /// Distribution of a tensor's values.
@@ -56,9 +53,9 @@ pub(super) enum Fill {
     Normal { mean: f64, std: f64 },
     /// Normal distribution with mean 0; the rows of quiet tokens are [`QUIET`] times as large.
     Tokens { std: f64 },
-    /// This value, with random signs.
+    /// Single value, with random signs.
     Signs(f64),
-    /// These values.
+    /// Given values.
     Given(Vec<f32>),
 }
 
@@ -77,7 +74,7 @@ pub(super) struct Tensor {
 /// of tokens share the probability. Their shares follow a Poisson-Dirichlet process with parameter m = s_c / s
 /// (Ruelle 1987), with a mean entropy of ψ(1) − ψ(1 − m): 2.5 bits at m = 0.56, 3.5 at 0.65. The finite V reduces it
 /// by half a bit: in simulation, 2,048 tokens had 2.7 bits and 151,936 had 3.1. The formula below s_c, ln V − s²/2
-/// nats, is not useful here, because it only holds for much larger V.
+/// nats, is not useful, because it is only valid for much larger V.
 fn logit_std(vocabulary: u32) -> f64 {
     -normal_quantile(1.0 / f64::from(vocabulary)) / PEAKEDNESS
 }
@@ -180,12 +177,12 @@ pub(super) fn header(metadata: Vec<(String, Meta)>, tensors: &[Tensor]) -> Heade
     Header { metadata, tensors: tensors.iter().map(|tensor| tensor.spec.clone()).collect() }
 }
 
-/// Returns the size of the layers' contribution relative to the embedding. The larger it is, the more a rounding
-/// error grows on its way through the layers, which does not happen in trained models. Q8_0 differs from F16 by a
+/// Returns the size of the layers' contribution relative to the embedding. A larger contribution makes a rounding
+/// error grow more on its way through the layers, which does not happen in trained models. Q8_0 differs from F16 by a
 /// mean KL divergence of 0.0013 (tiny, with scores spread by 2) at a ratio of 0.6, 0.0027 at 1, and 0.0071 at 2. With
 /// a tied embedding E, however, the part of the logits that comes from the embedding itself is E' G E, which is
-/// symmetric. If one token predicts another, that token predicts it back, and at ratios up to 1 the two alternate for
-/// ever.
+/// symmetric. If one token predicts another, that token predicts the first one back, and at ratios up to 1 the two
+/// tokens alternate for ever.
 fn layers_to_embedding(shape: &Shape) -> f64 {
     if shape.tied { LAYERS_TO_TIED_EMBEDDING } else { LAYERS_TO_EMBEDDING }
 }
@@ -251,7 +248,7 @@ impl List {
         }
         self.linear(&name("attn_output.weight"), &[queries, embedding], contribution(shape) / ATTENTION_RMS);
         if gemma {
-            // A half layer's contribution has the size that its norm sets.
+            // The norm sets the size of a half layer's contribution.
             self.norm(&name("post_attention_norm.weight"), embedding, contribution(shape));
         }
     }

@@ -10,7 +10,7 @@ use super::model::{Fill, QUIET, Tensor};
 use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
 
-/// Number of elements drawn at a time: half a mebibyte of halves stays in the second-level cache.
+/// Number of elements drawn at once: half a mebibyte in half precision, which fits into the L2 cache.
 const CHUNK: u64 = 1 << 18;
 /// Number of chunks by which a thread may be ahead of the writer.
 const AHEAD: usize = 8;
@@ -18,7 +18,7 @@ const AHEAD: usize = 8;
 /// Run of whole rows of one tensor.
 struct PourJob {
     tensor: usize,
-    /// Number of the chunk within the tensor. Together with seed and tensor, it keys the generator.
+    /// Number of the chunk within the tensor. The chunk, the seed and the tensor key the generator.
     chunk: u64,
     rows: Range<u64>,
 }
@@ -71,7 +71,7 @@ fn jobs(tensors: &[Tensor]) -> Vec<PourJob> {
     jobs
 }
 
-/// Draws the jobs of one thread, until they are done or the receiver is gone.
+/// Draws the jobs of one thread until all jobs are done or the receiver is dropped.
 fn draw<'a>(
     jobs: impl Iterator<Item = &'a PourJob>,
     tensors: &[Tensor],

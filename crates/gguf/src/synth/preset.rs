@@ -18,10 +18,10 @@ pub enum Preset {
     Qwen2_5_1_5B,
     /// Llama-3.2-1B: llama, 16 layers, 2,048 wide, 128,256 tokens, tied embeddings. 2.5 GB as F16.
     Llama1B,
-    /// Llama-3.2-1B cut to 4 layers, for benchmarks that run often: real widths, which determine the speed. 1.0 GB as
-    /// F16.
+    /// Llama-3.2-1B truncated to 4 layers, for benchmarks that run often: real widths, which determine the speed. 1.0
+    /// GB as F16.
     Llama1B4L,
-    /// Qwen2.5-1.5B cut to 4 layers, for benchmarks that run often. 0.8 GB as F16.
+    /// Qwen2.5-1.5B truncated to 4 layers, for benchmarks that run often. 0.8 GB as F16.
     Qwen2_5_1_5B4L,
     /// Sizes of Granite 3.0 1B A400M in qwen3moe's graph: 24 layers, 1,024 wide, 8 of 32 experts, 49,152 tokens, tied
     /// embeddings. 2.7 GB as F16.

@@ -1,4 +1,4 @@
-//! Shapes of the presets: those of real models if the preset has a model's name.
+//! Shapes of the presets. A preset that is named after a model has the shape of that model.
 
 use super::preset::Preset;
 use super::vocabulary::Control;

@@ -17,7 +17,7 @@ pub(super) struct Vocabulary {
     pub(super) control: usize,
 }
 
-/// Control tokens: the first begins a text, the second ends one.
+/// Control tokens: the first token begins a text, the second token ends a text.
 pub(super) type Control = &'static [&'static str];
 
 const ONSETS: &[&str] = &[
@@ -118,10 +118,10 @@ impl Builder {
         letters.fold(first, |token, letter| self.join(&token, letter.encode_utf8(&mut [0; 4])))
     }
 
-    /// Adds one word, or the end of one, with all tokens that it is merged from.
+    /// Adds one word or the end of one word, with all tokens that are merged into it.
     fn word(&mut self, random: &mut Xoshiro) {
-        // Three of four tokens start a word, and one of two has a second syllable. A token has about five characters
-        // with the space, as tokens of English text do.
+        // Three of four tokens start a word, and half of the tokens have a second syllable. A token has about five
+        // characters with the space, as in English text.
         let begins = random.below(4) < 3;
         let word = self.syllable(if begins { SPACE } else { "" }, random);
         if random.below(2) > 0 {
@@ -130,7 +130,7 @@ impl Builder {
         }
     }
 
-    /// Returns a syllable after `before`. One of two is open.
+    /// Returns a syllable after `before`. Half of the syllables are open.
     fn syllable(&mut self, before: &str, random: &mut Xoshiro) -> String {
         let onset = pick(ONSETS, random);
         let mut syllable = match before {
@@ -196,7 +196,7 @@ mod tests {
                 let (left, right) = merge.split_once(' ').expect("two parts");
                 assert!(known.contains(left) && known.contains(right), "{merge}");
                 assert_eq!(format!("{left}{right}"), *token);
-                assert!(known.insert(token), "{token} stands twice");
+                assert!(known.insert(token), "{token} occurs twice");
             }
             assert_eq!(&vocabulary.tokens[size - 2..], CONTROL);
         }

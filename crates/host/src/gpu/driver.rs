@@ -34,8 +34,8 @@ fn listed(nvml: &Nvml) -> Result<Listed, Fault> {
     }
     if listed.gpus.is_empty() && listed.warnings.is_empty() {
         listed.warnings.push(format!(
-            "the NVIDIA driver {driver} is loaded but lists no GPU: `lspci -d 10de:` shows whether there is one, and \
-             `sudo dmesg | grep -i nvrm` why the driver ignores it; in a container, start it with \
+            "the NVIDIA driver {driver} is loaded but lists no GPU: `lspci -d 10de:` shows whether the machine has a \
+             GPU, and `sudo dmesg | grep -i nvrm` shows why the driver ignores it; start containers with \
              `docker run --gpus all`"
         ));
     }
@@ -76,11 +76,11 @@ impl Listed {
         self.gpus.push((card, Identity { uuid, card: of }));
     }
 
-    /// Returns the total memory and the used memory, if it is known.
+    /// Returns the total memory, and the used memory if the driver reports it.
     fn memory(&mut self, device: &Device<'_>, name: &str) -> Result<(Bytes, Option<Bytes>), Fault> {
         match device.memory() {
             Ok(memory) => Ok((Bytes(memory.total), Some(Bytes(memory.used)))),
-            // GPUs that share the CPU's memory (GB10, Jetson).
+            // These GPUs share the CPU's memory (GB10, Jetson).
             Err(fault) if fault.is_not_supported() => {
                 self.warnings.push(format!(
                     "NVML reports no memory size for {name:?}: it seems to share the CPU's memory, so its free memory is unknown"

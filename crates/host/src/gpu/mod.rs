@@ -18,7 +18,7 @@ pub struct Card {
     pub gpu: Gpu,
     /// Memory used by all processes and the driver; `None` if unknown.
     pub used: Option<Bytes>,
-    /// Restriction on the processes that may compute on it.
+    /// Restriction on the processes that may compute on the GPU.
     pub mode: ComputeMode,
 }
 
@@ -27,9 +27,9 @@ pub struct Card {
 pub struct Driver {
     /// True if a driver is loaded, according to the file system.
     pub is_loaded: bool,
-    /// Version of the driver, `570.133.07`; `None` if it did not answer.
+    /// Version of the driver, `570.133.07`; `None` if the driver did not answer.
     pub version: Option<String>,
-    /// Newest CUDA version that the driver supports; `None` if it did not answer.
+    /// Newest CUDA version that the driver supports; `None` if the driver did not answer.
     pub cuda: Option<(u32, u32)>,
     /// GPUs that remain after `CUDA_VISIBLE_DEVICES` and MIG.
     pub cards: Vec<Card>,
@@ -87,7 +87,7 @@ pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
     }
 }
 
-/// Applies `CUDA_VISIBLE_DEVICES` to GPUs whose UUIDs are unknown. If it contains UUIDs, all GPUs are kept.
+/// Applies `CUDA_VISIBLE_DEVICES` to GPUs whose UUIDs are unknown. If the variable contains UUIDs, all GPUs are kept.
 fn by_number(gpus: Vec<Gpu>, root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
     let cuda = root.cuda();
     let visible = cuda.visible.as_deref().filter(|visible| !visible.contains('-') || visible.trim() == "-1");
@@ -102,7 +102,7 @@ fn are_alike<'a>(names: impl IntoIterator<Item = &'a Gpu>) -> bool {
     names.next().is_none_or(|first| names.all(|name| name == first))
 }
 
-/// Returns a remark with the loaded version if the versions of driver and library do not match.
+/// Returns a remark with the loaded driver's version if the versions of driver and library do not match.
 fn loaded(root: &Root, failed: &Unanswered) -> String {
     let version = || {
         let text = root.read(SIGNS[0])?;

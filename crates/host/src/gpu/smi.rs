@@ -16,7 +16,7 @@ use crate::root::NvidiaSmi;
 const ARGUMENTS: [&str; 2] =
     ["--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits"];
 
-/// Lists the GPUs; an error is the reason why that failed.
+/// Lists the GPUs. An error contains the reason why the listing failed.
 pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Gpu>, Trouble> {
     let output = match how {
         NvidiaSmi::Never => return Err(Trouble::NotThere),
@@ -30,7 +30,7 @@ pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Gp
     Ok(lines.filter_map(|line| gpu(line, warnings)).collect())
 }
 
-/// Reason why there is no list.
+/// Reason why the GPUs could not be listed.
 pub(super) enum Trouble {
     /// The program was not found.
     NotThere,
@@ -52,7 +52,7 @@ fn gpu(line: &str, warnings: &mut Vec<String>) -> Option<Gpu> {
     }
     let mib = memory.parse::<u64>().ok().and_then(|mib| mib.checked_mul(1 << 20));
     if mib.is_none() {
-        // GPUs that share the CPU's memory (GB10, Jetson).
+        // These GPUs share the CPU's memory (GB10, Jetson).
         warnings.push(format!("nvidia-smi reports no memory size for {name:?}: {memory:?}"));
     }
     Some(Gpu {
@@ -68,8 +68,8 @@ fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
 }
 
-/// Returns the output of `program` within `limit`. A hanging child is killed and not waited for, because it may hang
-/// inside the driver, where no signal reaches it.
+/// Returns the output of `program` if it ends within `limit`. A hanging child is killed and not waited for, because
+/// it may hang inside the driver, where no signal reaches the child.
 fn run(program: &Path, limit: Duration) -> Result<String, String> {
     let shown = program.display();
     let deadline = Instant::now() + limit;
@@ -84,7 +84,8 @@ fn run(program: &Path, limit: Duration) -> Result<String, String> {
     let stdout = child.stdout.take();
     let reader = std::thread::Builder::new().name("nvidia-smi".to_string()).spawn(move || {
         let mut output = Vec::new();
-        // A megabyte is enough for thousands of GPUs. Sending fails if the receiver has timed out, which is fine.
+        // A megabyte is enough for thousands of GPUs. Sending fails if the receiver has timed out, which does no
+        // harm.
         let read = stdout.map_or(Ok(0), |stdout| stdout.take(1 << 20).read_to_end(&mut output));
         let _ = sender.send(read.map(|_| output));
     });
@@ -129,8 +130,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let program = folder.path().join("nvidia-smi");
         let limit = Duration::from_millis(100);
-        // A normal script, one that closes its output, and one whose child keeps the pipe open when the script is
-        // killed.
+        // Tests a normal script, a script that closes its output, and a script whose child keeps the pipe open after
+        // the script is killed.
         for script in ["exec sleep 3", "exec >/dev/null; exec sleep 3", "sleep 3"] {
             std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a script");
             std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("it can be run");

@@ -11,7 +11,7 @@ use super::{LibrarySource, Nvml};
 /// driver never answers.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Reason why there is no answer. [`Display`](fmt::Display) includes a hint.
+/// Reason why the driver gave no answer. [`Display`](fmt::Display) includes a hint.
 #[derive(Debug)]
 pub enum Unanswered {
     /// The library or the driver reported an error.
@@ -68,7 +68,7 @@ pub fn ask<T: Send + 'static>(
     let place = place.clone();
     let thread = std::thread::Builder::new().name("nvml".to_string());
     let asked = thread.spawn(move || {
-        // Sending fails if the receiver has timed out, which is fine.
+        // Sending fails if the receiver has timed out, which does no harm.
         let _ = sender.send(Nvml::start(&place).and_then(|nvml| question(&nvml)));
     });
     asked.map_err(Unanswered::NotAsked)?;

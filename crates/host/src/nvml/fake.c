@@ -1,4 +1,4 @@
-// Fake libnvidia-ml that answers according to a script. The script's file name is that of the library with .script
+// Fake libnvidia-ml that answers according to a script. The script's file name is the library's name with .script
 // appended. Initialisations and shutdowns are recorded in a .log file. See testing.rs for the script's format.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Values of a figure, one per call, the last one repeated; a negative one is an error code.
+// Values of a figure, one per call. The last value is repeated, and a negative value is an error code.
 typedef struct {
     long long value[64];
     int count, next;
@@ -217,7 +217,7 @@ int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *mill
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, unsigned long long *bits) {
     return longer(&device->throttling, bits);
 }
-// Without the 20 ms that a real driver takes.
+// Returns at once; a real driver takes 20 ms.
 int nvmlDeviceGetPcieThroughput(Device *device, int direction, unsigned *kilobytes) {
     return number(direction == 0 ? &device->sent : &device->received, kilobytes);
 }

@@ -1,5 +1,5 @@
-//! Bindings to libnvidia-ml, with all unsafe code for it. Signatures and sizes are those of nvml.h. They have never
-//! changed, because NVIDIA gives a changed function another name (`_v2`).
+//! Bindings to libnvidia-ml, with all unsafe code for it. Signatures and sizes are those of nvml.h. The signatures
+//! never change, because NVIDIA gives a changed function another name (`_v2`).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -47,7 +47,7 @@ impl Throttling {
     /// Bit `HwSlowdown`: power or heat, on older GPUs.
     const HARDWARE: u64 = 0x8;
 
-    /// Returns the cause in a word if power or heat limits the clocks. Idle GPUs and clocks set by a user are not
+    /// Returns the cause in one word if power or heat limits the clocks. Idle GPUs and clocks set by a user are not
     /// throttling.
     pub fn why(self) -> Option<&'static str> {
         match self.0 {
@@ -80,9 +80,9 @@ pub struct CardLimits {
 }
 
 impl CardLimits {
-    /// Returns the theoretical memory bandwidth in bytes per second: two words of the bus's width per clock, as the
-    /// driver counts clocks of GDDR and HBM. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s of its data sheet.
-    /// No program reaches it.
+    /// Returns the theoretical memory bandwidth in bytes per second: two words of the bus's width per clock, because
+    /// the driver counts clocks of GDDR and HBM in this way. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s of
+    /// its data sheet. No program reaches this bandwidth.
     pub fn memory_bandwidth(&self) -> Option<f64> {
         let (mhz, bits) = (self.memory_mhz?, self.memory_bus_bits?);
         Some(2.0 * f64::from(mhz) * 1e6 * f64::from(bits) / 8.0).filter(|bandwidth| *bandwidth > 0.0)
@@ -194,8 +194,8 @@ impl Functions {
         if library.is_absolute() && !library.exists() {
             return Err(Fault::Missing { library: shown });
         }
-        // SAFETY: initialisers of the library run. It is the driver's library, found by the system's loader or in
-        // places that only root can write to, or a library created by a test.
+        // SAFETY: loading runs the library's initialisers. The library is the driver's, found by the system's loader
+        // or in places that only root can write to, or a library created by a test.
         let loaded = unsafe { libloading::Library::new(library) }.map_err(|error| {
             let why = error.to_string();
             match why.contains("No such file") && why.contains(&shown) {
@@ -239,7 +239,7 @@ impl Functions {
             clock: find!("nvmlDeviceGetClockInfo"),
             most_clock: find!("nvmlDeviceGetMaxClockInfo"),
             bus_width: find!("nvmlDeviceGetMemoryBusWidth"),
-            // The second name is the one before driver 535, which all drivers still have.
+            // The second name is the name before driver 535, which all drivers still have.
             throttling: find!("nvmlDeviceGetCurrentClocksEventReasons")
                 .or(find!("nvmlDeviceGetCurrentClocksThrottleReasons")),
             pcie: find!("nvmlDeviceGetPcieThroughput"),
@@ -274,8 +274,8 @@ impl Functions {
         text(|room, size| unsafe { (self.driver)(room, size) })
     }
 
-    /// Returns the newest CUDA version that the driver supports. NVML encodes it as 1000 times the major and 10 times
-    /// the minor number.
+    /// Returns the newest CUDA version that the driver supports. NVML encodes the version as 1000 times the major
+    /// number plus 10 times the minor number.
     pub fn cuda(&self) -> Result<(u32, u32), u32> {
         let cuda = self.cuda.ok_or(code::FUNCTION_NOT_FOUND)?;
         let mut version = 0;
@@ -289,7 +289,7 @@ impl Functions {
         let compute_mode = self.compute_mode.ok_or(code::FUNCTION_NOT_FOUND)?;
         // SAFETY: the pointer refers to a live number.
         Ok(match number(|place| unsafe { compute_mode(device, place) })? {
-            // 1 meant one thread at a time, which current drivers do not have.
+            // The value 1 meant one thread at a time, which current drivers no longer support.
             1 | 3 => ComputeMode::Exclusive,
             2 => ComputeMode::Prohibited,
             _ => ComputeMode::Shared,

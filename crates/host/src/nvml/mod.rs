@@ -1,13 +1,12 @@
 //! Queries to NVIDIA's driver through its own library (NVML): the available GPUs, their load, and the reasons why
 //! they cannot be used.
 //!
-//! libnvidia-ml comes with the driver and not with the program, so it is loaded on first use. Of its about 300
-//! functions, only a dozen are looked up, which every driver of the last ten years has. Optional functions may be
-//! missing.
+//! libnvidia-ml comes with the driver and not with the program, so it is loaded on first use. Only a dozen of its
+//! about 300 functions are looked up; every driver of the last ten years has them. Optional functions may be missing.
 //!
-//! No environment variable or flag of Anneal can select the file. The system's loader searches for it as for every
-//! other library, and after that a few fixed places are tried. Only code can name another file
-//! ([`LibrarySource::At`]), which tests do with the library of [`testing`].
+//! No environment variable or flag of Anneal can select the library. The system's loader searches for it as for every
+//! other library; after that, a few fixed places are tried. Only code can name another file ([`LibrarySource::At`]),
+//! which tests do with the library of [`testing`].
 
 mod asked;
 mod fault;
@@ -26,11 +25,11 @@ pub use visible::{Identity, Selection};
 
 use ffi::{Functions, Handle};
 
-/// Files that exist if a driver is loaded. The last one is WSL 2's, which exists for any GPU.
+/// Files that exist if a driver is loaded. The last file belongs to WSL 2 and exists for any GPU.
 pub const SIGNS: [&str; 3] = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
 
-/// Names and paths of the library, tried in order. The first is found by the system's loader; `libnvidia-ml.so`
-/// without a number is the toolkit's stub. The others are the places in WSL, NixOS and some containers.
+/// Names and paths of the library, tried in order. The system's loader finds the first; `libnvidia-ml.so` without a
+/// number is the toolkit's stub. The others are the paths in WSL, NixOS and some containers.
 const PLACES: [&str; 4] = [
     "libnvidia-ml.so.1",
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
@@ -43,7 +42,7 @@ const PLACES: [&str; 4] = [
 pub enum LibrarySource {
     /// The driver's standard location.
     System,
-    /// This file.
+    /// File at this path.
     At(PathBuf),
 }
 
@@ -59,7 +58,7 @@ pub struct Nvml {
 }
 
 impl Nvml {
-    /// Loads the library and initialises it. This takes some tens of milliseconds, seconds with sleeping GPUs, and
+    /// Loads the library and initialises it. This takes some tens of milliseconds, or seconds if the GPUs sleep, and
     /// never ends if the driver hangs. A caller that cannot wait must use a separate thread.
     ///
     /// # Errors
@@ -107,7 +106,7 @@ impl Nvml {
     /// If the driver cannot count the GPUs.
     pub fn devices(&self) -> Result<Vec<Result<Device<'_>, Fault>>, Fault> {
         let count = self.functions.count().map_err(|code| self.functions.fault("count the GPUs", code))?;
-        // No machine has more GPUs, and a stub library may return any number.
+        // The limit is needed because a stub library may return any number. No machine has more GPUs.
         let device = |index: u32| match self.functions.device(index) {
             Ok(handle) => Ok(Device { nvml: self, handle, label: format!("GPU {index}") }),
             Err(code) => Err(self.functions.fault(format!("open GPU {index}"), code)),
@@ -122,7 +121,7 @@ impl Drop for Nvml {
     }
 }
 
-/// GPU, or MIG instance of one.
+/// GPU or MIG instance.
 #[derive(Debug)]
 pub struct Device<'a> {
     nvml: &'a Nvml,
@@ -188,10 +187,10 @@ impl Device<'_> {
         self.nvml.functions.sample(self.handle).map_err(|code| self.fault("state", code))
     }
 
-    /// Measures the current PCIe throughput. This takes 40 ms, so it is not for time-critical code.
+    /// Measures the current PCIe throughput. This takes 40 ms, so time-critical code must not call this function.
     ///
     /// # Errors
-    /// If it is unsupported: in a virtual machine with a part of a GPU (vGPU), or on an old GPU.
+    /// If the measurement is unsupported: in a virtual machine with a part of a GPU (vGPU), or on an old GPU.
     pub fn pcie(&self) -> Result<Pcie, Fault> {
         self.nvml.functions.pcie(self.handle).map_err(|code| self.fault("PCIe traffic", code))
     }

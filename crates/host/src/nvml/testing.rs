@@ -22,7 +22,7 @@
 //! instance                      a MIG instance of the GPU above, with the same lines as a GPU
 //! ```
 //!
-//! The library is compiled with `cc` into a separate folder for each test. The test passes its path to
+//! The library is compiled with `cc` into a separate folder for each test. The test passes the library's path to
 //! [`Nvml::start`](super::Nvml::start).
 
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ use super::LibrarySource;
 
 const SOURCE: &str = include_str!("fake.c");
 
-/// Fake library with its script, and their folder.
+/// Fake library with its script, and the folder that contains both.
 #[derive(Debug)]
 pub struct Fake {
     folder: tempfile::TempDir,

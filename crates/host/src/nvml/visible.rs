@@ -1,5 +1,5 @@
 //! Selection of GPUs by `CUDA_VISIBLE_DEVICES` (CUDA C++ programming guide, environment variables). The driver's
-//! library lists all GPUs of the machine; CUDA only shows the selected ones.
+//! library lists all GPUs of the machine; CUDA only shows the selected GPUs.
 
 /// Identity of a GPU or of a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,15 +17,15 @@ pub struct Selection {
     pub chosen: Vec<usize>,
     /// Warnings for the user, with hints.
     pub remarks: Vec<String>,
-    /// True if the selection or its order is uncertain, because CUDA counts the fastest GPU first and the GPUs are
-    /// not alike.
+    /// True if the selection or its order is uncertain, because CUDA numbers the GPUs from the fastest and the GPUs
+    /// are not alike.
     pub is_unclear: bool,
 }
 
 impl Selection {
     /// Applies the value `variable` of `CUDA_VISIBLE_DEVICES` to `devices`, which are in the order of their bus
-    /// positions. `order` is the value of `CUDA_DEVICE_ORDER`. `are_alike` is true if all GPUs are of the same kind,
-    /// which matters because CUDA counts the fastest first.
+    /// positions. `order` is the value of `CUDA_DEVICE_ORDER`. `are_alike` is true if all GPUs are of the same kind;
+    /// if they are not, CUDA numbers them from the fastest.
     pub fn of(devices: &[Identity], variable: Option<&str>, order: Option<&str>, are_alike: bool) -> Self {
         let by_bus = order.is_some_and(|order| order.trim() == "PCI_BUS_ID");
         let Some(variable) = variable else {
@@ -70,8 +70,8 @@ impl Selection {
         selection.is_unclear = two_orders && !selection.chosen.is_empty();
         if two_orders && selection.chosen.len() < count {
             selection.remarks.push(format!(
-                "CUDA_VISIBLE_DEVICES={variable} counts the fastest GPU first, but nvidia-smi counts by bus position: \
-                 set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID, so that both mean the same GPU"
+                "CUDA_VISIBLE_DEVICES={variable} numbers the GPUs from the fastest, but nvidia-smi numbers them by bus \
+                 position: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
             ));
         }
         selection
@@ -152,7 +152,7 @@ mod tests {
             for (remark, word) in found.remarks.iter().zip(words) {
                 assert!(remark.contains(word) && remark.contains(": "), "{variable:?}: {remark}");
             }
-            // Without GPUs, there is nothing to hide and nothing to warn about.
+            // Without GPUs, the variable hides no GPU and causes no warning.
             assert_eq!(Selection::of(&[], variable, None, true), Selection::default());
         }
     }
@@ -180,7 +180,7 @@ mod tests {
             (Some("1"), None, false, true),
             (Some("1"), Some("PCI_BUS_ID"), false, false),
             (Some("GPU-bb33,1"), None, false, true),
-            // UUIDs are unambiguous, and so is an empty selection.
+            // UUIDs are unambiguous, and an empty selection is unambiguous, too.
             (Some("GPU-bb33,GPU-aa11"), None, false, false),
             (Some("7"), None, false, false),
             (Some(""), None, false, false),

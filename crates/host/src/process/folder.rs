@@ -26,23 +26,24 @@ impl ProcFolder {
         Self(root.join("proc").join(process))
     }
 
-    /// Returns the peak of its resident memory in bytes (`VmHWM`); `None` if it has ended.
+    /// Returns the peak of the process's resident memory in bytes (`VmHWM`); `None` if the process has ended.
     pub fn peak_resident(&self) -> Option<u64> {
         field(&self.read("status")?, "VmHWM:").map(|kib| kib << 10)
     }
 
-    /// Sets the peak of its resident memory to the current value. A kernel that cannot do this keeps the old peak.
+    /// Sets the peak of the process's resident memory to the current value. A kernel that cannot do this keeps the
+    /// old peak.
     pub fn reset_peak(&self) {
         // Value 5 resets the peak: see clear_refs in proc(5).
         let _ = fs::write(self.0.join("clear_refs"), "5");
     }
 
-    /// Reads its CPU time and page faults.
+    /// Reads the process's CPU time and page faults.
     pub fn counters(&self) -> Option<Counters> {
         Counters::parse(&self.read("stat")?)
     }
 
-    /// Returns the voluntary and the involuntary context switches of all its living threads.
+    /// Returns the voluntary and the involuntary context switches of all living threads of the process.
     pub fn switches(&self) -> Option<(u64, u64)> {
         let mut sum = (0, 0);
         for task in fs::read_dir(self.0.join("task")).ok()?.flatten() {
@@ -70,7 +71,7 @@ pub struct Counters {
     pub user: u64,
     /// CPU ticks in the kernel on behalf of the process.
     pub system: u64,
-    /// CPU ticks of its descendants that have ended and been waited for.
+    /// CPU ticks of the process's descendants that have ended and been waited for.
     pub children: u64,
 }
 

@@ -1,14 +1,12 @@
-//! Memory, CPU time, threads and throttling of processes. No other crate reads them.
+//! Memory, CPU time, threads and throttling of processes. No other crate reads these figures.
 //!
 //! [`sysinfo`] reads resident memory, CPU time, the number of threads and the load average. The other modules read
 //! figures that sysinfo does not provide:
 //!
 //! - [`ProcFolder`] reads proc(5): peak resident memory, separate user and system time, the CPU time of children,
-//!   page
-//!   faults, context switches.
+//!   page faults, context switches.
 //! - [`own_cpu_time`], [`thread_time`] and [`ThreadClock`] read clocks of the kernel, which count nanoseconds.
-//!   `/proc` counts
-//!   hundredths of a second.
+//!   `/proc` counts hundredths of a second.
 //! - [`Throttling`] reads control groups.
 
 mod clock;
@@ -23,7 +21,7 @@ pub use clock::{ThreadClock, own_cpu_time, thread_time};
 pub use folder::{Counters, ProcFolder, TICKS_PER_SECOND};
 pub use throttling::Throttling;
 
-/// Returns the resident memory of process `pid` in bytes; `None` if it has ended.
+/// Returns the resident memory of process `pid` in bytes; `None` if the process has ended.
 pub fn resident(pid: u32) -> Option<u64> {
     ask(pid, ProcessRefreshKind::nothing().without_tasks().with_memory(), |process| {
         // A zombie has no memory left.
@@ -32,13 +30,13 @@ pub fn resident(pid: u32) -> Option<u64> {
     })
 }
 
-/// Returns the CPU seconds, user and system, that process `pid` has used, without its children; `None` if it does not exist.
-/// The kernel counts hundredths of a second.
+/// Returns the CPU seconds, user and system, that process `pid` has used, without its children; `None` if the process
+/// does not exist. The kernel counts hundredths of a second.
 pub fn cpu_seconds(pid: u32) -> Option<f64> {
     ask(pid, ProcessRefreshKind::nothing().without_tasks().with_cpu(), |process| Some(seconds(process)))
 }
 
-/// Returns the number of threads of process `pid`; `None` if it does not exist.
+/// Returns the number of threads of process `pid`; `None` if the process does not exist.
 pub fn threads(pid: u32) -> Option<u64> {
     // sysinfo does not count the main thread.
     ask(pid, ProcessRefreshKind::nothing().with_tasks(), |process| {
@@ -62,7 +60,7 @@ pub fn load_average() -> Option<f64> {
     System::load_average().ok().map(|load| load.one)
 }
 
-/// Reads `what` of process `pid`. Each call reads afresh, so it never returns values of a process that has ended.
+/// Reads `what` of process `pid`. Each call reads anew, so it never returns values of a process that has ended.
 fn ask<T>(pid: u32, what: ProcessRefreshKind, pick: impl FnOnce(&Process) -> Option<T>) -> Option<T> {
     let pid = Pid::from_u32(pid);
     let mut system = System::new().ok()?;

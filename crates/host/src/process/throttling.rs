@@ -10,8 +10,8 @@ pub struct Throttling {
 }
 
 impl Throttling {
-    /// Reads the counters of `process`, a number or `self`. Empty if there are no control groups or they report
-    /// nothing.
+    /// Reads the counters of `process`, a number or `self`. Empty if the process has no control groups or they report
+    /// no counters.
     pub fn read(root: &Path, process: &str) -> Self {
         let cgroup = root.join("proc").join(process).join("cgroup");
         let Ok(text) = fs::read_to_string(cgroup) else { return Self::default() };
@@ -41,8 +41,8 @@ impl Throttling {
     }
 }
 
-/// Parses a line of /proc/PID/cgroup (cgroups(7)) that concerns CPU time, and returns mount point and path. Version 2
-/// writes `0::/path`, version 1 `4:cpu,cpuacct:/path`.
+/// Parses a line of /proc/PID/cgroup (cgroups(7)) that concerns CPU time, and returns the mount point and the path.
+/// Version 2 writes `0::/path`, version 1 `4:cpu,cpuacct:/path`.
 fn group(root: &Path, line: &str) -> Option<(PathBuf, PathBuf)> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -53,8 +53,7 @@ fn group(root: &Path, line: &str) -> Option<(PathBuf, PathBuf)> {
         names if names.split(',').any(|name| name == "cpu") => base.join(names),
         _ => return None,
     };
-    // A path with .. belongs to a group outside this process's namespace, of which only the namespace's root is
-    // visible.
+    // A path with .. belongs to a group outside this process's namespace. Only the namespace's root is visible.
     let path = path.trim_start_matches('/');
     let seen = if path.split('/').any(|part| part == "..") { "" } else { path };
     Some((mount, PathBuf::from(seen)))

@@ -1,4 +1,4 @@
-//! Helpers shared by several test files.
+//! Helpers that several test files share.
 
 use host::{Detected, Root};
 

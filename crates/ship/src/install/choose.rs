@@ -10,14 +10,14 @@ use crate::name;
 /// Archive that was chosen.
 #[derive(Debug)]
 pub struct ChosenArchive {
-    /// Name of its file.
+    /// File name of the archive.
     pub file: String,
     /// Reason for the choice, for the user.
     pub why: String,
 }
 
-/// Returns the rank of a profile. Profiles that run on most machines come first, because others may be for another
-/// CPU. `portable-aarch64` is `portable`, built on a machine of another architecture.
+/// Returns the rank of a profile. Profiles that run on the most machines come first, because other profiles may be
+/// built for another CPU. `portable-aarch64` is `portable`, built on a machine of another architecture.
 fn rank(profile: &str) -> usize {
     match profile {
         "universal" => 0,
@@ -27,11 +27,11 @@ fn rank(profile: &str) -> usize {
     }
 }
 
-/// Chooses an archive for this machine among `names`, which may include other files: the newest version, and of that
-/// the profile that runs on most machines.
+/// Chooses an archive for this machine from `names`, which may include other files: the newest version, and of its
+/// builds, the build whose profile runs on the most machines.
 ///
 /// # Errors
-/// If there is no archive for this machine.
+/// If `names` contains no archive for this machine.
 pub fn choose<'a>(names: impl Iterator<Item = &'a str>, folder: &str) -> Result<ChosenArchive> {
     choose_for(std::env::consts::ARCH, names, folder)
 }

@@ -20,9 +20,9 @@ const FIXED: [&str; 4] = [
     "share/fish/vendor_completions.d/anneal.fish",
 ];
 
-/// Returns the target of a link at `name` below the prefix `root`. It is relative, so that the prefix can be moved.
-/// Behind a symbolic link of the user (such as `~/.local/bin`) a relative path would lead elsewhere, so there it is
-/// absolute.
+/// Returns the target of a link at `name` below the prefix `root`. The target is relative, so that the prefix can be
+/// moved. If the link is reached through a symbolic link of the user (such as `~/.local/bin`), a relative path would
+/// lead elsewhere, so the target is absolute.
 fn target(root: &Path, name: &str) -> PathBuf {
     let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
     if let (Ok(root), Ok(there)) = (root.canonicalize(), root.join(folder).canonicalize())
@@ -55,10 +55,10 @@ fn man_pages(root: &Path) -> Vec<String> {
     pages
 }
 
-/// Checks that no file of others is where a link of the version in `tree`, or of any version, would be.
+/// Checks that no foreign file is at the path of a link of the version in `tree`, or of any version.
 ///
 /// # Errors
-/// If there is such a file.
+/// If a foreign file is in the way.
 pub fn check(prefix: &Prefix, tree: Option<&Path>) -> Result<()> {
     let wanted = match tree {
         Some(tree) => wanted(tree),
@@ -73,8 +73,8 @@ pub fn check(prefix: &Prefix, tree: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Links for a version that is not current yet. They are removed when this value is dropped, unless the version
-/// becomes current.
+/// Links for a version that is not current yet. Dropping this value removes the links, unless the version becomes
+/// current.
 pub struct PendingLinks {
     paths: Vec<PathBuf>,
 }
@@ -94,7 +94,7 @@ impl Drop for PendingLinks {
     }
 }
 
-/// Makes the missing links for the version in `tree`. They lead through `current`, so they become valid when the
+/// Makes the missing links for the version in `tree`. The links lead through `current`, so they become valid when the
 /// version becomes current.
 ///
 /// # Errors

@@ -18,10 +18,10 @@ pub const FILE: &str = ".lock";
 /// Prefix of the names of work folders: `.staging-PID-RANDOM`.
 const STAGING: &str = ".staging-";
 
-/// Prefixes of all temporary names that are renamed once they are complete. The process number follows.
+/// Prefixes of all temporary names. A process number follows the prefix. Complete files are renamed.
 const WORK: [&str; 4] = [STAGING, ".current.", ".previous.", ".folders."];
 
-/// Lock that is held while a prefix is changed. The system releases it when the process ends in any way.
+/// Lock on a prefix while it is changed. The system releases the lock when the process ends, even after a crash.
 #[derive(Debug)]
 pub struct PrefixLock {
     _file: File,
@@ -51,13 +51,13 @@ impl PrefixLock {
                 }
                 Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
             }
-            // The process that removed the last version also removed the file that is locked here.
+            // The process that removed the last version may have deleted the lock file in the meantime.
             let ours = file.metadata().with_context(cannot)?;
             if fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
                 break file;
             }
         };
-        // The text is only for the message of another installer.
+        // Another installer shows this text in its message.
         let _ = file.rewind();
         let _ = file.set_len(0);
         let _ = write!(file, "{what} of process {}", std::process::id());
@@ -66,10 +66,10 @@ impl PrefixLock {
     }
 }
 
-/// Creates a work folder on the file system of the prefix, which is removed when it is dropped.
+/// Creates a work folder on the file system of the prefix. Dropping the value removes the folder.
 ///
 /// # Errors
-/// If it cannot be created.
+/// If the folder cannot be created.
 pub fn staging(prefix: &Prefix) -> Result<TempDir> {
     let name = format!("{STAGING}{}-", std::process::id());
     base::scratch_in(&prefix.home(), &name)
@@ -111,8 +111,7 @@ mod tests {
     fn only_what_dead_installers_left_is_stale() {
         let folder = tempfile::tempdir().unwrap();
         let prefix = Prefix::of(Some(folder.path())).unwrap();
-        // Linux has no process of this number. A real child that has ended could have inherited the other test's
-        // lock.
+        // No Linux process has this number. A real child process could have inherited the other test's lock.
         let ended = i32::MAX;
         let dead = prefix.home().join(format!("{STAGING}{}-x", ended));
         let link = prefix.home().join(format!(".current.{}", ended));

@@ -1,7 +1,7 @@
-//! Installation of archives below a prefix, with several versions side by side, one of which is current.
+//! Installs archives below a prefix. Several versions may be installed side by side; one of them is current.
 //!
-//! A version is unpacked and checked in a work folder. One rename moves it into place, and another makes it current.
-//! If the process is killed before, the earlier version stays unchanged.
+//! Each version is unpacked and checked in a work folder. One rename moves the version into place, and another makes
+//! it current. If the process is killed before the second rename, the earlier version stays current.
 
 mod choose;
 mod links;

@@ -31,7 +31,7 @@ impl Prefix {
     /// Returns the requested prefix, or the default for this user.
     ///
     /// # Errors
-    /// If there is no home folder or the prefix cannot be used.
+    /// If the user has no home folder or the prefix cannot be used.
     pub fn of(asked: Option<&Path>) -> Result<Self> {
         let root = match asked {
             Some(root) => std::path::absolute(root)?,
@@ -92,15 +92,15 @@ impl Prefix {
     /// Returns the name of the current version, or `None`.
     ///
     /// # Errors
-    /// If something other than Anneal's link is at its path.
+    /// If something other than Anneal's link is at the link's path.
     pub fn current(&self) -> Result<Option<String>> {
         self.named_by(&self.current_link())
     }
 
-    /// Returns the name of the previous version, or `None` if there is none or it no longer exists.
+    /// Returns the name of the previous version, or `None` if no previous version is installed.
     ///
     /// # Errors
-    /// If something other than Anneal's link is at its path.
+    /// If something other than Anneal's link is at the link's path.
     pub fn previous(&self) -> Result<Option<String>> {
         let current = self.current()?;
         Ok(self
@@ -108,9 +108,9 @@ impl Prefix {
             .filter(|name| self.version(name).is_dir() && Some(name) != current.as_ref()))
     }
 
-    /// Returns the name of the version that a rollback makes current: the previous version, else the newest of the
-    /// others. The second case occurs if a process was killed between the two renames of a switch, so that both links
-    /// name one version.
+    /// Returns the name of the version that a rollback makes current: the previous version, else the newest other
+    /// version. The second case occurs if a process was killed between the two renames of a switch, so that both
+    /// links name the same version.
     ///
     /// # Errors
     /// If a link or the folder of versions cannot be read.
@@ -125,12 +125,12 @@ impl Prefix {
     /// Returns the version that `link` names.
     ///
     /// # Errors
-    /// If something else is at this path.
+    /// If something other than Anneal's link is at the path `link`.
     fn named_by(&self, link: &Path) -> Result<Option<String>> {
         let target = match fs::read_link(link) {
             Ok(target) => target,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            // This error means that the file is not a link.
+            // `InvalidInput` means that the file is not a link.
             Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(foreign(link)),
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read the link {}", link.display()));
@@ -170,7 +170,7 @@ impl Prefix {
     }
 
     /// Creates the folder `below` the prefix, accessible to all users, and records the folders that had to be
-    /// created: only these are removed with the last version.
+    /// created. Only recorded folders are removed with the last version.
     ///
     /// # Errors
     /// If a folder cannot be created or recorded.
@@ -205,7 +205,7 @@ impl Prefix {
             Ok(below) => Some(below.to_str()?.to_string()),
             // A folder that was reached through `..` existed before.
             Err(_) if folder.file_name().is_none() => None,
-            // Recorded as an absolute path, because the prefix may get another name or be moved.
+            // The path is recorded as an absolute path, because the prefix may be renamed or moved.
             Err(_) => Some(folder.canonicalize().ok()?.to_str()?.to_string()),
         }));
         let text: String = all.iter().map(|folder| format!("{folder}\n")).collect();
@@ -225,7 +225,7 @@ impl Prefix {
         }
     }
 
-    /// True if no version is installed and nothing else is in the folder of versions.
+    /// True if no version is installed and the folder of versions is empty.
     pub fn is_empty(&self) -> bool {
         let nothing = |mut entries: fs::ReadDir| entries.next().is_none();
         fs::read_dir(self.versions()).is_ok_and(nothing)
@@ -233,8 +233,8 @@ impl Prefix {
             && !is_there(&self.previous_link())
     }
 
-    /// Removes Anneal's remaining files after the last version is gone: its own folder, then the folders that it
-    /// created, unless they are in use.
+    /// Removes Anneal's own folder after the last version is gone, then the folders that Anneal created, unless they
+    /// are in use.
     ///
     /// # Errors
     /// If a file cannot be removed.
@@ -249,10 +249,10 @@ impl Prefix {
         gone(self.folders_list())?;
         gone(self.home().join(super::lock::FILE))?;
         let root = self.root.canonicalize().ok();
-        // A folder that is not empty contains files of others and stays.
+        // A folder that is not empty contains foreign files, so it stays.
         let _ = fs::remove_dir(self.versions());
         let _ = fs::remove_dir(self.home());
-        // Sorted so that the deepest folders come first: those below the prefix, the prefix, those above it.
+        // The deepest folders come first: folders below the prefix, then the prefix, then folders above the prefix.
         let mut made: Vec<String> = made.into_iter().collect();
         made.sort_by_key(|folder| {
             let depth = std::cmp::Reverse(folder.matches('/').count());
@@ -260,7 +260,7 @@ impl Prefix {
         });
         for folder in made {
             let path = match folder.as_str() {
-                // `rmdir PREFIX/.` would be refused.
+                // The system would refuse `rmdir PREFIX/.`.
                 "." => self.root.clone(),
                 above if above.starts_with('/') => match &root {
                     Some(root) if root.starts_with(above) && root != Path::new(above) => PathBuf::from(above),
@@ -280,7 +280,7 @@ pub fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// Returns the error for a file of others at a path that Anneal needs.
+/// Returns the error for a foreign file at a path that Anneal needs.
 pub fn foreign(path: &Path) -> anyhow::Error {
     anyhow!(
         "cannot replace {}: it was not created by Anneal's installer; nothing was changed\nhint: move it away, or \
@@ -289,10 +289,10 @@ pub fn foreign(path: &Path) -> anyhow::Error {
     )
 }
 
-/// Returns the name in `there` that matches `asked`, as a whole or by its version number.
+/// Returns the name in `there` that equals `asked` or contains the version number `asked`.
 ///
 /// # Errors
-/// If there is no such version, or more than one.
+/// If no name or more than one name matches.
 pub fn find(asked: &str, there: &[String]) -> Result<String> {
     if there.iter().any(|name| name == asked) {
         return Ok(asked.to_string());

@@ -1,4 +1,4 @@
-//! Removal of versions, and of everything else with the last version.
+//! Removes versions. Removing the last version removes everything else that Anneal installed, too.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use crate::order::{Uninstall, Uninstalled};
 /// Removes one version or all versions.
 ///
 /// # Errors
-/// If there is no such version, or it cannot be removed.
+/// If the version is not installed or cannot be removed.
 pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
     if order.all && order.version.is_some() {
         return Err(exit::usage("a version cannot be combined with --all"));
@@ -32,7 +32,7 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
         (None, Some(current)) => vec![current.clone()],
         (None, None) => {
             return Err(exit::usage(format!(
-                "no version is current\nhint: name the version to remove, out of {}, or use --all",
+                "no version is current\nhint: name the version to remove ({}), or use --all",
                 all.join(", ")
             )));
         }
@@ -78,7 +78,7 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
     Ok(Uninstalled { removed: doomed, current: next, dry_run: false })
 }
 
-/// Makes `next` current if it is not, and removes the link to the previous version if that is among `doomed`.
+/// Makes `next` current if it is not, and removes the link to the previous version if that version is among `doomed`.
 fn switch_away(prefix: &Prefix, next: &str, doomed: &[String]) -> Result<()> {
     let current = prefix.current()?;
     let previous = prefix.previous()?;

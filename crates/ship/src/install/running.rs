@@ -6,10 +6,10 @@ use super::lock::PrefixLock;
 use super::prefix::Prefix;
 use crate::{program, sums};
 
-/// Checks that a version still runs, before it becomes current.
+/// Checks that a version still runs, before the version becomes current.
 ///
 /// # Errors
-/// If it does not run.
+/// If the version does not run.
 pub(crate) fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
     let folder = prefix.version(name);
     sums::check(&folder).with_context(|| format!("{name} is damaged\nhint: install it again"))?;
@@ -17,8 +17,8 @@ pub(crate) fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes the lock of a prefix in which something is installed. If `all` is true, leftovers of a killed installer
-/// count too.
+/// Takes the lock of a prefix that contains an installation. If `all` is true, leftovers of a killed installer count
+/// as an installation.
 ///
 /// # Errors
 /// If nothing is installed, or another installer holds the lock.

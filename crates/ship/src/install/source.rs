@@ -49,7 +49,7 @@ pub enum ArchiveLocation {
     Here(PathBuf),
     /// Unpacked folder on this machine.
     Tree(PathBuf),
-    /// URL, with the digest from an index, if there is one.
+    /// URL, and the digest from an index if an index lists the archive.
     There(String, Option<Sha256>),
 }
 
@@ -58,7 +58,7 @@ pub enum ArchiveLocation {
 pub struct SourceNotes {
     /// Choices and the reasons for them.
     pub notes: Vec<String>,
-    /// Risks.
+    /// Warnings about risks.
     pub warnings: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ pub fn find(order: &Install, told: &mut SourceNotes) -> Result<ArchiveLocation> 
 /// Returns the name of the version at `place`.
 ///
 /// # Errors
-/// If the name of the file is not that of an archive.
+/// If the file's name is not the name of an archive.
 pub fn name_of(place: &ArchiveLocation) -> Result<String> {
     match place {
         ArchiveLocation::Here(path) => {
@@ -223,8 +223,8 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Returns the digest that the archive must have: the one in `order`, else the one in the file beside the archive,
-/// which an index must not contradict.
+/// Returns the digest that the archive must have: the digest in `order`, else the digest in the checksum file beside
+/// the archive. The digest in an index must not differ from the checksum file.
 fn expected(
     order: &Install,
     listed: Option<&Sha256>,

@@ -12,11 +12,11 @@ use super::source::Source;
 use crate::progress::Progress;
 use crate::{elf, files, name, program, sums, unpack};
 
-/// Maximum size of a record, which takes a few kilobytes.
+/// Maximum size of a build record. Actual records take a few kilobytes.
 const LARGEST_RECORD: u64 = 8 << 20;
 
-/// Fields of build_info.json that are read. They exist in every version of the format; the program itself reads the
-/// rest.
+/// Fields of build_info.json that are read. Every version of the format contains these fields; the program itself
+/// reads the rest.
 #[derive(Deserialize)]
 struct RecordHead {
     target: String,
@@ -77,7 +77,8 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the version in `folder` is complete, is for this machine, and runs. Returns the program's `--version`.
+/// Checks that the version in `folder` is complete, matches this machine, and runs. Returns the output of
+/// `--version`.
 ///
 /// # Errors
 /// If a check fails.

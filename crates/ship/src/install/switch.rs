@@ -14,14 +14,14 @@ use super::source::SourceNotes;
 use crate::order::{Rollback, Switched};
 use crate::{files, interrupt, sums};
 
-/// Moves the checked folder `staged` to the versions as `name` and makes it current. Returns true if the same content
-/// was installed already.
+/// Moves the checked folder `staged` into the folder of versions as `name` and makes this version current. Returns
+/// true if the same content was already installed.
 ///
 /// # Errors
 /// If other content is installed under this name and `force` is false. After any error the current version is
 /// unchanged.
 pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut SourceNotes) -> Result<bool> {
-    // This is the last point at which the user can stop it; only a few renames follow.
+    // This is the last point at which the user can stop the installation; only a few renames follow.
     interrupt::check()?;
     let place = prefix.version(name);
     let there = is_there(&place);
@@ -43,7 +43,8 @@ pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut S
             ),
             (false, _) => told.notes.push(format!("{name} replaces other content of the same name")),
         }
-        // Exchanged in one step, so that a user who starts the program finds either the old or the new version.
+        // The folders are exchanged in one step, so that a user who starts the program gets either the old or the new
+        // version.
         exchange(staged, &place)?;
     } else {
         fs::rename(staged, &place)
@@ -111,7 +112,7 @@ fn target(name: &str) -> PathBuf {
 /// Makes the previous version current.
 ///
 /// # Errors
-/// If there is no previous version, or it does not run.
+/// If no previous version exists, or the previous version does not run.
 pub fn rollback(order: &Rollback) -> Result<Switched> {
     let prefix = Prefix::of(order.prefix.as_deref())?;
     let _lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "rollback", false)?) };

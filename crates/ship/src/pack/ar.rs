@@ -1,5 +1,4 @@
-//! Writer of `ar`, the outer format of a Debian package. The few features that the package needs are implemented
-//! here.
+//! Writer of `ar`, the outer format of a Debian package. Only the features that the package needs are implemented.
 
 use std::io::Write;
 

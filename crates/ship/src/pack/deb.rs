@@ -1,5 +1,5 @@
-//! Debian package: the archive's folder below /usr/lib/anneal, with the links that an installer would make. deb(5)
-//! describes the format. Members use gzip, because Debian 11's dpkg does not support zstd.
+//! Writer of the Debian package: the archive's folder below /usr/lib/anneal, and the links that an installer would
+//! make. deb(5) describes the format. Members use gzip, because Debian 11's dpkg does not support zstd.
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -25,8 +25,8 @@ pub fn update(folder: &Path) -> Result<()> {
         else {
             continue;
         };
-        // The digest is read from the checksum file, because archives may be large. Archives without one are not
-        // listed, because no installer would accept them.
+        // The digest is read from the checksum file, because archives may be large. Archives without a checksum file
+        // are not listed, because no installer would accept them.
         let list = folder.join(format!("{file}.sha256"));
         let told = files::read_small(&list, 1 << 16).and_then(|text| sums::beside(&text, &list, &file));
         let Ok(sha256) = told else { continue };

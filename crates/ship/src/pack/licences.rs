@@ -1,5 +1,5 @@
-//! Licences of all components: copies their licence files, and lists the SPDX expression of components that have
-//! none.
+//! Licences of all components: copies the licence files, and lists the SPDX expressions of components without a
+//! licence file.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const FOLDERS: [&str; 3] = ["licenses", "licences", "license"];
 /// Maximum depth at which vendored sources are searched.
 const DEEPEST: usize = 6;
 
-/// Adds the licence files of all components to `members` and returns the crates that have none.
+/// Adds the licence files of all components to `members` and returns the crates without a licence file.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -51,7 +51,7 @@ pub fn collect(parts: &Parts, crates: &[Described], members: &mut Members) -> Re
             // A file named by `license-file` may lie outside the crate's folder.
             let name = file.strip_prefix(&part.folder).ok().filter(|name| !name.starts_with(".."));
             let name = name.map(Path::to_path_buf).or_else(|| file.file_name().map(PathBuf::from));
-            let name = name.with_context(|| format!("{} has no name", file.display()))?;
+            let name = name.with_context(|| format!("{} is not the path of a file", file.display()))?;
             copy(file, &format!("{own}/{}", name.display()), members)?;
         }
         let expression = part.license.as_deref().unwrap_or("none stated");
@@ -63,9 +63,9 @@ pub fn collect(parts: &Parts, crates: &[Described], members: &mut Members) -> Re
     }
     let listed: String = listed.lines().map(|line| format!("{}\n", line.trim_end())).collect();
     let text = format!(
-        "Licences of the components of this program other than Anneal itself. Each folder contains the licence \
-         files of one component.\nComponents without a licence file are listed below with their SPDX expression; \
-         https://spdx.org/licenses/ has the texts.\nsbom.cdx.json lists versions, digests and \
+        "Licences of this program's third-party components. Each folder contains the licence files of one \
+         component.\nComponents without a licence file are listed below with their SPDX expression; \
+         https://spdx.org/licenses/ contains the texts.\nsbom.cdx.json lists versions, digests and \
          dependencies.\n\n{listed}"
     );
     add(members, &format!("{DOCUMENTS}/THIRD-PARTY/README"), Member::made(text.into_bytes())?)?;
@@ -110,7 +110,7 @@ fn all(folder: &Path) -> Result<Vec<PathBuf>> {
 /// True if the file `name` contains a licence. `license.cmake` and `license.rs` are code.
 fn is_licence(name: &str) -> bool {
     let source = [".cmake", ".rs", ".py", ".c", ".h", ".cpp", ".sh", ".json", ".toml", ".html"];
-    // This is the only licence file of Rust's library, an HTML page.
+    // This HTML page is the only licence file of Rust's standard library.
     if name == "copyright-library.html" {
         return true;
     }

@@ -17,7 +17,7 @@ pub(crate) type Members = BTreeMap<String, Member>;
 
 /// Content of a member.
 pub(crate) enum Content {
-    /// Content of this file.
+    /// Content of the file at this path.
     Of(PathBuf),
     /// Generated content.
     Made(Vec<u8>),
@@ -59,7 +59,10 @@ pub(crate) fn given(items: &[Item]) -> Result<Members> {
         add(&mut members, &item.to, Member::of(&item.from, item.executable)?)?;
     }
     for needed in ["bin/anneal", "build_info.json"] {
-        ensure!(members.contains_key(needed), "cannot make the archive: the order lacks the file {needed}");
+        ensure!(
+            members.contains_key(needed),
+            "cannot make the archive: the order does not list the file {needed}"
+        );
     }
     Ok(members)
 }

@@ -1,4 +1,4 @@
-//! Packing of a build into archives. Equal files give equal bytes on any machine.
+//! Packing of a build into archives. On any machine, equal files produce byte-identical archives.
 
 mod ar;
 mod deb;
@@ -68,7 +68,7 @@ pub fn pack(order: &Pack) -> Result<Packed> {
     })
 }
 
-/// Writes the checksum file of a finished archive beside it.
+/// Writes the checksum file of a finished archive next to the archive.
 fn finished(path: &Path) -> Result<Archive> {
     let (size, sha256) = files::digest(path)?;
     let own = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

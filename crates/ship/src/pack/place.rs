@@ -9,9 +9,9 @@ use super::members::sum_of;
 use crate::order::{Archive, Place};
 use crate::{files, interrupt};
 
-/// Moves the archives of `order` with their checksums, replacing earlier ones of the same names, and rewrites the
+/// Moves the archives of `order` with their checksums, replacing earlier archives of the same names, and rewrites the
 /// index. During the move, or after the process was killed, an installer may find an archive with a wrong checksum or
-/// two different checksums. It refuses them, and the next run repairs the folder.
+/// two different checksums. The installer refuses such an archive, and the next run repairs the folder.
 ///
 /// # Errors
 /// If a file cannot be moved or the index cannot be written.

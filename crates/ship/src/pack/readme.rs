@@ -3,7 +3,7 @@
 
 use crate::order::Pack;
 
-/// Template whose words in `@` are replaced.
+/// Template in which words between `@` are replaced.
 const TEXT: &str = include_str!("README.in.md");
 
 /// Returns the README for the archive of `order`.

@@ -1,5 +1,5 @@
-//! Authors' metadata of a program's crates, from `cargo metadata`. That command joins the features of all workspace
-//! members, so it cannot determine which crates are linked.
+//! Authors' metadata of a program's crates, from `cargo metadata`. `cargo metadata` merges the features of all
+//! workspace members, so its output does not show which crates are linked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct Described {
     pub license_file: Option<PathBuf>,
     /// Description of the crate.
     pub description: Option<String>,
-    /// Folder of its sources.
+    /// Folder of the crate's sources.
     pub folder: PathBuf,
 }
 
@@ -41,8 +41,8 @@ struct CargoPackage {
     manifest_path: PathBuf,
 }
 
-/// Returns the crates of a program for `target`, sorted by name and version, without those of build scripts and
-/// macros.
+/// Returns the crates linked into a program for `target`, sorted by name and version. Crates that only build scripts
+/// and macros use are left out.
 ///
 /// # Errors
 /// If cargo fails or prints unexpected output.

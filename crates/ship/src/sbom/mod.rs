@@ -1,5 +1,5 @@
 //! Bill of materials in CycloneDX 1.6, <https://cyclonedx.org/docs/1.6/json/>. The document is generated here because
-//! `cyclonedx-bom` depends on an XML library and gives every document a random number.
+//! `cyclonedx-bom` depends on an XML library and writes a random number into every document.
 
 mod described;
 
@@ -16,7 +16,7 @@ use crate::order::{Pack, Part};
 /// Returns the content of the document.
 ///
 /// # Errors
-/// If it cannot be serialised.
+/// If the document cannot be serialised.
 pub fn bill(order: &Pack, crates: &[Described]) -> Result<Vec<u8>> {
     let root = format!("pkg:generic/anneal@{}?profile={}", order.version, encoded(&order.profile));
     let package = order.parts.rust.as_ref().map(|rust| rust.package.as_str());
@@ -131,7 +131,7 @@ fn properties(all: &[(String, String)]) -> Value {
     all.iter().map(property).collect()
 }
 
-/// Returns the package URL of a crate. Crates of this workspace are on no registry.
+/// Returns the package URL of a crate. Crates of this workspace are in no registry.
 fn purl(part: &Crate) -> String {
     let kind = if part.is_foreign() { "cargo/" } else { "generic/anneal/" };
     format!("pkg:{kind}{}@{}", part.name, encoded(&part.version))

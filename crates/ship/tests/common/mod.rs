@@ -144,7 +144,7 @@ pub fn ship_with(order: &Order, change: impl FnOnce(&mut Command)) -> (i32, Repl
     (output.status.code().unwrap_or(-1), reply)
 }
 
-/// Does what [`ship_with`] does, with an unchanged command.
+/// Calls [`ship_with`] with an unchanged command.
 pub fn ship(order: &Order) -> (i32, Reply) {
     ship_with(order, |_| {})
 }
@@ -157,7 +157,7 @@ pub fn said(reply: &Reply) -> String {
     }
 }
 
-/// Both installers. Tests must hold for each of them.
+/// Installer under test. Each test must pass with both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Installer {
     Ship,
@@ -247,8 +247,7 @@ fn how(mut command: Command) -> InstallerEnd {
     (status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Creates a folder with the programs that install.sh uses, as far as this system has them, except those in
-/// `without`.
+/// Creates a folder with the programs that install.sh uses and this system has, except those in `without`.
 pub fn tools(temp: &Path, without: &[&str]) -> PathBuf {
     let bin = temp.join(format!("bin-without-{}", without.join("-")));
     fs::create_dir(&bin).unwrap();
@@ -264,7 +263,7 @@ pub fn tools(temp: &Path, without: &[&str]) -> PathBuf {
     bin
 }
 
-/// Replaces the program `name` in `bin` by a script, which can run the original as `$real`.
+/// Replaces the program `name` in `bin` with a script, which can run the original as `$real`.
 pub fn stand_in(bin: &Path, name: &str, script: &str) {
     let path = bin.join(name);
     let real = fs::read_link(&path).unwrap();

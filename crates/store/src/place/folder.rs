@@ -28,7 +28,7 @@ pub struct FolderStore {
 }
 
 impl FolderStore {
-    /// Returns the store at `root`, which need not exist yet.
+    /// Returns the store at `root`. The folder need not exist yet.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
@@ -53,8 +53,8 @@ impl FolderStore {
         Ok(path)
     }
 
-    /// Creates the root and `folder` below it. Others can read them regardless of the umask, and can write to them if
-    /// the parent folder is writable for a group. Existing folders keep their permissions.
+    /// Creates the root and `folder` below the root. Other users can read both folders regardless of the umask, and
+    /// can write to them if the parent folder is writable for a group. Existing folders keep their permissions.
     fn make_open(&self, folder: &Path) -> io::Result<()> {
         if let Some(above) = self.root.parent() {
             fs::create_dir_all(above)?;
@@ -105,7 +105,7 @@ impl StoreBackend for FolderStore {
         let path = self.path(path);
         match fs::metadata(&path) {
             Err(error) if is_absent(&error) => {
-                // A disk that is not mounted must not be taken for an empty store.
+                // A disk that is not mounted must not look like an empty store.
                 ensure!(self.root.is_dir(), "the folder {} does not exist", self.root.display());
                 Ok(None)
             }
@@ -162,7 +162,7 @@ impl StoreBackend for FolderStore {
 
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
         let _lock = self.lock()?;
-        // Done before it is known whether anything changes, because a killed publisher may have left temporary files
+        // The folder is prepared even if nothing changes, because a killed publisher may have left temporary files
         // beside a complete list.
         let to = self.prepared(path)?;
         let there = match self.size(path)? {
@@ -196,7 +196,7 @@ impl StoreBackend for FolderStore {
     }
 }
 
-/// True if the file does not exist, including the case that its parent is not a folder.
+/// True if the file does not exist or its parent is not a folder.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

@@ -26,17 +26,18 @@ use super::medium::{Edit, Refused, StoreBackend, check_readable};
 
 /// Time without a response after which a server counts as unreachable.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Speed in bytes per second that is assumed for sending, because nothing is received while a request is being sent.
+/// Assumed sending speed in bytes per second, because nothing is received while a request is being sent.
 const SLOWEST: u64 = 50_000;
 /// Interval at which an interruption is checked for.
 const EVERY: Duration = Duration::from_millis(50);
-/// Size of a part of a large upload: the minimum of S3, because a part gives no feedback until it has arrived.
+/// Size of a part of a large upload. This is S3's minimum, because an upload shows no progress until a part has
+/// arrived.
 const PART: usize = 5 << 20;
 /// Maximum time to wait for the server to discard a failed upload.
 const COURTESY: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to change a list while other publishers change it.
 const MOST_TURNS: u32 = 50;
-/// Object for testing that the server refuses to create it twice.
+/// Object for testing that the server refuses to create an object twice.
 const PROBE: &str = "v1/probe";
 
 /// Store in a bucket.
@@ -52,7 +53,7 @@ impl S3 {
     /// # Errors
     /// If a setting is invalid.
     pub fn at(bucket: &str, prefix: &str) -> Result<Self> {
-        // Installed once per process; a second installation fails, which does not matter.
+        // The provider is installed once per process; a second installation fails, which does no harm.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let retry = RetryConfig {
             max_retries: 3,
@@ -116,7 +117,7 @@ impl S3 {
         })
     }
 
-    /// Returns the object at `path` before its content is read; `None` if there is none.
+    /// Returns the object at `path` before its content is read; `None` if the object does not exist.
     fn get(&self, path: &str) -> Result<Option<GetResult>> {
         let key = self.key(path);
         match self.run(self.store.get(&key))? {
@@ -146,8 +147,8 @@ impl S3 {
         Ok(self.send(content.len(), self.store.put_opts(&key, payload, options))?.map(drop))
     }
 
-    /// Returns the content at `path` and its version; `None` if there is no object. The content is `None` if it is
-    /// larger than `most` bytes.
+    /// Returns the content at `path` and its version; `None` if the object does not exist. The content is `None` if
+    /// it is larger than `most` bytes.
     fn small_and_version(&self, path: &str, most: Bytes) -> Result<Option<(Option<Vec<u8>>, UpdateVersion)>> {
         let Some(found) = self.get(path)? else { return Ok(None) };
         let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
@@ -272,7 +273,7 @@ impl StoreBackend for S3 {
 
     fn check_writable(&self) -> Result<()> {
         const CONTENT: &[u8] = b"anneal";
-        // For all but the first publisher the first attempt is refused at once.
+        // Except for the first publisher, the first attempt is refused at once.
         let refuses = !self.put_new(PROBE, CONTENT)? || !self.put_new(PROBE, CONTENT)?;
         let nobodys =
             UpdateVersion { e_tag: Some("\"00000000000000000000000000000000\"".to_string()), version: None };
@@ -301,14 +302,13 @@ fn is_no_bucket(error: &(dyn std::error::Error + 'static)) -> bool {
     error.to_string().contains("NoSuchBucket")
 }
 
-/// True if the operation may succeed later: the server was unreachable or reported an error of its own.
+/// True if the operation may succeed later: the server was unreachable or reported an internal error.
 fn may_pass(error: &Error) -> bool {
     let mut chain =
         std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source());
     chain.any(|cause| match cause.downcast_ref::<HttpError>() {
         Some(broken) => !matches!(broken.kind(), HttpErrorKind::Decode | HttpErrorKind::Unknown),
-        // The crate has no public type for a status. `error response` is a response of status 200 with an error in
-        // its body.
+        // The crate has no public type for a status. `error response` means status 200 with an error in the body.
         None => {
             let said = cause.to_string();
             let answered =

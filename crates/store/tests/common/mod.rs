@@ -1,4 +1,4 @@
-//! Build for publishing, and the program `store`.
+//! Files of a build to publish, and runs of the program `store`.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::collections::BTreeMap;

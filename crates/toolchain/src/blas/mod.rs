@@ -1,7 +1,7 @@
 //! BLAS libraries: exact files, headers and threading.
 //!
 //! The `.pc` files are parsed here instead of calling pkg-config, because one call per name would take longer than
-//! the rest of the search. Debian's BLIS has no such file, so its folders are searched.
+//! the rest of the search. Debian's BLIS has no `.pc` file, so its folders are searched.
 
 mod pkg_config;
 #[cfg(test)]
@@ -16,11 +16,11 @@ use pkg_config::PkgConfig;
 use crate::search::{SearchPath, entries, file_name};
 use crate::tools::{BlasLibrary, BlasThreading};
 
-/// Names of `.pc` files with their vendors, the preferred ones of a vendor first.
+/// Names of `.pc` files with their vendors, each vendor's preferred names first.
 ///
-/// `openblas64` and `mkl-*-ilp64-*` are excluded: they take 64-bit integers, and ggml passes 32-bit ones. MKL's
+/// `openblas64` and `mkl-*-ilp64-*` are excluded: they expect 64-bit integers, and ggml passes 32-bit ones. MKL's
 /// layers are named explicitly, because `mkl-sdl` chooses its threading at run time by an environment variable.
-/// Intel's OpenMP is preferred to GNU's, because it lies beside MKL and no compiler has to find it.
+/// Intel's OpenMP is preferred to GNU's, because Intel's lies beside MKL and no compiler has to find it.
 const NAMES: &[(&str, &str)] = &[
     ("openblas", "openblas"),
     ("blis-mt", "blis"),
@@ -29,7 +29,7 @@ const NAMES: &[(&str, &str)] = &[
     ("mkl-dynamic-lp64-seq", "mkl"),
 ];
 
-/// Flavours of Debian's BLIS with their threading. The pthreads flavour comes first, because it brings no OpenMP
+/// Flavours of Debian's BLIS with their threading. The pthreads flavour comes first, because it loads no OpenMP
 /// runtime into a process that otherwise uses ggml's own thread pool.
 const BLIS_FLAVOURS: &[(&str, BlasThreading)] = &[
     ("pthread", BlasThreading::Pthread),
@@ -37,9 +37,9 @@ const BLIS_FLAVOURS: &[(&str, BlasThreading)] = &[
     ("serial", BlasThreading::Serial),
 ];
 
-/// Returns the installed BLAS libraries, the preferred ones of a vendor first. The sources are the `.pc` files in
+/// Returns the installed BLAS libraries, each vendor's preferred libraries first. The sources are the `.pc` files in
 /// `PKG_CONFIG_PATH`, in `own_path` (pkg-config's answer to `--variable pc_path`) and in the folders of MKL's
-/// installers, and the folders of Debian's BLIS. A library without its header or its file does not count.
+/// installers, and the folders of Debian's BLIS. A library without its header or its file is ignored.
 pub(crate) fn find(search: &SearchPath, own_path: &str) -> Vec<BlasLibrary> {
     let own: Vec<PathBuf> = std::env::split_paths(own_path.trim()).collect();
     let dirs: Vec<PathBuf> =
@@ -84,7 +84,7 @@ fn from_pc(
         return None;
     }
     if name.ends_with("-iomp") {
-        // MKL's threads need Intel's OpenMP, whose path is only in this file.
+        // MKL's threads need Intel's OpenMP, whose path is only in `openmp.pc`.
         let openmp = dirs.iter().find_map(|dir| PkgConfig::read(&dir.join("openmp.pc")));
         let beside = libraries[0].with_file_name("libiomp5.so");
         let runtime = openmp.and_then(|openmp| files(search, &openmp, "iomp5").into_iter().next());
@@ -107,8 +107,8 @@ fn from_pc(
     })
 }
 
-/// Returns the files of `vendor` that a `.pc` file links. Links are resolved, because a record must not change with
-/// `update-alternatives`.
+/// Returns the files of `vendor` that a `.pc` file links. Links are resolved, because `update-alternatives` must not
+/// change a record.
 fn files(search: &SearchPath, file: &PkgConfig, vendor: &str) -> Vec<PathBuf> {
     let (dirs, wanted) = file.libraries();
     let mut found = Vec::new();
@@ -137,9 +137,9 @@ fn shared_object(search: &SearchPath, dirs: &[PathBuf], name: &str) -> Option<Pa
     })
 }
 
-/// Returns the threading of an OpenBLAS. Its `.pc` file says if it uses OpenMP. Its file name says if it uses
-/// threads: `libopenblasp-r0.3.21.so` does, `libopenblas-r0.3.21.so` does not, and Fedora's `libopenblaso` uses
-/// OpenMP.
+/// Returns the threading of an OpenBLAS. Its `.pc` file shows if the library uses OpenMP. Its file name shows if the
+/// library uses threads: `libopenblasp-r0.3.21.so` does, `libopenblas-r0.3.21.so` does not, and Fedora's
+/// `libopenblaso` uses OpenMP.
 fn openblas_threading(file: &PkgConfig, library: &Path) -> Option<BlasThreading> {
     if file.variable("openblas_config").is_some_and(|config| config.contains("USE_OPENMP=1")) {
         return Some(BlasThreading::Openmp);
@@ -153,7 +153,7 @@ fn openblas_threading(file: &PkgConfig, library: &Path) -> Option<BlasThreading>
 }
 
 /// Returns the threading of a BLIS from the top of its header, where `#if 1` precedes enabled options and `#if 0`
-/// disabled ones.
+/// precedes disabled options.
 fn blis_threading(header: &str) -> BlasThreading {
     let lines: Vec<&str> = header.lines().take(400).map(str::trim).collect();
     let on = |name: &str| {

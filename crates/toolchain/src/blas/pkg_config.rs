@@ -34,7 +34,7 @@ impl PkgConfig {
         self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| self.expand(value))
     }
 
-    /// Returns the version, or `None` if the file has none.
+    /// Returns the version, or `None` if the file states no version.
     pub(super) fn version(&self) -> Option<String> {
         let version = self.field("Version")?;
         (!version.is_empty() && !version.contains("${")).then_some(version)

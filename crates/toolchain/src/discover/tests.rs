@@ -61,7 +61,7 @@ fn an_emulator_without_a_c_library_is_none() {
     let machine = debian();
     machine.tool("usr/bin/qemu-aarch64", "qemu-aarch64 version 7.2.22 (Debian 1:7.2+dfsg-7)");
     assert_eq!(discover(&machine.search(), None).aarch64, None);
-    // The library of a multiarch system, then that of a cross compiler.
+    // Tests the library of a multiarch system, then the library of a cross compiler.
     for (library, sysroot) in
         [("lib", ""), ("usr/aarch64-linux-gnu/lib", "usr/aarch64-linux-gnu")].map(|(l, s)| (l.to_string(), s))
     {
@@ -101,7 +101,7 @@ fn a_debian_machine_is_read() {
     assert_eq!(toolchain.ninja.unwrap().path, machine.root().join("usr/bin/ninja"));
     assert_eq!(toolchain.lld[0].path, machine.root().join("usr/lib/llvm-22/bin/ld.lld"));
     let profdata: Vec<Option<u32>> = toolchain.llvm_profdata.iter().map(|tool| tool.llvm_major).collect();
-    assert_eq!(profdata, [Some(22), Some(14)], "newest first, whatever stands on the path");
+    assert_eq!(profdata, [Some(22), Some(14)], "newest first, regardless of the path");
     assert_eq!(toolchain.cuda, []);
     assert_eq!(toolchain.rustc, None);
 }
@@ -149,7 +149,7 @@ fn a_compiler_cache_is_no_compiler() {
 
 #[test]
 fn a_cmake_that_is_new_enough_is_preferred() {
-    // CMake on the path, CMake that setup installed, and the one that is chosen.
+    // CMake on the path, CMake that setup installed, and the chosen CMake.
     let cases = [
         (Some("3.22.1"), Some("4.1.0"), Some("4.1.0")),
         (Some("3.25.1"), Some("4.1.0"), Some("3.25.1")),
@@ -298,7 +298,7 @@ fn what_nvcc_runs_and_reads_itself_belongs_to_a_toolkit() {
         std::fs::remove_file(machine.root().join("usr/local/cuda").join(file)).unwrap();
     }
     assert_eq!(lacks(), ["cicc", "ptxas", "crt/host_config.h"]);
-    // A distribution's package may put the programs anywhere, and puts the headers among the system's.
+    // A distribution's package may put the programs anywhere, and puts the headers among the system's headers.
     let machine = Machine::new();
     toolkit(&machine, "usr/lib/nvidia-cuda-toolkit", "11.8");
     let own = machine.root().join("usr/lib/nvidia-cuda-toolkit");
@@ -343,8 +343,8 @@ fn what_is_wrong_with_the_toolkit_that_the_user_names_is_told() {
     assert_eq!(discover(&machine.search(), None).cuda_home, None);
 }
 
-/// Checks that this machine's tools are the same from the cache. It has at least a compiler and the rustc that
-/// compiled the tests.
+/// Checks that this machine's tools are the same from the cache. The machine has at least a compiler and the rustc
+/// that compiled the tests.
 #[test]
 fn this_machine_is_read_the_same_from_the_cache() {
     let folder = Machine::new();

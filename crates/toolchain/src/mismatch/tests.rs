@@ -18,7 +18,7 @@ fn compiler(kind: CompilerKind, major: u32) -> Compiler {
     Compiler { kind, cc: path("cc"), cxx: path("c++"), version: Version::new(major, 1, 0) }
 }
 
-/// Returns tools that fit: LLVM 22 throughout, and gcc 12.
+/// Returns tools that fit together: LLVM 22 throughout, and gcc 12.
 fn fitting() -> Toolchain {
     let gcc = compiler(CompilerKind::Gcc, 12);
     Toolchain {
@@ -59,8 +59,8 @@ fn cuda_home(fault: Option<&str>) -> CudaHome {
 #[test]
 fn tools_that_fit_are_left_alone() {
     assert_eq!(mismatches(&fitting(), Some(Manager::Apt)), []);
-    // A tool that does not exist is missing, not mismatched. bindgen's library is the exception, because no other
-    // check reports it.
+    // An absent tool is missing, not mismatched. bindgen's library is the exception, because no other check reports
+    // it.
     let found = mismatches(&Toolchain::default(), None);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].what.contains("libclang"));
@@ -83,7 +83,7 @@ fn each_pair_that_does_not_fit_is_named_with_its_mend() {
         ),
         (
             |t| t.llvm_profdata.push(tool("14.0.6")),
-            &[(Note, "llvm-profdata 14.0.6", "/usr/bin/tool-22.1.8 is used")],
+            &[(Note, "llvm-profdata 14.0.6", "builds use /usr/bin/tool-22.1.8")],
         ),
         (|t| t.llvm_profdata = vec![], &[]),
         (
@@ -104,7 +104,10 @@ fn each_pair_that_does_not_fit_is_named_with_its_mend() {
             ],
         ),
         (|t| t.cmake = Some(tool("3.22.1")), &[(Blocks, "cmake 3.22.1", "cargo xtask setup")]),
-        (|t| t.libclang = vec![], &[(Blocks, "no libclang", "libclang1-22 libclang-common-22-dev")]),
+        (
+            |t| t.libclang = vec![],
+            &[(Blocks, "libclang or its headers are missing", "libclang1-22 libclang-common-22-dev")],
+        ),
         (
             |t| t.libclang[0].version = Version::new(7, 0, 1),
             &[(Blocks, "libclang 7.0.1 (/usr/lib)", "libclang1-22")],

@@ -11,7 +11,7 @@ use crate::search::{SearchPath, entries};
 /// Time limit of a command. apt reads its whole index for one search, which takes 2 s on a slow disk.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Gathers the facts. With `may_prompt`, a sudo that would ask for a password counts as sufficient rights.
+/// Gathers the facts. If `may_prompt` is true, a sudo that would ask for a password counts as sufficient rights.
 pub(crate) fn gather(search: &SearchPath, may_prompt: bool) -> Facts {
     let manager = Manager::detect(search);
     let lists = entries(&search.root.join("var/lib/pacman/sync"));
@@ -42,7 +42,8 @@ fn apt(search: &SearchPath) -> AptIndex {
     AptIndex::parse(&run(&["search", "--names-only", AptIndex::PATTERN]), &run(&["policy", "cmake"]))
 }
 
-/// Returns the first Python with pip, else the first that can create a virtual environment, else the first.
+/// Returns the first Python with pip, else the first Python that can create a virtual environment, else the first
+/// Python.
 fn python(search: &SearchPath) -> Option<Python> {
     let works = |path: &Path, args: &[&str]| ask(path, args, LIMIT).is_ok();
     let found: Vec<Python> = search

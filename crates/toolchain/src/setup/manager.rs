@@ -1,4 +1,4 @@
-//! Package managers: their detection, their names of packages, and their commands.
+//! Package managers: their detection, their package names, and their commands.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,15 +13,15 @@ use crate::tools::{BOLT_AT_LEAST, CLANG_AT_LEAST, GCC_AT_LEAST, LIBCLANG_AT_LEAS
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Manager {
-    /// apt of Debian and Ubuntu.
+    /// apt, on Debian and Ubuntu.
     Apt,
-    /// dnf of Fedora and Red Hat.
+    /// dnf, on Fedora and Red Hat.
     Dnf,
-    /// pacman of Arch.
+    /// pacman, on Arch.
     Pacman,
-    /// zypper of SUSE.
+    /// zypper, on SUSE.
     Zypper,
-    /// apk of Alpine.
+    /// apk, on Alpine.
     Apk,
     /// Homebrew.
     Brew,
@@ -44,8 +44,8 @@ impl Manager {
     const ALL: [Manager; 6] =
         [Manager::Apt, Manager::Dnf, Manager::Pacman, Manager::Zypper, Manager::Apk, Manager::Brew];
 
-    /// Returns the package manager of this machine: that of its distribution if it is installed (a Fedora may contain
-    /// `apt-get` as well), else the first that is installed.
+    /// Returns the package manager of this machine: the distribution's package manager if it is installed (a Fedora
+    /// may contain `apt-get` as well), else the first package manager that is installed.
     pub fn detect(search: &SearchPath) -> Option<Self> {
         let release = std::fs::read_to_string(search.root.join("etc/os-release")).unwrap_or_default();
         let ids: Vec<&str> = release
@@ -80,8 +80,8 @@ impl Manager {
         self != Manager::Brew
     }
 
-    /// Returns the command that updates the package lists, if there is a separate one. pacman's is only used on a
-    /// machine without any lists, because lists newer than the installed packages break an Arch system.
+    /// Returns the command that updates the package lists, if there is a separate command. pacman's command is only
+    /// used on a machine without any lists, because lists newer than the installed packages break an Arch system.
     pub(crate) fn refresh(self, no_lists: bool) -> Option<Vec<String>> {
         match self {
             Manager::Apt => Some(words("apt-get update")),
@@ -94,7 +94,7 @@ impl Manager {
     /// Returns the command that installs `packages` without prompting.
     pub(crate) fn install(self, packages: &[String]) -> Vec<String> {
         let mut command = words(match self {
-            // Waits for another apt, such as unattended upgrades on a fresh machine.
+            // apt waits for another apt, such as unattended upgrades on a fresh machine.
             Manager::Apt => {
                 "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120"
             }
@@ -119,7 +119,7 @@ impl Manager {
         format!("{sudo}{} {install} {}", self.program(), packages.join(" "))
     }
 
-    /// Returns the packages that provide `requirement`, or `None` if this manager has none. `versions` are the
+    /// Returns the packages that provide `requirement`, or `None` if this manager offers none. `versions` are the
     /// versions of apt's versioned packages.
     pub(crate) fn packages(self, requirement: Requirement, versions: &AptVersions) -> Option<Vec<String>> {
         use Requirement::*;
@@ -150,16 +150,16 @@ impl Manager {
             (Bolt, _) => return None,
             (Openblas, Manager::Dnf) => "openblas-devel pkgconf-pkg-config",
             (Openblas, Manager::Pacman | Manager::Brew) => "openblas pkgconf",
-            // SUSE names the packages by their threading; each of them provides this name.
+            // SUSE names the packages by their threading; each of the packages provides this name.
             (Openblas, Manager::Zypper) => "pkgconfig(openblas) pkg-config",
             (Openblas, _) => "openblas-dev pkgconf",
             (Blis, Manager::Dnf) => "blis-devel pkgconf-pkg-config",
             // Arch has BLIS only in its user repository; Alpine and SUSE have none.
             (Blis, Manager::Brew) => "blis pkgconf",
             (Blis, _) => return None,
-            // These come from pip on every system.
+            // Packages for these requirements come from pip on every system.
             (Mkl | Zig | Cuda | NewCuda, _) => return None,
-            // This comes from rustup, which is not a system package manager.
+            // The standard library comes from rustup, which is not a system package manager.
             (RustAarch64, _) => return None,
             (EmulatorAarch64, Manager::Pacman) => "qemu-user aarch64-linux-gnu-glibc",
             // The other distributions have the emulator but no package with an aarch64 C library.
@@ -251,8 +251,9 @@ impl AptIndex {
         self.packages.contains(name)
     }
 
-    /// Returns the versions to install. An installed clang determines its companions. Otherwise the choice is the
-    /// LLVM of `rustc`, so that C++ and Rust can share link-time optimisation and profiles, else the newest version.
+    /// Returns the versions to install. An installed clang determines the versions of the other LLVM packages.
+    /// Otherwise the choice is the LLVM of `rustc`, so that C++ and Rust can share link-time optimisation and
+    /// profiles, else the newest version.
     pub(crate) fn choose(&self, installed_clang: Option<u32>, rustc: Option<u32>) -> AptVersions {
         let newest = |stem: &str, at_least: u32| self.versions(stem).rfind(|&version| version >= at_least);
         let preferred = |stem: &str, at_least: u32| {
@@ -270,7 +271,8 @@ impl AptIndex {
             bolt: clang
                 .filter(|version| *version >= BOLT_AT_LEAST && self.has(&format!("bolt-{version}")))
                 .or_else(|| newest("bolt", BOLT_AT_LEAST))
-                // A guess until the index is read. The package `bolt` without a version is a daemon for Thunderbolt.
+                // The version is a guess until the index is read. The package `bolt` without a version is a daemon
+                // for Thunderbolt.
                 .or_else(|| rustc.filter(|_| self.is_empty())),
             gcc: newest("g++", GCC_AT_LEAST),
             runtime: self.has(&format!("libclang-rt-{}-dev", clang.unwrap_or(0))),
@@ -289,7 +291,7 @@ pub(crate) struct AptVersions {
     gcc: Option<u32>,
     /// True if clang's profile runtime is a separate package.
     runtime: bool,
-    /// True if the index is empty; the plan then shows unversioned names for the user to read.
+    /// True if the index is empty; the plan then shows unversioned names.
     unknown: bool,
 }
 
@@ -311,9 +313,9 @@ impl AptVersions {
             Ninja => Some(words("ninja-build")),
             Git => Some(words("git")),
             Openblas => Some(words("libopenblas-dev pkg-config")),
-            // This flavour brings no OpenMP runtime, as ggml's own pool runs the other threads.
+            // This flavour loads no OpenMP runtime, as ggml's own pool runs the other threads.
             Blis => Some(words("libblis-pthread-dev")),
-            // MKL in Debian's non-free section is years old, so it comes from pip, like the others.
+            // MKL in Debian's non-free section is years old, so MKL comes from pip, like the others.
             Mkl | Zig | Cuda | NewCuda => None,
             RustAarch64 => None,
             EmulatorAarch64 => Some(words("qemu-user libc6-arm64-cross")),

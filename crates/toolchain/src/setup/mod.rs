@@ -1,4 +1,4 @@
-//! Installation of missing tools: [`examine`] plans it, [`ensure`] asks and carries it out.
+//! Installation of missing tools: [`examine`] makes the plan, [`ensure`] asks the user and carries the plan out.
 
 mod console;
 mod facts;
@@ -34,15 +34,16 @@ pub enum Consent {
 /// Successful result of [`ensure`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetupOutcome {
-    /// Everything was installed before.
+    /// All tools were installed before.
     Ready,
-    /// Everything is installed now.
+    /// All tools are installed now.
     Installed,
-    /// Required tools are installed, but some recommended ones are not.
+    /// Required tools are installed, but some recommended tools are not.
     WithoutRecommended {
         /// Plan to install the recommended tools.
         plan: SetupPlan,
-        /// Reason why they were not installed; `None` if the installation was tried or is not possible.
+        /// Reason why the recommended tools were not installed; `None` if the installation was tried or is not
+        /// possible.
         declined: Option<Declined>,
     },
 }
@@ -55,7 +56,7 @@ pub enum SetupError {
     Declined {
         /// Plan that was not carried out.
         plan: Box<SetupPlan>,
-        /// Reason why not.
+        /// Reason why the plan was not carried out.
         why: Declined,
     },
     /// A command failed.
@@ -72,10 +73,10 @@ pub enum SetupError {
         /// Plan that was being carried out.
         plan: Box<SetupPlan>,
     },
-    /// Something is still missing, although no command failed.
+    /// A required tool is still missing, although no command failed.
     #[error("still missing: {}{}", list(&plan.missing), unavailable(plan))]
     StillMissing {
-        /// Plan for what is still missing.
+        /// Plan to install the tools that are still missing.
         plan: Box<SetupPlan>,
     },
 }
@@ -85,9 +86,9 @@ pub enum SetupError {
 pub enum Declined {
     /// The user answered no.
     Refused,
-    /// There was neither a terminal to ask on nor `--yes`.
+    /// The installation was not confirmed: there is no terminal to ask on, and `--yes` was not given.
     NobodyToAsk,
-    /// The process is not root, and there is no sudo.
+    /// The process is not root, and sudo is missing.
     NoRights,
 }
 
@@ -123,13 +124,13 @@ fn unavailable(plan: &SetupPlan) -> String {
     plan.unavailable.iter().map(|(requirement, why)| format!("\n  {requirement}: {why}")).collect()
 }
 
-/// Returns the plan to install what `needs` lacks on this machine. Changes nothing.
+/// Returns the plan to install everything in `needs` that this machine lacks. Changes nothing.
 pub fn examine(needs: &Needs, toolchain: &Toolchain, search: &SearchPath) -> SetupPlan {
     plan_now(needs, toolchain, search, false, true).0
 }
 
-/// Installs what `needs` lacks: plans, asks according to `consent`, installs, and detects the tools again;
-/// `toolchain` then contains them. Missing recommended tools are not an error.
+/// Installs everything in `needs` that is missing: plans, asks according to `consent`, installs, and detects the
+/// tools again; `toolchain` then contains the new tools. Missing recommended tools are not an error.
 ///
 /// # Errors
 /// If a required tool is still missing.
@@ -141,7 +142,7 @@ pub fn ensure(
     consent: Consent,
     console: &mut dyn Console,
 ) -> Result<SetupOutcome, SetupError> {
-    // sudo can only ask for a password if there is a user to type it.
+    // sudo can only ask for a password if a user can type it.
     let may_prompt = match consent {
         Consent::Ask => true,
         Consent::Given => std::io::stdin().is_terminal(),
@@ -173,8 +174,8 @@ pub fn ensure(
         };
     }
     let mut refreshed = false;
-    // The rounds are for updating the lists, installing, and once more for a requirement that a package did not meet,
-    // such as a cmake that is too old.
+    // One round updates the lists and one installs. Further rounds replace a package that did not meet the
+    // requirement, such as a cmake that is too old.
     for _ in 0..4 {
         let before = plan.clone();
         refreshed |= carry_out(&plan, search, console)?;
@@ -207,8 +208,8 @@ fn plan_now(
     refreshed: bool,
     may_prompt: bool,
 ) -> (SetupPlan, Rights) {
-    // Gathering the facts takes a second with apt, so it is skipped if nothing is missing. Only pip needs the facts
-    // to tell.
+    // Gathering the facts takes a second with apt, so it is skipped if nothing is missing. Only the check for pip
+    // needs the facts.
     let all = || needs.required.iter().chain(&needs.recommended);
     if !all().any(|requirement| *requirement == Requirement::Pip || requirement.is_missing(toolchain, true)) {
         return (SetupPlan::default(), Rights::None);
@@ -222,7 +223,8 @@ fn plan_now(
 fn carry_out(plan: &SetupPlan, search: &SearchPath, console: &mut dyn Console) -> Result<bool, SetupError> {
     for step in &plan.steps {
         let done = run::run(step, search, console);
-        // Checked before an optional step's failure is ignored: a command that ctrl-C ended failed on purpose.
+        // An interruption is checked before an optional step's failure is ignored, because the user ended the command
+        // on purpose.
         if console.stopped() || matches!(done, Err(StepError::Interrupted { .. })) {
             return Err(SetupError::Stopped { plan: Box::new(plan.clone()) });
         }

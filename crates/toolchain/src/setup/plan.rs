@@ -24,9 +24,9 @@ const ZIG_WHEELS: [&str; 2] = [
 pub enum Rights {
     /// The process runs as root.
     Root,
-    /// `sudo` gives root's rights, without a password or with one that the user types.
+    /// `sudo` gives root's rights, with or without a password.
     Sudo,
-    /// The process is not root, and there is no sudo.
+    /// The process is not root, and sudo is missing.
     #[default]
     None,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Python {
     pub path: PathBuf,
     /// True if `python -m pip` works.
     pub pip: bool,
-    /// True if `python -m venv` works; Debian packs the required `ensurepip` separately.
+    /// True if `python -m venv` works; Debian packages the required `ensurepip` separately.
     pub venv: bool,
 }
 
@@ -87,9 +87,9 @@ pub struct InstallStep {
     pub command: Vec<String>,
     /// Purpose of the step.
     pub why: String,
-    /// True if only root may run it.
+    /// True if only root may run the step.
     pub needs_root: bool,
-    /// True if the build is possible without it.
+    /// True if the build is possible without the step.
     pub optional: bool,
 }
 
@@ -162,7 +162,7 @@ struct Planner<'a> {
     old_cmake: bool,
     required: Vec<String>,
     optional: Vec<String>,
-    /// Requirements for pip to install.
+    /// pip requirements to install as wheels.
     wheels: Vec<String>,
     /// True if pip must install MKL.
     mkl: bool,
@@ -181,7 +181,7 @@ impl<'a> Planner<'a> {
     fn new(toolchain: &Toolchain, facts: &'a Facts) -> Self {
         let clang = requirement::clang(toolchain).map(|clang| clang.version.major);
         let rustc = toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major);
-        // If the manager's own version is too old, only pip is left.
+        // If the manager's own version is too old, pip installs cmake.
         let old_cmake = match (facts.manager, facts.apt.cmake) {
             (Some(Manager::Apt), Some(candidate)) => candidate < CMAKE_AT_LEAST,
             _ => toolchain.cmake.is_some(),
@@ -245,8 +245,7 @@ impl<'a> Planner<'a> {
             return;
         }
         let Some(manager) = self.facts.manager else {
-            let why =
-                "no package manager (apt, dnf, pacman, zypper, apk, brew) is on the path: install it by hand";
+            let why = "no package manager (apt, dnf, pacman, zypper, apk, brew) is on the PATH: install it manually";
             return self.unavailable.push((requirement, why.to_string()));
         };
         match manager.packages(requirement, &self.versions) {
@@ -263,7 +262,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Adds the steps that make pip available, or returns the reason why it cannot be.
+    /// Adds the steps that make pip available, or returns the reason why pip is unavailable.
     fn pip_is_at_hand(&mut self) -> Result<(), String> {
         if self.facts.python.as_ref().is_some_and(|python| python.pip || python.venv) {
             return Ok(());
@@ -332,8 +331,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the steps that install cmake, ninja, zig, CUDA and MKL as wheels into folders of the checkout. The
-    /// user's Python is not changed. No virtual environment is needed, which Debian's Python could not create without
-    /// another package.
+    /// user's Python is not changed. The steps need no virtual environment, because Debian's Python could only create
+    /// one with another package.
     fn pip(&self) -> Vec<InstallStep> {
         if self.wheels.is_empty() && !self.mkl && !self.zig && !self.cuda {
             return Vec::new();
@@ -357,7 +356,8 @@ impl<'a> Planner<'a> {
             Some(python) => text(&python.path),
             None => "python3".to_string(),
         };
-        // pip reads hashes only from a requirements file. With --no-deps no package can add a package without a hash.
+        // pip reads hashes only from a requirements file. With --no-deps, pip installs no package without a hash as a
+        // dependency.
         let pinned = |requirements: &[String], options: &str, folder: &str, why: &str| {
             let mut command = vec![interpreter.clone()];
             let common = "-m pip install --disable-pip-version-check --only-binary=:all: --require-hashes --no-deps \
@@ -392,7 +392,7 @@ impl<'a> Planner<'a> {
             ));
         }
         if self.mkl {
-            // --prefix is needed because with --target pip omits the libraries, which these wheels contain as data
+            // --prefix is needed because with --target, pip omits the libraries, which these wheels contain as data
             // files.
             let options = "--ignore-installed --no-warn-script-location --prefix";
             steps.push(pinned(&wheels::mkl(), options, "mkl", "Intel's MKL, only for this checkout"));

@@ -44,7 +44,7 @@ pub enum Requirement {
     NewCuda,
     /// GNU make, which builds OpenBLAS.
     Make,
-    /// clang's OpenMP runtime, of clang's version; gcc includes its own.
+    /// OpenMP runtime of clang's version; gcc includes its own.
     Openmp,
     /// git.
     Git,
@@ -60,7 +60,7 @@ pub enum Requirement {
     SystemCompiler,
     /// curl, with which install.sh downloads.
     Curl,
-    /// wget, with which install.sh downloads if there is no curl.
+    /// wget, with which install.sh downloads if curl is missing.
     Wget,
     /// zstd, with which install.sh unpacks.
     Zstd,
@@ -98,7 +98,7 @@ impl Requirement {
                 toolchain.cmake.as_ref().and_then(version).is_none_or(|found| found < CMAKE_AT_LEAST)
             }
             Requirement::Ninja => toolchain.ninja.is_none(),
-            // Version 0 is a library whose name does not contain the version.
+            // Version 0 means that the library's name does not contain the version.
             Requirement::Libclang => {
                 let good = |major| major == 0 || major >= LIBCLANG_AT_LEAST;
                 !toolchain.libclang.iter().any(|libclang| good(libclang.version.major))
@@ -112,7 +112,7 @@ impl Requirement {
             Requirement::LlvmTools => {
                 let rustc = toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major);
                 let needed = rustc.max(clang(toolchain).map(|clang| clang.version.major));
-                // The newest version of each counts; both come in one package.
+                // Only the newest version of each tool counts; both tools come in one package.
                 let lacks = |tools: &[Tool]| tools.first().is_none_or(|newest| newest.llvm_major < needed);
                 lacks(&toolchain.llvm_profdata) || lacks(&toolchain.llvm_ar)
             }
@@ -197,9 +197,9 @@ impl fmt::Display for Requirement {
 /// Requirements of a command, and tools that would improve the build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Requirements that the command cannot do without.
+    /// Requirements without which the command cannot run.
     pub required: Vec<Requirement>,
-    /// Requirements that the command can do without, at a cost.
+    /// Requirements without which the command runs, at a cost.
     pub recommended: Vec<Requirement>,
 }
 

@@ -49,7 +49,7 @@ pub enum StepError {
 /// Runs `step` and passes every line of its output to `console`.
 ///
 /// The command stays in this process group, so that sudo can ask for a password and a terminal's ctrl-C reaches the
-/// command. This process does not kill a package manager, which knows best where it can stop.
+/// command. This process does not kill a package manager, because the package manager knows best where it can stop.
 pub(crate) fn run(
     step: &InstallStep,
     search: &SearchPath,
@@ -65,7 +65,7 @@ pub(crate) fn run(
     // sudo reads the password from the terminal itself.
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(start)?).stderr(writer);
     let mut child = command.spawn().map_err(start)?;
-    // The command holds the write end of the pipe, which must be closed for the reader to see the end.
+    // The command holds the write end of the pipe. The reader sees the end only after the write end is closed.
     drop(command);
     let mut last_lines = VecDeque::new();
     let mut lines = BufReader::new(reader);
@@ -86,7 +86,7 @@ pub(crate) fn run(
     if status.success() && !warns {
         return Ok(());
     }
-    // sudo ends with the signal that ended its command; a shell exits with 128 plus the signal.
+    // sudo ends with the signal that ended its command; a shell exits with 128 plus the signal's number.
     if status.signal() == Some(SIGINT) || status.code() == Some(128 + SIGINT) {
         return Err(StepError::Interrupted { command: step.to_string() });
     }
@@ -101,7 +101,7 @@ pub(crate) fn run(
 const NO_NETWORK: &str = "the package server cannot be reached; check the network, the proxy (http_proxy, \
                           https_proxy) and the package sources, then run it again";
 
-/// Returns the cause of a failure according to the end of a package manager's output.
+/// Returns the cause of a failure, found in the last lines of a package manager's output.
 fn cause(last_lines: &[String]) -> &'static str {
     const CAUSES: [(&[&str], &str); 4] = [
         (

@@ -129,7 +129,8 @@ fn nothing_changes_without_consent_or_rights() {
 
 #[test]
 fn sudo_is_used_where_it_asks_for_nothing_or_can_ask() {
-    // True if `sudo -n true` succeeds, and the consent, which says if there is a terminal for typing the password.
+    // True if `sudo -n true` succeeds, and the consent. The consent determines if a terminal for typing the password
+    // exists.
     for (passwordless, consent) in [(true, Consent::Given), (false, Consent::Ask)] {
         let machine = debian(1000);
         let refuse = if passwordless { "shift" } else { "exit 1" };
@@ -195,8 +196,8 @@ fn a_failed_installation_says_why() {
 
 #[test]
 fn ctrl_c_ends_it_and_nothing_more_is_run() {
-    // Ends with the signal even if this test is a background job of a shell, whose children inherit an ignored
-    // SIGINT.
+    // The command ends with the signal even if this test is a background job of a shell, whose children inherit an
+    // ignored SIGINT.
     let dies = "/usr/bin/env --default-signal=INT /bin/sh -c : && exec /usr/bin/env --default-signal=INT /bin/sh -c 'kill -INT $$'\n\
                 kill -INT $$";
     // Command of apt-get, time at which ctrl-C is noticed, and number of commands that ran.

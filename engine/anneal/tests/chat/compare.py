@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Chat templates: what Anneal renders beside what jinja2 renders, set up as transformers sets it up.
+"""Compares chat templates rendered by Anneal with the same templates rendered by jinja2, set up as in transformers.
 
-    compare.py FOLDER    every *.jinja file in FOLDER by both, one line each; exit code 1 where they differ
-    compare.py --write   the reference of the templates in families/, into expected.json
+    compare.py FOLDER    render every *.jinja file in FOLDER with both; exit code 1 if any result differs
+    compare.py --write   write the reference for the templates in families/ to expected.json
 
 Needs jinja2 (`pip install jinja2`) and, for FOLDER, the example: `cargo build -p chat --example render_template`.
-FOLDER may be `models/templates` of llama.cpp's sources: `cargo xtask vendor --origin sdist` fetches them.
+FOLDER can be `models/templates` in llama.cpp's sources, which `cargo xtask vendor --origin sdist` fetches.
 """
 
 import datetime
@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 class Generation(jinja2.ext.Extension):
-    """transformers' tag for training, without its bookkeeping."""
+    """The tag `generation`, with which transformers marks text for training; here it only renders its content."""
 
     tags = {"generation"}
 
@@ -34,7 +34,7 @@ class Generation(jinja2.ext.Extension):
 
 
 def environment():
-    """As `_compile_jinja_template` of transformers' chat_template_utils.py does."""
+    """Returns the environment of `_compile_jinja_template` in transformers' chat_template_utils.py."""
 
     def raise_exception(message):
         raise jinja2.exceptions.TemplateError(message)
@@ -69,7 +69,7 @@ def reference(source, conversations):
                 **c.get("more", {}),
             )
             results[c["name"]] = {"text": text}
-        except Exception as error:  # what a template can raise is anything
+        except Exception as error:  # a template can raise any exception
             results[c["name"]] = {"error": f"{type(error).__name__}: {error}"}
     return results
 
@@ -100,14 +100,14 @@ def compare(folder, conversations):
             elif "error" in theirs and "error" in ours[name]:
                 errors += 1
             elif "TypeError" in theirs.get("error", ""):
-                lenient += 1  # a loop over none, JSON of a generator: no reason not to answer
+                lenient += 1  # a loop over none or JSON of a generator, which Anneal accepts
             else:
                 wrong.append((name, theirs, ours[name]))
-        print(f"{path.name}: {texts} the same, {errors} refused by both, {lenient} by jinja2 alone, {len(wrong)} different")
+        print(f"{path.name}: {texts} equal, {errors} refused by both, {lenient} refused only by jinja2, {len(wrong)} different")
         for name, theirs, found in wrong:
             print(f"  {name}\n    jinja2 {theirs}\n    anneal {found}")
         different += bool(wrong)
-    print(f"{len(paths)} templates, {different} with a difference")
+    print(f"{len(paths)} templates, {different} with differences")
     return 1 if different or not paths else 0
 
 

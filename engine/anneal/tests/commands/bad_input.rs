@@ -1,4 +1,5 @@
-//! Tests of bad input: each gives a helpful message and the documented exit code, without a panic or data loss.
+//! Tests of bad input. Every input must cause a helpful message and the documented exit code, without a panic or data
+//! loss.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{ANNEAL, anneal, parts, tiny};
 
-/// Runs `anneal run` on `model` and returns exit code and stderr, which must be an error without a panic.
+/// Runs `anneal run` on `model`, which must fail without a panic. Returns exit code and stderr.
 fn refused(model: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let mut all: Vec<&OsStr> = ["run", "-n", "4", "-m"].map(OsStr::new).to_vec();
     all.push(model.as_os_str());
@@ -40,7 +41,7 @@ fn files_that_are_no_models() {
         (write("empty.gguf", b""), "empty"),
         (write("text.gguf", b"<!DOCTYPE html>"), "not a GGUF file"),
     ];
-    // Truncated within the magic, the header, the metadata, the vocabulary, the tensor list and the data.
+    // The file is truncated within the magic, the header, the metadata, the vocabulary, the tensor list and the data.
     for part in [2, 12, 60, 4_000, whole.len() / 10, whole.len() / 2, whole.len() - 1] {
         cases.push((write(&format!("cut at {part}.gguf"), &whole[..part]), ""));
     }
@@ -99,7 +100,7 @@ fn wrong_usage_moves_no_cursor() {
     }
 }
 
-/// Writes a sparse file with the header of a model, or of a part of one, that has one tensor of `bytes` bytes.
+/// Writes a sparse file with the header of a model, or of a part of a model, and one tensor of `bytes` bytes.
 fn write_sparse_model(path: &Path, bytes: u64, part: Option<(u16, u16)>) {
     let mut header = Vec::new();
     let string = |header: &mut Vec<u8>, text: &str| {
@@ -135,7 +136,7 @@ fn prompts_that_do_not_fit() {
     let long = "steel ".repeat(400);
     let (code, stderr) = refused(tiny(), &["-p", &long, "-c", "256"]);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("the context holds 256") && stderr.contains("-c "), "{stderr}");
+    assert!(stderr.contains("the context holds only 256") && stderr.contains("-c "), "{stderr}");
     // The number that the message suggests must work.
     let words: Vec<&str> = stderr.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "-c").expect("it names -c");
@@ -154,7 +155,7 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "-t", "0"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-t", "10000"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-tb", "10000"], "1 to 512 threads"),
-        // The settings are rejected before the model is loaded: the file does not exist.
+        // The model file does not exist, which shows that the settings are rejected before the model is loaded.
         (&["run", "-m", "none.gguf", "-p", "a", "-fa", "off", "-ctv", "q8_0"], "remove -fa off"),
         (&["bench", "-m", "none.gguf", "-fa", "on,off", "-ctv", "f16,q4_0"], "remove -fa off"),
         (&["run", "-m", model, "-p", "a", "-t", "-3"], "'-3' for '--threads <N>': use 1 to 512"),
@@ -167,7 +168,7 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "--top-p", "-1"], "use 0 to 1"),
         (&["bench", "-m", model, "-n", "-5"], "'-5' for '--n-gen <LIST>': use 0 or more"),
         (&["info", "-t", "many"], "use 1 to 512"),
-        (&["run", "-m", model, "-p", "a", "-b", "0"], "batch"),
+        (&["run", "-m", model, "-p", "a", "-b", "0"], "-b 0: use 1 to 1048576 tokens"),
         (&["run", "-m", model, "-p", "a", "-ctk", "q3_k"], "q8_0"),
         (&["run", "-m", model, "-p", "a", "--load-mode", "fast"], "direct_io"),
         (&["run", "-m", model, "-p", "a", "--cpu-list", "0-"], "0-3,8"),
@@ -197,7 +198,7 @@ fn a_context_that_llama_cpp_makes_larger_is_told_once() {
     for (arguments, shown) in cases {
         let (code, stdout, stderr) = parts(&anneal(arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
-        let said = stderr.matches("llama.cpp makes contexts in steps of 256 tokens").count();
+        let said = stderr.matches("the size of a context is a multiple of 256 tokens").count();
         assert_eq!(said, usize::from(shown.is_some()), "{arguments:?}: {stderr}");
         assert!(stdout.contains(shown.unwrap_or_default()), "{arguments:?}: {stdout}");
     }
@@ -281,7 +282,7 @@ fn a_build_record_that_is_no_file_is_a_warning() {
 fn warns_once(executable: &Path, words: &str) -> String {
     let mut command = Command::new(executable);
     command.args(["run", "-p", "a", "-n", "2", "-m"]).arg(tiny());
-    // The copy cannot be run while a process that another test has just forked has the file open for writing.
+    // The copy cannot be run while a process that another test has just forked holds the file open for writing.
     let output = loop {
         match command.output() {
             Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
@@ -345,9 +346,9 @@ fn quantize_puts_a_whole_file_in_place_or_none() {
     let cases = [
         (tiny().to_path_buf(), socket.clone(), "not a regular file"),
         (tiny().to_path_buf(), place.clone(), "folder"),
-        (tiny().to_path_buf(), folder.path().join("no/such/out.gguf"), "no folder"),
+        (tiny().to_path_buf(), folder.path().join("no/such/out.gguf"), "does not exist; create it first"),
         (folder.path().join("missing.gguf"), target.clone(), "no such file"),
-        // Nobody, not even root, can create a file in /proc.
+        // No user, not even root, can create a file in /proc.
         (tiny().to_path_buf(), "/proc/out.gguf".into(), "/proc/out.gguf"),
     ];
     for (input, output, words) in cases {

@@ -120,7 +120,7 @@ fn the_whole_path_tells_the_time_to_the_first_token() {
 #[test]
 fn tests_that_cannot_be_run_are_wrong_usage() {
     let cases: [(&[&str], &str); 10] = [
-        (&["-t", "8-1"], "smaller one first"),
+        (&["-t", "8-1"], "smaller number first"),
         (&["-p", "1-8*1"], "never ends"),
         (&["-t", "1-4294967295"], "more than 4096"),
         (&["--poll", "50-101"], "--poll 101"),
@@ -192,7 +192,7 @@ fn lists_are_ranges_too_and_every_option_has_one() {
         for repack in [true, false] {
             for flash_attention in [0, 1] {
                 for poll in [0, 50] {
-                    // One group of rows for each of the two numbers of decode threads.
+                    // Each of the two numbers of decode threads has its own group of rows.
                     for n_prompt in [4, 8, 4, 8] {
                         let (mode, repack): (Value, Value) = (mode.into(), repack.into());
                         expected.push([
@@ -312,7 +312,7 @@ fn what_was_measured_before_a_test_fails_is_a_whole_table() {
     for more in [&["-n", "0"][..], &["-n", "0", "--no-warmup"], &["--parts", "prefill"]] {
         let all = ["bench", "-m", tiny, "-m", nan, "-p", "8", "-r", "1", "-o", "json"];
         let (code, stdout, stderr) = crate::common::parts(&crate::common::anneal([&all[..], more].concat()));
-        // The speed of a model that generates no valid numbers is not a result.
+        // The speed of a model is not reported if its logits are not valid numbers.
         assert!(code == Some(1) && stderr.contains("not numbers (NaN)"), "{more:?}: {stderr}");
         let records: Value = serde_json::from_str(&stdout).expect("a whole array");
         assert_eq!(records.as_array().map(Vec::len), Some(1), "{more:?}: {stdout}");
@@ -371,7 +371,7 @@ fn of_several_numbers_of_threads_a_curve_follows_the_table() {
         "{table}"
     );
     assert_eq!(table.matches("knee: ").count(), 2, "{table}");
-    // For another program's input, only the table is printed; and a single point is not a curve.
+    // Other formats contain only the table, and a single number of threads gives no curve.
     let csv = on_tiny("bench", &[&arguments[..], &["-o", "csv"]].concat());
     assert!(!csv.contains("knee") && csv.lines().count() == 5, "{csv}");
     assert!(!on_tiny("bench", &["-p", "8", "-n", "0", "-r", "2", "-t", "1"]).contains("knee"));
@@ -401,7 +401,7 @@ fn the_roofline_is_measured_and_kept_and_tests_are_held_against_it() {
     let (code, stdout, stderr) =
         keeping(&state, &["bench", "--roofline", "-t", "1", "-o", "jsonl", "--no-save"]);
     assert_eq!(code, Some(0), "{stderr}");
-    // The trial of the model stores its verdict.
+    // The trial of the model stores its verdict in the state folder.
     let kept = std::fs::read_dir(&state).expect("a folder").map(|entry| entry.expect("an entry").file_name());
     assert_eq!(kept.collect::<Vec<_>>(), ["trials"], "--no-save");
     let row: Value = serde_json::from_str(&stdout).expect("one JSON object");
@@ -416,8 +416,8 @@ fn the_roofline_is_measured_and_kept_and_tests_are_held_against_it() {
     let file = state.join("roofline.json");
     let mut kept: Value = serde_json::from_slice(&std::fs::read(&file).expect("kept")).expect("JSON");
     assert_eq!(kept["rates"][0]["threads"], 1);
-    // The bound, memory or compute, depends on the CPU and its load, so the rates are planted. If the weights of the
-    // tiny model fit into a cache, memory is not a bound.
+    // The rates are fixed here, because the real limit (memory or compute) depends on the CPU and its load. If the
+    // weights of the tiny model fit into a cache, memory is not the limit.
     let caches = roofline::last_level_caches(&RuntimeHost::read().host.expect("a host"));
     let fits = std::fs::metadata(crate::common::tiny()).expect("a model").len() <= caches.0;
     for (read, macs, told) in [(1e15, 1e6, true), (1e6, 1e15, !fits)] {
@@ -530,7 +530,7 @@ fn parts_print_every_format_and_take_a_text() {
     let arguments = |format| ["--parts", "tokenize,gguf", "--text", text, "-r", "1", "-o", format];
     let json: Value = serde_json::from_str(&on_tiny("bench", &arguments("json"))).expect("a JSON array");
     let tokenized = json.as_array().into_iter().flatten().find(|record| record["part"] == "tokenize");
-    // The part takes long enough that one run is a sample.
+    // This part takes so long that a single run is a sample.
     assert_eq!(tokenized.and_then(|record| record["work"].as_u64()), Some(14 * 8192), "{json}");
     let csv = on_tiny("bench", &arguments("csv"));
     assert_eq!(csv.lines().count(), 3, "{csv}");

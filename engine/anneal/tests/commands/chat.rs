@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::common::{ANNEAL, parts, tiny, with_text};
 use serde_json::Value;
 
-/// Time limit for anything, including on a loaded machine; only a hang reaches it.
+/// Time limit of each step, long enough for a loaded machine; only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn model() -> &'static str {
@@ -57,7 +57,7 @@ fn the_second_turn_evaluates_only_what_is_new() {
     let [first, second, again, cleared] = turns.as_slice() else { panic!("{turns:?}") };
     let part = |turn: &Value| (number(turn, "reused_tokens"), number(turn, "evaluated_tokens"));
     assert_eq!(part(first), (0, number(first, "prompt_tokens")));
-    // The whole first prompt and its answer were reused, except the last token, which was never evaluated.
+    // All tokens of the first prompt and its answer were reused, except the last token, which was never evaluated.
     let held = number(first, "prompt_tokens") + first["tokens"].as_array().expect("tokens").len() as u64 - 1;
     assert_eq!(number(second, "reused_tokens"), held, "{second}");
     assert_eq!(
@@ -65,7 +65,7 @@ fn the_second_turn_evaluates_only_what_is_new() {
         number(second, "prompt_tokens")
     );
     assert!(number(second, "evaluated_tokens") < number(second, "prompt_tokens") / 2, "{second}");
-    // The same prompt again: all but the last token are reused, whose logits are needed.
+    // The prompt is the same as before. All tokens are reused except the last, whose logits are needed.
     assert_eq!(number(again, "prompt_tokens"), number(second, "prompt_tokens"));
     assert_eq!(number(again, "evaluated_tokens"), 1);
     // The system prompt is still reused.
@@ -78,8 +78,8 @@ fn the_second_turn_evaluates_only_what_is_new() {
 
 #[test]
 fn what_is_kept_changes_no_answer() {
-    // The second answer is computed once with reused tokens, and once by evaluating the whole conversation, after
-    // other texts, so that nothing is reused.
+    // The second answer is computed twice. The first computation reuses tokens; the second evaluates the whole
+    // conversation after other texts, so that nothing is reused.
     let greedy = ["-n", "8", "--greedy", "-t", "1", "-ub", "32"];
     let kept = answers(&greedy, "one\ntwo\n/regen\n");
     assert_eq!(kept[1]["tokens"], kept[2]["tokens"]);
@@ -167,7 +167,7 @@ fn templates_that_cannot_be_used_are_errors_before_anything_is_typed() {
         assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{source}: {stderr}");
         assert!(stderr.starts_with("error: ") && stderr.contains(words), "{source}: {stderr}");
         assert!(stderr.contains("--chat-template"), "{source}: {stderr}");
-        // The template comes from the model this time.
+        // This time, the model's own template is used.
         let model = folder.path().join("model.gguf");
         with_text(tiny(), &model, &[("tokenizer.chat_template", source)]);
         let (code, _, stderr) = chat(&["-m", model.to_str().expect("UTF-8")], "hello\n");
@@ -204,7 +204,7 @@ fn bad_input_is_said() {
 struct Screen {
     output: ChildStdout,
     seen: String,
-    /// End of the part that earlier calls have consumed.
+    /// End of the text that earlier calls have consumed.
     at: usize,
 }
 
@@ -213,7 +213,7 @@ impl Screen {
         Screen { output: child.stdout.take().expect("a pipe"), seen: String::new(), at: 0 }
     }
 
-    /// Reads until `words` appear after the match of the last call; panics if they never do.
+    /// Reads until `words` appear after the match of the last call. Panics if the output ends without them.
     fn until(&mut self, words: &str) {
         let begin = Instant::now();
         let mut bytes = [0; 4096];
@@ -255,12 +255,12 @@ fn an_interrupt_stops_the_answer_and_not_the_program() {
         // The answer has begun, and would continue for minutes.
         stdout.until(" ");
         send(&child, "-INT");
-        // A newline ends the answer; the text before it is its rest.
+        // A newline ends the answer; the text before the newline is the rest of the answer.
         stdout.until("\n");
     }
     writeln!(stdin, "/stats").expect("it lives");
     drop(stdin);
-    // Nobody reads further output, but there is none.
+    // The reader has stopped reading, but no further output is written.
     let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.matches("(stopped)").count() >= 2 && stderr.contains("2 turns, "), "{stderr}");
@@ -280,8 +280,8 @@ fn a_signal_while_nothing_is_generated_ends_it() {
         let mut stdout = Screen::of(&mut child);
         writeln!(stdin, "hello\n/clear").expect("it listens");
         stdout.until("\n");
-        // The program has printed everything and is about to wait. An interrupt before that has no effect, so it is
-        // repeated in case the machine is so loaded that it came too early.
+        // The program has printed everything and is about to wait. An earlier interrupt has no effect, so the
+        // interrupt is repeated in case it came too early on a loaded machine.
         let code = loop {
             std::thread::sleep(Duration::from_millis(300));
             send(&child, signal);
@@ -322,18 +322,18 @@ fn at_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_leaves() {
     let mut screen = Screen::of(&mut child);
     screen.until("> ");
     keys.write_all(b"hello\r").expect("typed");
-    // The editor prints this last on a line.
+    // This is the last output of the editor for a line.
     screen.until("2004l\r\n");
     // The answer has begun, and would continue for minutes.
     screen.until(" ");
     keys.write_all(b"\x03").expect("typed");
     screen.until("(stopped)");
     screen.until("> ");
-    // At the prompt, ctrl-C prints how to leave.
+    // At the prompt, ctrl-C prints how to exit.
     keys.write_all(b"\x03").expect("typed");
     screen.until("ctrl-D or /exit ends the chat");
     screen.until("> ");
-    // Pasted lines are one entry, which is not sent before Enter.
+    // Pasted lines form one entry, which is not sent before Enter.
     keys.write_all(b"\x1b[200~/help\r/exit\x1b[201~").expect("pasted");
     screen.until("/exit");
     keys.write_all(b"\x03").expect("typed");
@@ -358,7 +358,7 @@ fn no_history_is_kept_when_none_is_wanted() {
     let mut keys = child.stdin.take().expect("a pipe");
     let mut screen = Screen::of(&mut child);
     screen.until("> ");
-    // Both commands are typed ahead; the second waits while the first runs.
+    // Both commands are typed ahead. The second command waits while the first runs.
     keys.write_all(b"/stats\r/exit\r").expect("typed");
     screen.until("0 turns, ");
     assert_eq!(child.wait().expect("it ends").code(), Some(0), "{}", screen.seen);

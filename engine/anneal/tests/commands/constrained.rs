@@ -1,4 +1,4 @@
-//! Tests of output that follows a schema or a grammar, from a model with random weights.
+//! Tests of output from a model with random weights that must follow a schema or a grammar.
 
 use crate::common::{anneal, parts, tiny};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn run(arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout).expect("one JSON object")
 }
 
-/// Returns exit code and stderr of a run that must not start.
+/// Returns exit code and stderr of a run that must be refused.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     let mut all = vec!["run", "-p", "hello", "-n", "4", "-m", tiny().to_str().expect("UTF-8")];
     all.extend(arguments);

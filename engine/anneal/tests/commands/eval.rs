@@ -106,8 +106,8 @@ fn bad_input_is_named() {
     gguf::probe::Probe::Llama.write(&probe).expect("a probe");
     let missing = folder.path().join("missing");
     let cases: [(&[&str], i32, &str); 9] = [
-        (&["-f", text(&short)], 1, "and a chunk takes 512\nhint: give a longer text"),
-        (&["-f", text(&latin)], 1, "byte 3 is wrong"),
+        (&["-f", text(&short)], 1, "but a chunk needs 512\nhint: give a longer text"),
+        (&["-f", text(&latin)], 1, "byte 3 is invalid"),
         (&["-f", text(&missing)], 1, "cannot read the text"),
         (&["-f", text(folder.path())], 1, "cannot read the text"),
         (&["--against", text(&probe)], 1, "have different vocabularies"),

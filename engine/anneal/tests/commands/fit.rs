@@ -1,5 +1,5 @@
-//! Tests of memory estimates before loading, and of the choice of as many layers as fit on devices. Workers replace
-//! GPUs: each is a device with its own memory, whose size never changes.
+//! Tests of memory estimates before loading, and of automatic layer counts. Workers stand in for GPUs: each worker is
+//! a device with its own memory, whose size never changes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn model(preset: Preset) -> PathBuf {
     path
 }
 
-/// Runs `anneal info --json` on `model` with `arguments`; returns its output and its log.
+/// Runs `anneal info --json` on `model` with `arguments`. Returns its output and its log.
 fn info(model: &Path, arguments: &[&str]) -> (Value, String) {
     let mut all = vec!["info", "--json", "-m", model.to_str().expect("UTF-8")];
     all.extend(arguments);
@@ -36,7 +36,7 @@ fn info(model: &Path, arguments: &[&str]) -> (Value, String) {
     (serde_json::from_str(&stdout).expect("JSON"), stderr)
 }
 
-/// Returns the devices.
+/// Returns the devices in the output of `anneal info`.
 fn devices(info: &Value) -> Vec<&Value> {
     info["estimate"]["devices"].as_array().unwrap_or_else(|| panic!("no estimate: {info}")).iter().collect()
 }
@@ -45,7 +45,7 @@ fn bytes(of: &Value, name: &str) -> u64 {
     of[name].as_u64().unwrap_or_else(|| panic!("no {name} in {of}"))
 }
 
-/// Returns the sizes of all buffers in llama.cpp's log, by name: those of the load that was not an estimate, and of
+/// Returns the sizes of all buffers in llama.cpp's log, by name. Includes only the buffers of the real load, and of
 /// its first context.
 fn logged(log: &str) -> BTreeMap<String, f64> {
     let (_, real) = log.rsplit_once("no_alloc              = 0").expect("a load");
@@ -64,7 +64,8 @@ fn logged(log: &str) -> BTreeMap<String, f64> {
     all
 }
 
-/// Checks that each device then used the estimated memory, by llama.cpp's figures of its buffers and by its log.
+/// Checks that each device used the estimated memory after loading, according to llama.cpp's buffer sizes and its
+/// log.
 fn check(model: &Path, arguments: &[&str], pipelined: bool) {
     let (info, log) = info(model, &[arguments, &["--placement", "-v"]].concat());
     let logged = logged(&log);
@@ -75,7 +76,8 @@ fn check(model: &Path, arguments: &[&str], pipelined: bool) {
         let more = if pipelined { 4 * 512 * 256 * 4 } else { 0 };
         let is_near = off.abs() <= OFF || (used <= needed && needed - used <= more);
         assert!(is_near, "{} {arguments:?}: {device}", model.display());
-        // The host is not compared with the log, which reports the range of a mapped file in which its tensors lie.
+        // The host is not compared with the log, because the log reports the part of a mapped file that contains the
+        // tensors.
         if device["host"] == false && !pipelined {
             let of_worker = logged.iter().filter(|(buffer, _)| buffer.starts_with("RPC"));
             let said: f64 = of_worker.map(|(_, bytes)| *bytes).sum();
@@ -128,7 +130,7 @@ fn taken(model: &Path, arguments: &[&str]) -> (u64, u64) {
     (bytes(all[0], "memory_free_bytes"), bytes(all[0], "needed_bytes"))
 }
 
-/// Returns the reserve, in whole MiB, with which `needed` bytes of `free` can just be used.
+/// Returns the largest reserve, in whole MiB, for which `needed` bytes still fit in `free` bytes.
 fn kept((free, needed): (u64, u64)) -> String {
     ((free - needed) >> 20).to_string()
 }
@@ -156,7 +158,7 @@ fn as_many_layers_go_to_a_device_as_find_room() {
             ),
         }
     }
-    // Experts are moved to the host first, and as few of them as necessary.
+    // Experts are moved to the host first, and only as many as necessary.
     let mixture = model(Preset::MoeTiny);
     for n_cpu_moe in ["0", "1", "2", "3"] {
         let kept = kept(taken(&mixture, &[&rpc[..], &["-ngl", "all", "--n-cpu-moe", n_cpu_moe]].concat()));
@@ -240,7 +242,7 @@ fn where_nothing_finds_room_it_is_said_how_much_is_missing() {
     for words in ["has no room for a layer", words, "more free memory", "--fit-target"] {
         assert!(stderr.contains(words), "{words:?}: {stderr}");
     }
-    // A number of layers that the user set is not an automatic choice.
+    // A number of layers that the user has set is not an automatic choice.
     let (code, _, stderr) = run(&["-ngl", "2", "--require-gpu"]);
     assert_eq!(code, Some(0), "{stderr}");
 }

@@ -33,7 +33,7 @@ fn greedy_is_the_same_twice_and_however_the_prompt_is_cut_into_calls() {
     };
     assert_eq!(greedy("2048", "512"), greedy("2048", "512"), "greedy differs from itself");
     // With calls of 64 tokens, the chunks must be evaluated in order. Both runs use graphs of 64 tokens, because
-    // flash attention adds in another order for another graph size, which can decide between two equally likely
+    // flash attention sums in a different order for each graph size. The order can decide between two equally likely
     // tokens.
     assert_eq!(greedy("2048", "64"), greedy("64", "64"), "greedy differs when the prompt is cut into calls");
 }

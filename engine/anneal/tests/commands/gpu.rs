@@ -1,5 +1,5 @@
-//! Tests that there is no silent fallback: the placement of a model is shown, and a run that requires a GPU fails
-//! with exit code 69 if there is none.
+//! Tests that the program never falls back to the CPU silently: the placement of a model is shown, and a run that
+//! requires a GPU fails with exit code 69 without a GPU.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use crate::common::{ANNEAL, anneal, parts, tiny};
 use gguf::synth::Preset;
 use serde_json::Value;
 
-/// Exit code if a device is missing.
+/// Exit code if a required device is missing.
 const UNAVAILABLE: Option<i32> = Some(69);
 
 fn info(arguments: &[&str]) -> Value {
@@ -19,7 +19,7 @@ fn info(arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout).expect("JSON")
 }
 
-/// True if this build has a device other than the CPU; a test of its absence is then reported as skipped.
+/// True if this build has a device other than the CPU. Tests without such devices are then reported as skipped.
 fn has_device() -> bool {
     let has = info(&[])["devices"].as_array().expect("devices").iter().any(|device| device["kind"] == "gpu");
     if has {
@@ -50,7 +50,7 @@ fn without_devices_placement_shows_all_of_a_model_on_the_host() {
         assert!(!list.is_empty() && list.iter().all(|stored| stored["host"] == true), "{list:?}");
         list.iter().map(|stored| number(&stored["bytes"])).sum::<u64>()
     };
-    // Every tensor of the file is counted, and no other.
+    // Every tensor of the file is counted exactly once.
     assert_eq!(sum(&placement["weights"]), number(&info["model"]["size_bytes"]));
     // K and V of the context in 4 layers with 2 heads of 64 values, F16.
     let context = number(&info["model"]["trained_context"]).min(4096);
@@ -66,7 +66,7 @@ fn without_devices_placement_shows_all_of_a_model_on_the_host() {
         let [host] = &phase["devices"].as_array().expect("devices")[..] else { panic!("{phase}") };
         assert_eq!((&host["device"], &host["ops"]), (&"host".into(), &phase["ops"]));
     }
-    // A token reads all weights except the embeddings, of which it reads one row.
+    // A token reads all weights, but only one row of the embeddings.
     let weights = placement["weights"].as_array().expect("a list");
     let embeddings: u64 =
         weights.iter().map(|stored| stored["kinds"]["embedding"].as_u64().unwrap_or(0)).sum();
@@ -129,7 +129,7 @@ fn who_requires_a_gpu_is_refused_where_none_came_up() {
     assert!(stderr.contains("no, yes, full"), "{stderr}");
 }
 
-/// Program beside a record of a CUDA build, as for an RTX 4060 Ti.
+/// Program with the build record of a CUDA build for an RTX 4060 Ti.
 struct Promising {
     _folder: tempfile::TempDir,
     executable: PathBuf,
@@ -149,7 +149,7 @@ impl Promising {
         let mut command = Command::new(&self.executable);
         command.args(arguments).env("ANNEAL_STATE_DIR", tiny().with_file_name("state"));
         command.env_remove("ANNEAL_TUNING");
-        // The copy cannot be run while a process that another test has just forked has the file open for writing.
+        // The copy cannot be run while a process that another test has just forked holds the file open for writing.
         loop {
             match command.output() {
                 Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
@@ -175,7 +175,7 @@ fn a_build_that_was_made_for_a_gpu_requires_one() {
     let (code, _, stderr) = parts(&promising.run(&run));
     assert_eq!(code, UNAVAILABLE, "{stderr}");
     for words in [
-        "made for one (CUDA 13.5 for 89-real",
+        "made for a GPU (CUDA 13.5 for 89-real",
         "no NVIDIA driver is loaded",
         "--require-gpu=no",
         "build_info.json",
@@ -196,7 +196,7 @@ fn a_build_that_was_made_for_a_gpu_requires_one() {
     assert!(what.contains("no NVIDIA driver"), "{what}");
     let (code, text, _) = parts(&promising.run(&["info"]));
     assert_eq!(code, Some(0));
-    assert!(text.contains("made for  CUDA 13.5 for 89-real; no device came up"), "{text}");
+    assert!(text.contains("made for  CUDA 13.5 for 89-real; no device is available"), "{text}");
 }
 
 /// Returns the result of `info --placement` for the tiny model with the flags `more`, and llama.cpp's own numbers of
@@ -206,14 +206,15 @@ fn placement(more: &[&str]) -> (Value, Vec<u64>) {
     let (code, stdout, stderr) = parts(&anneal(&all));
     assert_eq!(code, Some(0), "{more:?}: {stderr}");
     let info: Value = serde_json::from_str(&stdout).expect("JSON");
-    // The line is "graph (pp bs=512, tg bs=1): nodes = 134 / 134, splits = 2 / 2, …", or has one number for both.
+    // The line is "graph (pp bs=512, tg bs=1): nodes = 134 / 134, splits = 2 / 2, …", or has one number for both
+    // phases.
     let line = stderr.lines().find(|line| line.contains("splits = ")).expect("llama.cpp's line");
     let counts = line.split("splits = ").nth(1).and_then(|rest| rest.split(',').next()).expect("numbers");
     let counts: Vec<u64> = counts.split('/').map(|count| count.trim().parse().expect("a number")).collect();
     (info["placement"].clone(), counts)
 }
 
-/// Covers a mixture of experts, and a model whose output shares its matrix with the input.
+/// Covers a mixture of experts, and a model whose output matrix is also its input matrix.
 #[test]
 fn models_of_other_kinds_are_all_on_a_device() {
     if !has_rpc() {
@@ -221,7 +222,7 @@ fn models_of_other_kinds_are_all_on_a_device() {
     }
     let worker = Worker::start();
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // Preset, and a kind of weights that it has on the device.
+    // Each case has a preset, and a kind of weights that it has on the device.
     for (preset, kind) in
         [(Preset::MoeTiny, "experts"), (Preset::SmallQwen2, "output"), (Preset::SwaTiny, "attention")]
     {
@@ -247,7 +248,8 @@ fn models_of_other_kinds_are_all_on_a_device() {
     }
 }
 
-/// Returns the bytes of the cache on the host, and the decode operations there that do not belong to the input layer.
+/// Returns the bytes of the cache on the host, and the number of decode operations on the host outside the input
+/// layer.
 fn on_host(placement: &Value) -> (u64, u64) {
     let list = |name: &str| placement[name].as_array().expect("a list").clone();
     let cache = list("cache")
@@ -270,7 +272,7 @@ fn what_lies_on_a_device_is_told_from_what_lies_on_the_host() {
     }
     let worker = Worker::start();
     let rpc = ["--rpc", worker.address.as_str()];
-    // Flags, layers on the device, true if a part of the cache and of the operations is on the host, reason.
+    // Flags, layers on the device, true if a part of the cache and of the operations is on the host, and the reason.
     type Case = (&'static [&'static str], u64, bool, bool, &'static str);
     let cases: [Case; 4] = [
         (&[], 5, false, false, ""),
@@ -288,7 +290,7 @@ fn what_lies_on_a_device_is_told_from_what_lies_on_the_host() {
         let host_ops = placement["host_ops"].as_array().expect("a list");
         assert!(host_ops.iter().any(|ops| ops["why"] == "input_layer"), "{flags:?}: {placement}");
         assert!(why.is_empty() || host_ops.iter().any(|ops| ops["why"] == why), "{flags:?}: {placement}");
-        // These are llama.cpp's own counts.
+        // llama.cpp's own counts must agree.
         let phases = placement["phases"].as_array().expect("phases");
         let counted: Vec<u64> = phases.iter().map(|phase| number(&phase["splits"])).collect();
         assert_eq!(counted, [splits[0], splits[splits.len() - 1]], "{flags:?}: {placement}");
@@ -306,7 +308,7 @@ fn who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not() {
     }
     let worker = Worker::start();
     let run = ["run", "-m", model(), "-p", "a", "-n", "2", "--greedy", "--rpc", worker.address.as_str()];
-    // Flags, exit codes of --require-gpu and of --require-gpu=full, words of the latter's error.
+    // Flags, exit codes of `--require-gpu` and of `--require-gpu=full`, and words of the second error.
     type Case = (&'static [&'static str], i32, i32, &'static [&'static str]);
     let cases: [Case; 4] = [
         (&[], 0, 0, &[]),
@@ -346,13 +348,13 @@ fn a_worker_does_in_place_of_the_gpu_that_a_build_was_made_for_and_it_is_said() 
     }
     let worker = Worker::start();
     let run = ["run", "-m", model(), "-p", "a", "-n", "2", "--rpc", worker.address.as_str()];
-    // A user who names the worker chose it deliberately.
+    // A user who names the worker has chosen it deliberately.
     for (devices, expected) in [("auto", 1), ("RPC0", 0), (worker.address.as_str(), 0)] {
         let (code, _, stderr) = parts(&Promising::new().run(&[&run[..], &["--devices", devices]].concat()));
         assert_eq!(code, Some(0), "{devices}: {stderr}");
         let warnings = stderr
             .lines()
-            .filter(|line| line.contains("no CUDA device is available, and RPC0 is used instead"));
+            .filter(|line| line.contains("no CUDA device is available, so RPC0 is used instead"));
         assert_eq!(warnings.count(), expected, "{devices}: {stderr}");
     }
 }

@@ -69,9 +69,9 @@ fn bad_input_is_named_and_nothing_is_written() {
     let [model, list, out] = files(folder.path(), &"1 ".repeat(300));
     let all = ["logits", "-m", &model, "--tokens", &list, "--out", &out, "-c", "256"];
     let (code, _, stderr) = parts(&anneal(all));
-    assert!(code == Some(1) && stderr.contains("300 tokens, and the context holds 256"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("300 tokens, but the context holds only 256"), "{stderr}");
     let nowhere = folder.path().join("no/logits");
     let nowhere = nowhere.to_str().expect("a path in UTF-8");
     let (code, _, stderr) = parts(&anneal(["logits", "-m", &model, "--tokens", &list, "--out", nowhere]));
-    assert!(code == Some(1) && stderr.contains("there is no folder"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("does not exist; create it first"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! Tests of `anneal mcp` with rmcp's client, and with clients that send anything.
+//! Tests of `anneal mcp` with rmcp's client, and with clients that send arbitrary data.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use tokio::net::unix::pipe;
 
 use crate::common::tiny;
 
-/// Time limit for anything in a test.
+/// Time limit of each step of a test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Grammar of a text of thousands of tokens, which the model cannot end early.
+/// Grammar whose texts have thousands of tokens, so that the model cannot end early.
 const LONG: &str = "root ::= p p p p p p p p p p\np ::= [a-z]{2000}";
 
 fn command(more: &[&str]) -> Command {
@@ -144,7 +144,7 @@ fn rmcps_own_client_uses_every_tool() {
         let info = call("info", json!({})).await;
         assert_eq!((&info["models"][0]["id"], &info["models"][0]["context"]), (&json!("tiny"), &json!(4096)));
 
-        // The progress messages add up to the answer.
+        // The texts of the progress messages add up to the answer.
         let arguments = greedy(20).as_object().cloned().expect("an object");
         let mut request = CallToolRequestParams::new("generate").with_arguments(arguments);
         let mut meta = RequestMetaObject::new();
@@ -262,7 +262,7 @@ fn a_call_that_is_cancelled_ends_and_gets_no_answer() {
         &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 1 } })
             .to_string(),
     );
-    // There is only one slot, so it was released.
+    // The server has only one slot, which the cancelled call must have released.
     mcp.call(2, "generate", &greedy(3));
     loop {
         let message = mcp.next().expect("an answer");
@@ -338,7 +338,7 @@ fn several_clients_share_a_server() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         command
     };
-    // A client may connect first.
+    // The client connects before the server is ready.
     let mut first = Mcp::start(connect());
     first.call(1, "generate", &greedy(4));
     let answer = first.answer(1);

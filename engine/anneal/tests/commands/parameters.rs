@@ -1,4 +1,4 @@
-//! Tests that settings reach llama.cpp: each is visible in llama.cpp's log, counters or mappings.
+//! Tests that settings reach llama.cpp. Each setting is visible in llama.cpp's log, counters or mappings.
 
 use std::ffi::OsStr;
 use std::io::Read;

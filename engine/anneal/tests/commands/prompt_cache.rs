@@ -1,5 +1,5 @@
-//! Tests of `anneal run --prompt-cache`: the text is the same without the prefill, and no fault of a cache file ends
-//! a run.
+//! Tests of `anneal run --prompt-cache`: the text is the same without the prefill, and a damaged cache file never
+//! makes a run fail.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -102,7 +102,8 @@ fn a_beginning_in_common_is_read_and_the_file_becomes_the_new_prompts() {
     let (fourth, _) = run(&other, &flags);
     assert_eq!(cached(&fourth), (all, all));
     assert_eq!((&second["tokens"], &third["tokens"]), (&run(&other, &[]).0["tokens"], &fourth["tokens"]));
-    // If the prompt is a prefix of the cached text, all but its last token are reused, and the file does not change.
+    // If the prompt is a prefix of the cached text, all its tokens except the last are reused, and the file does not
+    // change.
     let before = std::fs::read(&place.path).expect("a file");
     let (fifth, _) = run(&words(200, 3), &flags);
     let (held, all) = cached(&fifth);
@@ -151,7 +152,7 @@ fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
         std::fs::write(&place.path, bytes).expect("written");
         let (found, stderr) = run(&prompt, &flags);
         assert_eq!((cached(&found).0, &found["tokens"]), (0, &plain["tokens"]), "{name}");
-        assert!(stderr.contains(word) && stderr.contains("it is written again"), "{name}: {stderr}");
+        assert!(stderr.contains(word) && stderr.contains("the file will be rewritten"), "{name}: {stderr}");
         // The reported number is correct.
         assert_eq!(cached(&run(&prompt, &flags).0).0, cached(&plain).1, "{name}");
     }
@@ -171,7 +172,7 @@ fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
     assert_eq!((cached(&found).0, &found["tokens"]), (0, &plain["tokens"]));
     assert!(stderr.contains("it is not a prompt cache"), "{stderr}");
     assert_eq!(std::fs::read(&place.path).expect("a file"), b"my notes");
-    // The cache belongs to another model now.
+    // The cache now belongs to another model.
     std::fs::write(&place.path, &whole).expect("written");
     let other = place.path.with_file_name("other.gguf");
     let mut bytes = std::fs::read(tiny()).expect("a model");
@@ -193,14 +194,14 @@ fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
         "--prompt-cache",
         place.text(),
     ]));
-    assert!(code == Some(0) && stderr.contains("another model; it is written again"), "{stderr}");
+    assert!(code == Some(0) && stderr.contains("another model; the file will be rewritten"), "{stderr}");
 }
 
 #[test]
 fn a_folder_keeps_several_prompts_within_its_bound() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("caches");
-    // The limit has room for two entries, at about 2 KiB per token.
+    // The limit leaves room for two entries, at about 2 KiB per token.
     let flags = ["--prompt-cache", path.to_str().expect("UTF-8"), "--prompt-cache-size", "2.5MiB"];
     let prompts: Vec<String> = (0..3).map(|seed| format!("{seed} {}", words(250, seed))).collect();
     let results: Vec<Value> = prompts.iter().map(|prompt| run(prompt, &flags).0).collect();
@@ -235,12 +236,12 @@ fn where_no_cache_can_be_is_said_before_anything_is_loaded() {
     let cases = [
         (vec!["--prompt-cache", "/dev/null"], 1, "not a regular file"),
         (vec!["--prompt-cache", &place("pipe")], 1, "not a regular file"),
-        (vec!["--prompt-cache", &place("none/cache.kv")], 1, "there is no folder"),
+        (vec!["--prompt-cache", &place("none/cache.kv")], 1, "does not exist; create it first"),
         (vec!["--prompt-cache", &place("file"), "--prompt-cache-size", "1GiB"], 1, "it is a file"),
         (vec!["--prompt-cache", &place("file/below/")], 1, "cannot be created"),
-        (vec!["--prompt-cache", &place("a"), "--prompt-cache-size", "lots"], 2, "no size"),
-        (vec!["--prompt-cache-ro"], 2, "give that flag too"),
-        (vec!["--prompt-cache-size", "1GiB"], 2, "give that flag too"),
+        (vec!["--prompt-cache", &place("a"), "--prompt-cache-size", "lots"], 2, "is not a size"),
+        (vec!["--prompt-cache-ro"], 2, "add --prompt-cache"),
+        (vec!["--prompt-cache-size", "1GiB"], 2, "add --prompt-cache"),
     ]
     .map(|(arguments, code, words)| {
         (arguments.into_iter().map(str::to_string).collect::<Vec<_>>(), code, words)
@@ -254,7 +255,7 @@ fn where_no_cache_can_be_is_said_before_anything_is_loaded() {
     }
     // A missing read-only cache is not an error.
     let (_, stderr) = run("hello", &["--prompt-cache", &place("none.kv"), "--prompt-cache-ro"]);
-    assert!(stderr.contains("there is none"), "{stderr}");
+    assert!(stderr.contains("it does not exist"), "{stderr}");
 }
 
 #[test]
@@ -293,7 +294,7 @@ fn what_cannot_be_written_does_not_end_the_run() {
     let place = CacheFile::new();
     let prompt = words(300, 2);
     let (plain, _) = run(&prompt, &[]);
-    // A file size limit of 64 KiB gives another error than a full disk, but at the same place.
+    // A file size limit of 64 KiB gives a different error than a full disk, but at the same point.
     let script = format!(
         "ulimit -f 64; exec {ANNEAL} run -m {} -p '{prompt}' -n 24 --greedy --ignore-eos --json -t 1 -c 4096 \
          --prompt-cache {}",

@@ -94,7 +94,7 @@ fn a_model_takes_the_place_of_nothing_but_a_model() {
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("notes.txt: it exists and is not a GGUF file; choose another path"), "{stderr}");
     assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
-    // The output is the same file from the same command, or an empty file of `mktemp`.
+    // The existing output is the same command's output, or an empty file of `mktemp`.
     std::fs::write(&out, "").expect("a file");
     for _ in 0..2 {
         done(&["quantize", "-q", text(tiny()), text(&out), "Q8_0"]);
@@ -244,7 +244,7 @@ fn quantisations_are_compared_and_kept() {
     let reused: Vec<_> = again.iter().map(|row| row["reused"].clone()).collect();
     assert_eq!(reused, [false, true, true, false].map(Value::Bool));
 
-    // Without a folder to keep them, no quantised files remain.
+    // Without `--keep`, no quantised files remain.
     bench(&["--quants", "Q4_0"]);
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2);
 }
@@ -292,8 +292,8 @@ fn wrong_overrides_and_places_are_told_at_once() {
             2,
             "--tensor-type [=q8_0",
         ),
-        (&nowhere, &["--tensor-type", "x=q8_0"], 1, "there is no folder"),
-        (&nowhere, &[], 1, "there is no folder"),
+        (&nowhere, &["--tensor-type", "x=q8_0"], 1, "does not exist; create it first"),
+        (&nowhere, &[], 1, "does not exist; create it first"),
     ];
     for (out, more, expected, words) in cases {
         let (code, stdout, stderr) = run(&[&["quantize", text(tiny()), text(out), "Q4_0"], more].concat());

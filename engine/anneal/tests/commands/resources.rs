@@ -36,7 +36,7 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         command.env("ANNEAL_STATE_DIR", tiny().with_file_name("state"));
         parts(&command.args(["-c", &script, ANNEAL]).args(arguments).output().expect("a shell"))
     };
-    // The start needs a certain amount of memory, which depends on the build.
+    // The minimum memory for a start depends on the build.
     let starts =
         (20_000..400_000).step_by(2_000).find(|limit| limited(*limit, &["run", "--help"]).0 == Some(0));
     let starts = starts.expect("it starts within 400 MB");
@@ -46,15 +46,15 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         let (code, _, stderr) = limited(limit, &run);
         if code != Some(0) {
             failed += 1;
-            // Rust's standard library aborts if an allocation of a few kB fails. A limit rarely causes that: of 240
-            // limits, 250 kB apart, one did.
+            // Rust's standard library aborts if an allocation of a few kB fails. These aborts are rare: one happened
+            // with one of 240 memory limits at intervals of 250 kB.
             if code.is_none() && stderr.contains("memory allocation of") {
                 aborted += 1;
                 continue;
             }
             assert_eq!(code, Some(1), "{limit} kB: {stderr}");
-            // With almost no memory, the handler for ctrl-C cannot be installed, which causes a warning. ggml's AMX
-            // buffers write to stderr themselves.
+            // With almost no memory, the handler for ctrl-C cannot be installed, and a warning is printed. ggml's AMX
+            // buffers write directly to stderr.
             let prelude = ["warning: ", "hint: ", "ggml_backend_amx_buffer"];
             let mut lines = stderr.lines();
             let error =

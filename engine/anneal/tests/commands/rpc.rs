@@ -1,6 +1,6 @@
 //! Tests of devices and workers: impossible requests, a model on two workers, and a worker that disappears.
 //!
-//! Most of them need a build with RPC, such as `native`; otherwise each test is reported as skipped.
+//! Most of the tests need a build with RPC, such as `native`. In other builds, each test is reported as skipped.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use crate::common::worker::{Worker, has_rpc, port};
 use crate::common::{anneal, code, parts, tiny};
 use serde_json::Value;
 
-/// Time limit for anything, including on a loaded machine.
+/// Time limit of each step, long enough for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn info() -> Value {
@@ -147,10 +147,11 @@ fn a_worker_that_is_not_there_is_named() {
     let nobody = format!("127.0.0.1:{}", port());
     let (code, stderr) = refused(&["--rpc", &nobody]);
     assert_eq!(code, Some(1), "{stderr}");
-    let expected =
-        format!("cannot use the worker {nobody}: nothing listens there\nhint: start `anneal worker");
+    let expected = format!(
+        "cannot use the worker {nobody}: no program listens at this address\nhint: start `anneal worker"
+    );
     assert!(stderr.contains(&expected), "{stderr}");
-    // One listener is not a worker and answers at once; the other never answers.
+    // The first listener is not a worker and answers immediately. The second listener never answers.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let other = listener.local_addr().expect("an address").to_string();
     std::thread::spawn(move || {
@@ -217,7 +218,7 @@ fn a_model_on_two_workers_says_what_it_says_here() {
     assert!(stderr.contains("the devices are RPC0, RPC1"), "{stderr}");
 }
 
-/// If everything is on a worker, it also samples, and one local thread sends it the work.
+/// If all layers are on a worker, the worker also samples, and one local thread sends the work to it.
 #[test]
 fn a_worker_that_makes_the_logits_chooses_by_them() {
     if !has_rpc() {
@@ -269,7 +270,7 @@ fn a_worker_that_makes_the_logits_chooses_by_them() {
     assert_eq!(half["device_sampling"]["why"], "the CPU computes the logits");
     let threads = |more: &[&str]| -> Vec<(String, String)> {
         let all = ["info", "--explain", "--json", "-m", model, "--rpc", &worker.address];
-        // `cargo xtask test` sets the variable for all tests.
+        // `cargo xtask test` sets this variable for all tests.
         let output =
             crate::common::command().env_remove("ANNEAL_THREADS").args([&all, more].concat()).output();
         let (code, stdout, stderr) = parts(&output.expect("anneal"));
@@ -348,7 +349,7 @@ fn a_worker_ends_in_order() {
     let worker = Worker::start();
     let (code, _, stderr) = parts(&anneal(["worker", "--listen", &worker.address]));
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("another program listens there"), "{stderr}");
+    assert!(stderr.contains("another program already listens at this address"), "{stderr}");
 }
 
 #[test]
@@ -378,7 +379,7 @@ fn a_server_answers_with_workers_and_ends_with_them() {
     .expect("asked");
     let mut answer = String::new();
     BufReader::new(&stream).read_line(&mut answer).expect("an answer");
-    // The server is idle when its worker disappears, and reports it without waiting for the next request.
+    // The server is idle when its worker disappears, and reports this without waiting for the next request.
     worker.child.kill().expect("killed");
     assert_eq!(code(&mut child, PATIENCE), Some(1));
     let mut stderr = String::new();
@@ -389,7 +390,7 @@ fn a_server_answers_with_workers_and_ends_with_them() {
     assert_eq!(answer["tokens"], tokens(&["--no-repack", "--devices", "none"]), "{answer}");
 }
 
-/// Runs the guide's script with two workers in network namespaces of their own, each behind a virtual cable.
+/// Runs the guide's script with two workers in separate network namespaces, each behind a virtual cable.
 #[test]
 fn two_networks_give_what_one_machine_gives() {
     if !has_rpc() {
@@ -417,7 +418,7 @@ fn two_networks_give_what_one_machine_gives() {
     let workers = stderr.matches("warning: everyone who can reach 10.77.").count();
     assert_eq!(workers, 2, "{stderr}");
 
-    // The exit code is checked, because two failing runs would also have equal output: none.
+    // The exit code is also checked, because two failing runs would both have empty output.
     let output = Command::new("sh")
         .arg(script)
         .args([crate::common::ANNEAL, "/nonexistent.gguf"])

@@ -1,5 +1,5 @@
-//! Tests of standard streams: a standard error that is closed, full or never read does not cause a failure, but a
-//! full standard output does.
+//! Tests of standard streams: a closed, full or unread standard error does not make a command fail, but a full
+//! standard output does.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +24,7 @@ fn run(executable: &Path, redirection: &str, arguments: &[&str]) -> (Option<i32>
 #[test]
 fn exit_codes_and_output_are_the_same_without_a_stderr() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // With a damaged record beside it, every run starts with a warning.
+    // A damaged record beside the executable makes every run start with a warning.
     let executable = folder.path().join("anneal");
     std::fs::copy(ANNEAL, &executable).expect("a copy");
     std::fs::write(folder.path().join("build_info.json"), "{").expect("a record");
@@ -84,6 +84,21 @@ fn output_that_cannot_be_written_is_named() {
     }
 }
 
+#[test]
+fn help_is_wrapped_at_the_width_of_the_terminal() {
+    for columns in [60, 80] {
+        let mut command = crate::common::command();
+        // If no standard stream is a terminal, `COLUMNS` sets the width.
+        command.args(["serve", "--help"]).env("COLUMNS", columns.to_string()).stdin(Stdio::null());
+        let (code, help, stderr) = parts(&command.output().expect("the executable runs"));
+        assert_eq!(code, Some(0), "{stderr}");
+        // A word that is longer than the line is not broken.
+        let wide =
+            help.lines().find(|line| line.chars().count() > columns && line.split_whitespace().count() > 4);
+        assert_eq!(wide, None, "{columns} columns");
+    }
+}
+
 /// Writes to a pipe of one page that is not read for a while. Generation continues, and the whole text arrives in
 /// order.
 #[test]
@@ -107,7 +122,7 @@ fn decode_does_not_wait_for_a_slow_reader() {
     let child =
         crate::common::command().args(&arguments).arg(tiny()).stdout(writer).stderr(Stdio::piped()).spawn();
     let child = child.expect("the executable runs");
-    // Wait until the process has been idle for as long as it worked, because the time of decode depends on the
+    // Waits until the process has been idle for as long as it worked, because the decode time depends on the
     // machine's load.
     let begin = Instant::now();
     let (mut used, mut worked) = (0.0, Duration::from_secs(2));

@@ -1,5 +1,5 @@
-//! Tests of `anneal tune` on the command line: it may or may not find better settings, stores a record, and the
-//! engine uses it.
+//! Tests of `anneal tune` on the command line: it stores a record even if it finds no better settings, and the engine
+//! uses the record.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -38,12 +38,12 @@ fn settings(state: &Path, arguments: &[&str]) -> (Vec<(String, String, String)>,
     (lines.collect(), stderr)
 }
 
-/// Tunes once per process and copies the record to the folder `state`. Returns the entry.
+/// Tunes once per process, and copies the record to the folder `state`. Returns the record's entry.
 fn tune(state: &Path) -> Value {
     static RECORD: OnceLock<(Vec<u8>, Value)> = OnceLock::new();
     let (record, entry) = RECORD.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // The budget grows if the machine is so loaded that a stage does not fit.
+        // The budget grows if the machine is so loaded that not even one stage fits.
         let tune = |budget| {
             let all = ["tune", "-m", model(), "--for", "rag", "--budget", budget, "--json"];
             parts(&anneal(folder.path(), &all))
@@ -82,7 +82,7 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let samples = entry["stages"][0]["candidates"][0]["samples"].as_array().expect("samples");
     assert!(samples.iter().all(|sample| sample["prefill_ns"].as_u64() > Some(0)), "{samples:?}");
 
-    // The engine uses the settings in the record, whatever tuning found.
+    // The engine uses the settings in the record, regardless of the result of the tuning.
     plant(state.path(), |entry| entry["chosen"] = json!({ "poll": 7, "n_ubatch": 96, "tiled": false }));
     let (lines, stderr) = settings(state.path(), &["-ub", "64"]);
     let line = |name: &str| lines.iter().find(|line| line.0 == name).cloned().expect("a line");
@@ -99,7 +99,7 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let (_, untuned, _) = parts(&anneal(state.path(), &[&run[..], &["--no-tuning"]].concat()));
     assert_eq!(tuned, untuned);
 
-    // `bench` uses the record on request, or says why it cannot.
+    // `bench` uses the record on request, or prints the reason why it cannot.
     let bench = |more: &[&str]| {
         let all = ["bench", "-m", model(), "-p", "8", "-n", "0", "-r", "1", "-o", "json"];
         parts(&anneal(state.path(), &[&all[..], &["--tuned", "rag"], more].concat()))
@@ -183,7 +183,7 @@ fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
         let (code, _, stderr) = parts(&anneal(state.path(), &["tune", "--show"]));
         assert!(code == Some(1) && stderr.contains(words), "{stderr}");
     }
-    // The record now belongs to a newer program. This is reported before anything is measured, and the record is
+    // The record now belongs to a newer program. The error is reported before any measurement, and the record is
     // kept.
     for arguments in [&["tune", "-m", model()][..], &["tune", "--reset"]] {
         let (code, stdout, stderr) = parts(&anneal(state.path(), arguments));
@@ -258,7 +258,7 @@ fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
     assert_eq!((code, stderr.contains("another tuning is running")), (Some(75), true), "{stderr}");
 
     let pid = first.id().to_string();
-    // Workers of the process, which would become orphans after its end.
+    // Workers of the process, which would become orphans when it ends.
     let workers: Vec<_> = processes().filter(|process| parent(process).as_deref() == Some(&pid)).collect();
     let of_ours = format!("worker\0-m\0{}", model());
     let line = |process: &Path| fs::read(process.join("cmdline")).unwrap_or_default();
@@ -332,7 +332,7 @@ fn an_export_replaces_an_older_one_and_nothing_else() {
     }
 }
 
-/// Worker process as `tune` starts it, with the model loaded.
+/// Worker process as started by `tune`, with the model loaded.
 struct Worker {
     process: Child,
     stdin: ChildStdin,
@@ -360,7 +360,7 @@ impl Worker {
         self.stdin.write_all(format!("{request}\n").as_bytes()).expect("asked");
     }
 
-    /// Returns the next line; empty at the end.
+    /// Returns the next line. Empty at the end of the output.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("an answer or the end");
@@ -383,7 +383,7 @@ fn a_worker_ends_with_its_driver_even_in_the_middle_of_a_measurement() {
 #[test]
 fn what_one_run_took_is_not_held_against_the_next() {
     let mut worker = Worker::loaded();
-    // Without flash attention, the scores of all pairs of tokens are stored.
+    // Without flash attention, the attention scores of all pairs of tokens are stored.
     let large = json!({ "n_ubatch": 2048, "flash_attention": "off" });
     let mut peak = |settings: &Value, prompt: u32| -> u64 {
         worker.ask(

@@ -15,8 +15,8 @@ use llama::Model;
 /// Path of the executable under test.
 pub const ANNEAL: &str = env!("CARGO_BIN_EXE_anneal");
 
-/// Returns a model of a few megabytes with random weights, written once per process; its bytes are the same in every
-/// run.
+/// Returns a model of a few megabytes with random weights, written once per process. The model's bytes are the same
+/// in every run.
 pub fn tiny() -> &'static Path {
     static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = MODEL.get_or_init(|| {
@@ -55,8 +55,8 @@ pub fn the_model() -> &'static Arc<Model> {
     })
 }
 
-/// Writes a variant of the tiny model to `folder` whose last norm is so large that the logits are sums of infinities
-/// of both signs. The weights themselves are finite, because llama.cpp quantises no others.
+/// Writes a variant of the tiny model to `folder`. Its last norm is so large that the logits are sums of infinities
+/// of both signs. The weights themselves are finite, because llama.cpp refuses to quantise other weights.
 pub fn nan(folder: &Path) -> PathBuf {
     let path = folder.join("nan.gguf");
     let mut bytes = std::fs::read(tiny()).expect("a model");
@@ -79,8 +79,8 @@ pub fn command() -> Command {
     command
 }
 
-/// Restores the default action of SIGHUP for child processes, in case this process was started by `nohup`: a child
-/// inherits ignored signals, but no handlers.
+/// Restores the default action of SIGHUP for child processes, because they would inherit the ignored signal if
+/// `nohup` started this process.
 fn hear_hang_ups() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -101,8 +101,8 @@ pub fn isa_required() -> &'static [String] {
     })
 }
 
-/// True if the kernels of this build repack Q4_0 weights: those for AVX2 and for NEON dot products do. Other builds
-/// have only one layout of a model.
+/// True if this build has kernels that repack Q4_0 weights: those for AVX2 and for NEON dot products do. In other
+/// builds, a model has only one layout.
 pub fn repacks_q4_0() -> bool {
     isa_required().iter().any(|name| name == "avx2" || name == "asimddp")
 }
@@ -116,13 +116,13 @@ where
     command().args(arguments).output().expect("the executable runs")
 }
 
-/// Returns exit code, stdout and stderr.
+/// Returns the exit code, stdout and stderr of `output`.
 pub fn parts(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Runs `command` on the tiny model, which must succeed, and returns stdout.
+/// Runs `command` on the tiny model, which must succeed. Returns stdout.
 pub fn on_tiny(command: &str, arguments: &[&str]) -> String {
     let mut all = vec![command, "-m", tiny().to_str().expect("a path in UTF-8")];
     all.extend(arguments);
@@ -131,16 +131,16 @@ pub fn on_tiny(command: &str, arguments: &[&str]) -> String {
     stdout
 }
 
-/// Copies `model` to `path` with additional text metadata before its own.
+/// Copies `model` to `path`, with additional text metadata before the model's own metadata.
 pub fn with_text(model: &Path, path: &Path, texts: &[(&str, &str)]) {
     let bytes = std::fs::read(model).expect("a model");
-    // The first part is magic, version and number of tensors; the number of keys follows.
+    // The first part contains the magic, the version and the number of tensors. The number of keys follows.
     let (head, rest) = bytes.split_at(16);
     let (keys, rest) = rest.split_at(8);
     let keys = u64::from_le_bytes(keys.try_into().expect("8 bytes")) + texts.len() as u64;
     let mut copy = [head, &keys.to_le_bytes()].concat();
     for (key, text) in texts {
-        // The rest keeps its alignment of 32 bytes: the last text is padded with a template comment of blanks.
+        // The rest must stay aligned to 32 bytes, so the last text is padded with a template comment of blanks.
         let size = 8 + key.len() + 4 + 8 + text.len() + "{##}".len();
         let text = format!("{text}{{#{}#}}", " ".repeat(size.next_multiple_of(32) - size));
         copy.extend((key.len() as u64).to_le_bytes());

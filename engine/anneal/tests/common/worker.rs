@@ -1,4 +1,4 @@
-//! Workers, whose CPUs are devices for their clients: tests of devices use them instead of GPUs.
+//! Workers whose CPUs are devices for their clients. Tests of devices use workers instead of GPUs.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{anneal, parts};
 
-/// True if the build has RPC; otherwise the running test is reported as skipped.
+/// True if the build has RPC. Otherwise, the running test is reported as skipped.
 pub fn has_rpc() -> bool {
     static INFO: OnceLock<Value> = OnceLock::new();
     let info = INFO.get_or_init(|| {
@@ -28,7 +28,7 @@ pub fn has_rpc() -> bool {
 pub struct Worker {
     /// Child process.
     pub child: Child,
-    /// Address on which it listens.
+    /// Address on which the worker listens.
     pub address: String,
 }
 
@@ -39,7 +39,7 @@ impl Drop for Worker {
     }
 }
 
-/// Returns a port that was free a moment ago.
+/// Returns a port that was free when the function checked it.
 pub fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }

@@ -1,7 +1,6 @@
 //! Tests that run the engine's examples as programs.
 //!
-//! Cargo builds examples with the engine's package and not for a single test, so these tests are a separate test
-//! program.
+//! Cargo builds examples together with the engine's package, so these tests are a separate test program.
 
 use std::io::Write;
 use std::path::Path;

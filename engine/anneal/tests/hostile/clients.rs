@@ -1,5 +1,5 @@
-//! Tests of isolation: clients of one server must not learn about each other, nor other users of the machine about
-//! them.
+//! Tests of isolation: clients of one server must not learn about each other, and other users of the machine must not
+//! learn about them.
 
 mod folder;
 mod prompts;

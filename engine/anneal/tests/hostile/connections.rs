@@ -14,8 +14,8 @@ use crate::client::{self, PATIENCE, Server};
 /// Key of the server that [`keyed`] starts, as a header.
 const KEY: &str = "Authorization: Bearer a-key-of-the-hostile-tests";
 
-/// Starts a server of the tiny model with a socket, an address, an address for probes, a key, and the settings
-/// `config`.
+/// Starts a server of the tiny model with a socket, a TCP address, an address for health checks, a key, and the
+/// settings `config`.
 fn keyed(config: &str) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let keys = folder.path().join("api-keys.txt");
@@ -24,7 +24,7 @@ fn keyed(config: &str) -> Server {
     with(folder, &["--api-key-file", keys.to_str().expect("UTF-8")], config)
 }
 
-/// Starts the same server without a key.
+/// Starts a server like that of [`keyed`], but without a key.
 fn open(config: &str) -> Server {
     with(tempfile::tempdir().expect("a temporary folder"), &[], config)
 }
@@ -37,13 +37,13 @@ fn with(folder: tempfile::TempDir, more: &[&str], config: &str) -> Server {
     Server::with(command, folder)
 }
 
-/// Returns the address for probes of `server`.
+/// Returns the address for health checks of `server`.
 fn health_address(server: &Server) -> String {
     let address = server.ready["health"].as_str().expect("an address for probes");
     address.trim_start_matches("http://").to_string()
 }
 
-/// Connects to `address`, with the time limit of a test for answers.
+/// Connects to `address`. Reads time out after [`PATIENCE`].
 fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");

@@ -21,7 +21,7 @@ const CHILD: &str = "ANNEAL_HOSTILE_TEXT";
 /// Stack size of tokio's threads, on which a server tokenizes.
 const STACK: usize = 2 * 1024 * 1024;
 
-/// Characters of every kind, which texts are made of.
+/// Characters of every kind, from which texts are made.
 const KINDS: [(&str, &str); 7] = [
     ("letters", "aAbBéжЖßaaaaBBBB"),
     ("digits", "1234567890٣Ⅷ"),
@@ -32,9 +32,8 @@ const KINDS: [(&str, &str); 7] = [
     ("mixed", "a B'ré1中\n !\u{301}😀\r\n"),
 ];
 
-/// Runs `work` in a child process, on a thread with the stack size of a server's threads. It must end within
-/// `patience` and without an error: a stack overflow or a failed assertion would also end this process. `test` is the
-/// path of the calling test.
+/// Runs `work` in a child process, on a thread with the stack size of a server's threads. The child must succeed
+/// within `patience`. A stack overflow would otherwise end this process too. `test` is the path of the calling test.
 fn in_a_child(test: &str, patience: Duration, work: impl FnOnce() + Send + 'static) {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn(work);
@@ -102,7 +101,7 @@ fn cpu_time() -> Duration {
 struct Times(Vec<(Duration, String)>);
 
 impl Times {
-    /// Tokenizes a text of `length` of the `characters`, whose kind has a name.
+    /// Tokenizes a text of `length` characters, made from `characters`. `kind` is the name of these characters.
     fn tokenize(&mut self, model: &Model, tokenizer: &str, (kind, characters): (&str, &str), length: usize) {
         let text = text(characters, length);
         let begin = cpu_time();
@@ -121,7 +120,7 @@ impl Times {
     }
 }
 
-/// Time limit for tests of all tokenizers on a loaded machine.
+/// Returns the time limit for tests of all tokenizers on a loaded machine.
 fn patience() -> Duration {
     effort::choose(Duration::from_secs(120), Duration::from_secs(600))
 }
@@ -139,7 +138,7 @@ fn no_pre_tokenizer_ends_the_process() {
                 for (i, name) in names.iter().enumerate() {
                     let model = load(&Vocabulary::bpe(name).write(folder.path()));
                     for kind in KINDS {
-                        // Other names of the same pre-tokenizer only get a short text.
+                        // Other names of the same pre-tokenizer are tested only with a short text.
                         let length = if i == 0 { effort::choose(20_000, 1_000_000) } else { 1000 };
                         times.tokenize(&model, name, kind, length);
                     }
@@ -174,7 +173,7 @@ fn no_other_tokenizer_ends_the_process() {
     });
 }
 
-/// A tokenizer that drops spaces has no longest token, but its texts have a limit as well.
+/// A tokenizer that drops spaces has no longest token, but its texts are limited too.
 #[test]
 fn texts_have_a_limit_with_every_tokenizer() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -203,7 +202,7 @@ fn the_longest_tokens_are_matched() {
     });
 }
 
-/// A text that starts like a token but is none once caused an endless loop.
+/// A text that starts like a token but is not a token once caused an endless loop.
 #[test]
 fn rwkv_takes_bytes_that_are_no_tokens() {
     const TEST: &str = "text::rwkv_takes_bytes_that_are_no_tokens";
@@ -223,7 +222,7 @@ fn tiny_with(pre: &str, folder: &Path) -> PathBuf {
     let mut bytes = std::fs::read(common::tiny()).expect("a model");
     let key = b"tokenizer.ggml.pre";
     let at = bytes.windows(key.len()).position(|window| window == key).expect("a pre-tokenizer");
-    // Type and length lie between key and text.
+    // The type and the length are between the key and the text.
     let at = at + key.len() + 4;
     let length = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
     assert_eq!(length, pre.len(), "another name would move what follows");

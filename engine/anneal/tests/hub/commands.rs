@@ -56,7 +56,7 @@ fn commands_take_a_name_in_place_of_a_file() {
     assert!(code == Some(0) && text.contains(Q4), "{text}{words}");
     let (code, text, words) = run(&case, &["tune", "--hf", "a/b", "--dry-run"]);
     assert!(code == Some(0) && text.contains("flash attention"), "{text}{words}");
-    // The client disconnects at once.
+    // The client disconnects immediately.
     let (code, _, words) = run(&case, &["mcp", "--hf", "a/b"]);
     assert!(code == Some(0) && words.contains("is loaded"), "{words}");
     let (code, _, words) = run(&case, &["mcp", "--hf", "a/b", "--lora", "no such.gguf"]);
@@ -67,7 +67,7 @@ fn commands_take_a_name_in_place_of_a_file() {
     assert_eq!(offline.0, Some(0), "{}", offline.2);
 }
 
-/// The server cannot listen, so it ends once its models are downloaded.
+/// The server cannot listen, so it ends after its models are downloaded.
 #[test]
 fn a_servers_configuration_names_models_on_the_hub() {
     let model = tiny();
@@ -117,7 +117,7 @@ fn wrong_usage_is_told_apart_from_what_may_pass() {
         assert!(found == Some(code) && words.contains(expected), "{arguments:?}: {found:?} {words}");
     }
     let mut nobody = command(&case, &["run", "--hf", "a/b"]);
-    // No server listens on the port. There is no proxy, and a single attempt is enough.
+    // No server listens on the port. No proxy is used, and only one attempt is made.
     nobody.env("HF_ENDPOINT", "not an address");
     let (code, _, words) = parts(&nobody.output().expect("it runs"));
     assert!(code == Some(1) && words.contains("HF_ENDPOINT=not an address: not a URL"), "{words}");
@@ -176,7 +176,7 @@ fn a_hub_that_is_not_encrypted_is_warned_of_without_a_token_too() {
     };
     let here = case.server.endpoint();
     assert!(!told(&here, None).contains("warning"), "{}", told(&here, None));
-    // The address also reaches this machine, but is not a loopback address.
+    // The address also reaches this machine, but it is not a loopback address.
     let open = here.replace("127.0.0.1", "0.0.0.0");
     assert_ne!(open, here);
     for (token, is_told) in [(None, false), (Some("hf_secret"), true)] {

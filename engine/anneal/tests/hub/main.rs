@@ -1,4 +1,4 @@
-//! Tests of models from the hub, with a fake server that speaks its protocol and misbehaves.
+//! Tests of models from the hub. A fake server speaks the hub's protocol and misbehaves.
 #![allow(missing_docs)]
 
 mod commands;
@@ -98,7 +98,7 @@ impl Case {
     }
 }
 
-/// Responds normally, except to requests for content, for which it uses `script`.
+/// Responds normally, except that requests for content get the response of `script`.
 fn content(
     script: impl Fn(&Request) -> Act + Send + Sync + 'static,
 ) -> impl Fn(&Request) -> Act + Send + Sync {
@@ -153,7 +153,7 @@ fn all_parts_are_fetched() {
     let names = ["x/m-Q8_0-00001-of-00002.gguf", "x/m-Q8_0-00002-of-00002.gguf"];
     let case = Case::new(&[(names[1], &two), (names[0], &one)], |_| Act::Well);
     let (found, told) = case.get("a/b:Q8_0");
-    // The tiny model's metadata does not say that it is one of two parts, so the second part is not opened.
+    // The tiny model's metadata does not describe it as one of two parts, so the second part is not opened.
     let found = found.expect("the model");
     assert_eq!(found.name, names[0]);
     assert_eq!(told.begun.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(), names);
@@ -164,7 +164,7 @@ fn all_parts_are_fetched() {
 fn what_is_there_is_gone_on_with() {
     let model = tiny();
     let half = model.len() / 2;
-    // Left by another run, and after each lost connection.
+    // Another run left a part of the file, and so does each lost connection.
     let cut = half / 5;
     let case = Case::new(
         &[(Q4, &model)],
@@ -329,7 +329,7 @@ fn one_that_says_nothing_is_left() {
         let (error, words) = said(case.get_with(HubOptions { patience, ..case.options() }, "a/b").0);
         assert!(error.is_temporary() && words.contains("timeout"), "{words}");
     }
-    // No server at all.
+    // No server is running.
     let case = Case::new(&[], |_| Act::Well);
     let nobody = HubOptions { endpoint: "http://127.0.0.1:1".to_string(), ..case.options() };
     let (error, words) = said(case.get_with(nobody, "a/b").0);
@@ -350,10 +350,9 @@ fn an_older_one_does_where_the_hub_cannot_be_reached() {
     let (found, told) = case.get("a/b");
     assert!(found.is_ok());
     assert!(
-        told.said.join("").contains("answered 500")
-            && told.said.join("").contains("using the model in the cache")
+        told.said.join("").contains("answered 500") && told.said.join("").contains("using the cached model")
     );
-    // The hub is asked only once: with a model in the cache, nobody waits for it.
+    // The hub is queried only once, because a model in the cache is used without waiting for the hub.
     assert_eq!(case.server.log().iter().filter(|request| request.is_listing()).count(), 2);
 }
 
@@ -406,7 +405,7 @@ fn what_no_hub_says_is_told() {
 #[test]
 fn two_at_once_fetch_it_once() {
     let model = tiny();
-    // The download is slow enough that the second process starts before the first ends, even on a loaded machine.
+    // The download is so slow that the second process starts before the first ends, even on a loaded machine.
     let piece = model.len() / 20;
     let case = Case::new(&[(Q4, &model)], content(move |_| Act::Slowly(piece, Duration::from_millis(200))));
     let (begun, seen) = mpsc::channel();

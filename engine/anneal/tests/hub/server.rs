@@ -36,15 +36,15 @@ pub enum Act {
     Well,
     /// Response with a status, additional header lines and a body.
     Status(u16, &'static str, &'static str),
-    /// Disconnects after this many bytes of the content.
+    /// Disconnects after this number of bytes of the content.
     HangUp(usize),
-    /// Sends pieces of this many bytes with a pause after each.
+    /// Sends pieces of this number of bytes, with a pause after each piece.
     Slowly(usize, Duration),
     /// Sends the whole file and ignores ranges.
     NoRanges,
     /// Sends different bytes.
     Others,
-    /// Sends a file that is this many bytes longer.
+    /// Sends a file with this number of additional bytes.
     Longer(usize),
     /// Never responds.
     Silence,
@@ -80,7 +80,7 @@ impl Server {
         spawn(move || {
             for stream in listener.incoming().flatten() {
                 let state = Arc::clone(&shared);
-                // A client that disconnects is part of the test.
+                // An error is ignored, because some tests disconnect.
                 spawn(move || drop(state.serve(stream)));
             }
         });

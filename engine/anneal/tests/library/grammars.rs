@@ -1,5 +1,5 @@
-//! Tests of GBNF grammars in a chain: the texts that each grammar allows, whole or as a prefix, with every
-//! tokenization.
+//! Tests of GBNF grammars in a sampler chain: the texts that each grammar allows, as whole texts or prefixes, with
+//! every tokenization.
 
 use crate::common::the_model;
 use llama::Token;
@@ -14,7 +14,7 @@ fn chain(grammar: &str) -> engine::Result<Chain> {
     Chain::new(&options, the_model())
 }
 
-/// Returns the text as single-byte tokens, and as the model tokenizes it.
+/// Returns `text` as single-byte tokens, and as tokens of the model's tokenizer.
 fn ways(text: &str) -> [Vec<Token>; 2] {
     let model = the_model();
     let piece = |token| {
@@ -163,7 +163,7 @@ fn tokens_are_named_by_number() {
     assert_eq!(is(&any_other, &ways("h!")[0]), Is::Whole);
 }
 
-/// Each grammar is followed to its end or to an error, so none takes for ever.
+/// Each grammar is followed until it ends or fails, so an endless grammar would be noticed.
 #[test]
 fn no_grammar_takes_for_ever() {
     let grammars = [

@@ -74,7 +74,7 @@ fn what_is_taken_back_or_set_again_changes_nothing() {
     }
     session.set(prompt.clone()).expect("tokens");
     assert_eq!(greedy(&mut session, 12), first);
-    // The tokens may be generated or given; the result is the same.
+    // Generated tokens and given tokens must have the same result.
     session.set(whole[..whole.len() - 4].to_vec()).expect("tokens");
     assert_eq!(greedy(&mut session, 4), first[8..]);
     let row = session.logits().expect("logits").to_vec();
@@ -143,7 +143,7 @@ fn what_cannot_be_is_an_error_and_the_next_call_works() {
     assert_eq!(model.metadata("no\0key"), None);
     assert!(matches!(model.chat_template(Some("/no/such/file")), Err(Error::Usage(_))));
     let template = model.chat_template(Some("llama3")).expect("a template");
-    // The template decides: an empty text or an error.
+    // The template decides between an empty text and an error.
     drop(template.render(&[]));
     let odd = Message::new("\0", "{{ 7 * 7 }}<|eot_id|>");
     assert!(!template.render(&[odd]).expect("a prompt").contains("49"));
@@ -212,7 +212,7 @@ fn an_estimate_is_what_loading_takes() {
     let estimate = Model::estimate(crate::common::tiny(), &options()).expect("an estimate");
     let file = std::fs::metadata(crate::common::tiny()).expect("a file").len();
     assert!(estimate.weights.0 < file && estimate.weights.0 > file / 2, "{estimate:?}");
-    // 512 tokens in 4 layers of 2 KV heads with 64 values each, K and V, 2 bytes.
+    // The cache has 512 tokens in 4 layers of 2 KV heads with 64 values each, for K and V with 2 bytes per value.
     assert_eq!(estimate.cache.map(|cache| cache.0), Some(512 * 4 * 2 * 64 * 2 * 2));
     assert!(estimate.fits());
     assert!(estimate.largest_context().is_some_and(|tokens| tokens > 512), "{estimate:?}");
@@ -266,12 +266,12 @@ fn a_stream_gives_the_same_tokens_and_stops_within_one() {
         assert_eq!(found, expected);
         let mut finished = stream.finish().await.expect("the session");
         assert!(finished.session.tokens().ends_with(&expected));
-        // The session can continue.
+        // The session can be used again.
         finished.session.truncate(5);
         assert_eq!(greedy(&mut finished.session, 3).len(), 3);
 
-        // Read three tokens, then stop. At most these were generated as well: those in the channel (32), one that
-        // waits for space, and one in progress.
+        // Three tokens are read before the stop. At most these other tokens were generated: 32 in the channel, one
+        // that waits for space, and one in progress.
         let started = session("Once upon a time");
         let prompt = started.tokens().len();
         let mut stream = started.stream(sampler(), usize::MAX);
@@ -282,12 +282,12 @@ fn a_stream_gives_the_same_tokens_and_stops_within_one() {
         let made = finished.session.tokens().len() - prompt;
         assert!((3..=3 + 32 + 2).contains(&made), "{made} tokens");
 
-        // The error is the last item.
+        // The stream's last item is the error.
         let mut stream = model().session().expect("a session").stream(sampler(), 5);
         assert!(matches!(stream.next().await, Some(Err(Error::EmptyPrompt))));
         assert!(stream.next().await.is_none());
     });
-    // The stream is dropped: its thread ends, and with it the last handle of a separate model.
+    // Dropping the stream ends its thread, which holds the last handle of a separate model.
     let own = Model::load(crate::common::tiny(), &options()).expect("the tiny model");
     let mut session = own.session().expect("a session");
     session.push("a").expect("a prompt");
@@ -300,7 +300,7 @@ fn a_stream_gives_the_same_tokens_and_stops_within_one() {
         };
         threads.filter_map(name).filter(|name| name.trim() == "anneal-stream").count()
     };
-    // The loop ends; only the test's time limit bounds it.
+    // If the thread never ends, the test's time limit ends this loop.
     while streams() > 0 {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }

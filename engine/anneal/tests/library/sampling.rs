@@ -5,7 +5,7 @@ use engine::Error;
 use llama::Token;
 use sampling::{Bias, Chain, Constraint, SamplingOptions};
 
-/// Returns options that cut nothing, with a temperature of 1.
+/// Returns options that remove no tokens, with a temperature of 1.
 fn open() -> SamplingOptions {
     SamplingOptions { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingOptions::default() }
 }
@@ -14,7 +14,8 @@ fn chain(options: SamplingOptions) -> Chain {
     Chain::new(&options.with_seed(1), the_model()).expect("a chain")
 }
 
-/// Generator of rows like a model's: a few likely tokens and many unlikely ones. The rows are the same in every run.
+/// Generator of rows of logits that resemble a model's: a few likely tokens and many unlikely tokens. The rows are
+/// the same in every run.
 struct Rows(u64);
 
 impl Rows {
@@ -58,8 +59,8 @@ fn candidates(chain: &mut Chain, row: &[f32]) -> Vec<(Token, f64)> {
     all
 }
 
-/// Asserts that tokens and probabilities are equal. If a cut depends on a sum in single precision, the last token may
-/// differ.
+/// Asserts that tokens and probabilities are equal. If a sum in single precision decides which tokens remain, the
+/// last token may differ.
 fn assert_same(found: &[(Token, f64)], expected: &[(Token, f64)], slack: usize, what: &str) {
     let common = found.len().min(expected.len());
     assert!(
@@ -111,7 +112,8 @@ fn cuts_are_where_the_definitions_have_them() {
         let expected: Vec<_> = all.iter().copied().filter(|(_, one)| *one >= p * all[0].1).collect();
         assert_same(&found, &renormalised(expected), 1, &format!("min_p {p} in round {round}"));
 
-        // All three samplers, each on the result of the previous one, and the temperature last.
+        // All three samplers are applied, each to the result of the previous sampler, and the temperature is applied
+        // last.
         let options = SamplingOptions {
             top_k: 40,
             top_p: 0.8,
@@ -142,7 +144,7 @@ fn typical_n_sigma_and_xtc_are_as_their_papers_have_them() {
         let mut expected = up_to(&typical, p);
         expected.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let found = candidates(&mut chain(SamplingOptions { typical_p: p as f32, ..open() }), &row);
-        // Rounding may decide which of two tokens is closer to the entropy, and which token is the last.
+        // Rounding may decide which of two tokens is closer to the entropy, and which token is last.
         let known: std::collections::HashSet<Token> = expected.iter().map(|(token, _)| *token).collect();
         let strange = found.iter().filter(|(token, _)| !known.contains(token)).count();
         let sizes = found.len().abs_diff(expected.len());
@@ -268,7 +270,7 @@ fn penalties_take_from_tokens_that_were_seen() {
     for _ in 0..20 {
         let row = rows.row();
         let mut chain = chain(options.clone());
-        // When all tokens were accepted, the first one is outside of the window.
+        // When all tokens have been accepted, the first token is outside the window.
         chain.accept_prompt(&[1, 9, 9, 700, 11]).expect("accepted");
         let mut changed = tokens(&row);
         for (token, count) in [(9, 2.0), (700, 1.0), (11, 1.0)] {
@@ -328,7 +330,7 @@ fn mirostat_finds_the_surprise_it_aims_at() {
             let token = chain.choose(&row).expect("a token");
             let chosen =
                 chain.candidates().iter().find(|candidate| candidate.id == token).expect("a candidate");
-            // The sampler measures surprise among the tokens that it kept.
+            // The sampler measures the information content among the tokens that it kept.
             sum += if draw >= 1000 { -f64::from(chosen.p).log2() } else { 0.0 };
         }
         let mean = sum / 2000.0;
@@ -396,7 +398,7 @@ fn candidates_are_those_of_the_last_token() {
 #[test]
 fn logits_that_are_no_numbers_are_an_error() {
     let n = the_model().n_vocab() as usize;
-    for (bad, words) in [(f32::NAN, "no numbers"), (f32::INFINITY, "infinite")] {
+    for (bad, words) in [(f32::NAN, "NaN"), (f32::INFINITY, "infinite")] {
         let mut row = vec![0.0; n];
         row[n / 2] = bad;
         for options in [open(), SamplingOptions { temperature: 0.0, ..open() }, SamplingOptions::default()] {
@@ -406,7 +408,7 @@ fn logits_that_are_no_numbers_are_an_error() {
     }
     let error = chain(open()).choose(&[0.0; 3]).expect_err("three logits");
     assert!(error.to_string().contains("3 logits"), "{error}");
-    // Impossible tokens are left out; otherwise typical and mirostat would produce NaN.
+    // Impossible tokens are omitted, because typical sampling and mirostat would otherwise produce NaN.
     let mut row = vec![f32::NEG_INFINITY; n];
     (row[4], row[9]) = (1.0, -200.0);
     for options in [
@@ -439,7 +441,7 @@ fn what_cannot_be_meant_makes_no_chain() {
     }
 }
 
-/// Returns the tokens that consist of one of `characters`.
+/// Returns the tokens that consist of a single character of `characters`.
 fn single(characters: &str) -> Vec<Token> {
     let mut piece = Vec::new();
     (0..the_model().n_vocab().cast_signed())
@@ -467,7 +469,8 @@ fn a_grammar_leaves_what_it_allows_with_its_probabilities() {
             let found =
                 candidates(&mut chain(SamplingOptions { constraint: constraint.clone(), ..open() }), &row);
             assert_same(&found, &all, 0, grammar);
-            // The cut only considers allowed tokens: the three best of these, not those among the three best of all.
+            // The sampler keeps the three best of the allowed tokens, and not the allowed tokens among the three
+            // best.
             let options = SamplingOptions { constraint: constraint.clone(), top_k: 3, ..open() };
             assert_same(&candidates(&mut chain(options), &row), &renormalised(all[..3].to_vec()), 0, grammar);
             let mut greedy =

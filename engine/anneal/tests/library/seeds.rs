@@ -26,10 +26,10 @@ fn templates_are_rendered_or_refused() {
     every("template", template::check);
 }
 
-/// This is not a seed, because the thread would continue behind the fuzzer's back.
+/// This input is not a seed, because its thread would continue after the fuzzer's run.
 #[test]
 fn what_compiling_computes_comes_to_an_end() {
-    // A hundred million steps each.
+    // Each expression takes a hundred million steps.
     let source = "{{ [0] * 99999999 == [0] * 99999999 }}".repeat(2000);
     let refused = chat::Template::new(&source, "a file", Default::default());
     let why = refused.expect_err("that many steps").to_string();

@@ -1,4 +1,5 @@
-//! Tests of the split layout: the handed-over state equals that of a single context, and errors name the reason.
+//! Tests of the split layout: the state after the hand-over equals that of a single context, and errors state the
+//! reason.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use crate::common::{anneal, parts, quantised, tiny};
 
-/// Returns the tiny model in Q4_0 if the kernels of this build repack its weights; otherwise the running test is
+/// Returns the tiny model in Q4_0 if the kernels of this build repack its weights. Otherwise, the running test is
 /// reported as skipped.
 fn in_two_layouts() -> Option<PathBuf> {
     let path = quantised("Q4_0");
@@ -33,7 +34,7 @@ fn in_two_layouts() -> Option<PathBuf> {
     repacked.then_some(path)
 }
 
-/// Returns settings with one thread, so that sums are always in the same order.
+/// Returns settings with one thread, so that sums always have the same order.
 fn settings(requested: Requested) -> Settings {
     let requested = Requested { n_ctx: Some(1024), decode_threads: Some(1), ..requested };
     Settings::resolve(&requested, &RuntimeHost::default()).expect("valid settings")
@@ -44,7 +45,7 @@ fn load(path: &Path, repack: bool) -> Arc<Model> {
     model::open(path, &settings, &RuntimeHost::default()).expect("it loads")
 }
 
-/// Evaluates a prompt, single tokens, a second prompt and single tokens. Returns the logits after each.
+/// Evaluates a prompt, single tokens, a second prompt, and single tokens again. Returns the logits after each step.
 fn rows(sequence: &mut impl Sequence, tokens: &[Token]) -> Vec<Vec<f32>> {
     let (first, rest) = tokens.split_at(tokens.len() / 2);
     let mut rows = Vec::new();
@@ -81,7 +82,7 @@ fn between_equal_layouts_nothing_is_lost_not_even_a_bit() {
         // Without flash attention, V is stored transposed.
         Requested { flash_attention: Some(FlashAttention::Off), ..plain.clone() },
         Requested { type_k: Some(KvType::Q8_0), type_v: Some(KvType::Q8_0), ..plain.clone() },
-        // A prompt in several calls and graphs.
+        // The prompt is evaluated in several calls and graphs.
         Requested { n_batch: Some(48), n_ubatch: Some(32), ..plain.clone() },
         Requested { decode_threads: Some(1), prefill_threads: Some(2), ..plain },
     ];
@@ -91,7 +92,7 @@ fn between_equal_layouts_nothing_is_lost_not_even_a_bit() {
         for requested in &cases {
             let (mut session, mut context) = both(&layouts, &one, &settings(requested.clone()));
             let expected = rows(&mut context, &tokens(301));
-            // The second time starts after clearing, with leftovers of the first in both contexts.
+            // The second time starts after clearing, when both contexts contain data of the first time.
             for time in ["first", "second"] {
                 session.clear();
                 assert!(!session.is_split());
@@ -131,7 +132,7 @@ fn between_two_layouts_only_rounding_differs() {
     let (split, one, other) =
         (rows(&mut session, &tokens(301)), rows(&mut one, &tokens(301)), rows(&mut other, &tokens(301)));
     assert!(split[0] == other[0], "the prompt was not evaluated with the weights as in the file");
-    // The limit is the gate's for two builds of one model.
+    // The limit is the same as that of the gate for two builds of one model.
     for (name, plain) in [("repacked", &one), ("as in the file", &other)] {
         let found = divergence(plain, &split);
         assert!(found <= 5e-5, "{name}: {found:e}");
@@ -160,7 +161,7 @@ fn a_state_that_does_not_fit_is_told() {
     context(Requested::default()).restore(&state).expect("the same cache");
 }
 
-/// Returns settings that request a split layout by a flag, or by a tuning record.
+/// Returns settings in which a flag or a tuning record requests a split layout.
 fn on(flag: bool) -> Settings {
     let mut settings = settings(Requested { split_layout: Some(SplitLayout::On), ..Requested::default() });
     settings.split_layout.source = if flag { Source::Flag } else { Source::Default };
@@ -183,14 +184,14 @@ fn too_little_memory_is_an_error_for_a_flag_and_a_reason_else() {
     };
     let (size, copy) = (load(&path, false).size(), load(&path, true).repacked());
 
-    // The memory suffices for one of the two copies.
+    // The memory suffices for only one of the two copies.
     let little = runtime_host(size + copy / 2);
     let error = Layouts::open(&path, &flag, &little).err();
     assert!(matches!(error, Some(Error::SplitTooLarge { .. })), "{error:?}");
     told(error.map(|error| error.to_string()));
     told(Layouts::open(&path, &measured, &little).expect("the plain path").why_not().map(str::to_string));
 
-    // The memory suffices for both copies, and for one of the two contexts: each has 2 MiB.
+    // The memory suffices for both copies, but only for one of the two contexts of 2 MiB each.
     let little = runtime_host(size + copy + (3 << 20));
     let layouts = Layouts::open(&path, &flag, &little).expect("both");
     assert_eq!(layouts.why_not(), None);
@@ -214,7 +215,7 @@ fn where_both_layouts_are_the_same_the_plain_path_runs_and_says_so() {
     assert!(layouts.why_not().is_some_and(|why| why.contains("repacking is off")));
 }
 
-/// The interrupt flag belongs to the whole process, so the test runs in a process of its own.
+/// The interrupt flag belongs to the whole process, so the test runs in a separate process.
 #[test]
 fn an_interrupted_prefill_ends_in_order() {
     const ALONE: &str = "ANNEAL_TEST_INTERRUPT";
@@ -265,11 +266,11 @@ fn run_hands_over_and_tells_it() {
     assert_eq!(first["split_layout"], true, "{first}");
     assert!(first["timings"]["hand_over_ms"].as_f64() > Some(0.0), "{first}");
     assert!(stderr.contains("handed over"), "{stderr}");
-    // A single token needs no decode, so there is no hand-over.
+    // A single token needs no decode, so no state is handed over.
     let (one, stderr) = run(&["-p", &prompt, "-n", "1", "--split-layout", "on"]);
     assert_eq!(one["tokens"][0], first["tokens"][0]);
     assert!(one["timings"]["hand_over_ms"].is_null() && stderr.contains("nothing handed over"), "{stderr}");
-    // The prompt is evaluated with the weights as in the file.
+    // The prompt is evaluated with the weights in the file's layout.
     let (in_file, _) = run(&["-p", &prompt, "-n", "1", "--no-repack"]);
     assert_eq!(one["tokens"], in_file["tokens"]);
     let (short, stderr) = run(&["-p", "red", "-n", "4", "--split-layout", "on"]);
@@ -385,7 +386,7 @@ fn both_contexts_share_their_threads() {
             .stderr(Stdio::null())
             .spawn()
             .expect("the executable runs");
-        // At the first text, both phases have run.
+        // The first text shows that both phases have run.
         let mut first = [0; 16];
         let read = std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut first);
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).map(Iterator::count);

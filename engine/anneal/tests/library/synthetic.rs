@@ -1,5 +1,5 @@
-//! Tests that synthetic models resemble real ones in the properties that matter: peaked logits, text that
-//! round-trips.
+//! Tests that synthetic models resemble real models in the important properties: peaked logits, and text that
+//! survives tokenization.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn text_comes_back_from_its_tokens() {
             }
             assert_eq!(String::from_utf8_lossy(&bytes), text, "{preset}: {tokens:?}");
         }
-        // Merges are effective: English is not spelled letter by letter.
+        // The merges have an effect: English text is not split into letters.
         let english = "the commonest words of this and that which were not there";
         let tokens = model.tokenize(english).expect("tokens").len();
         assert!(tokens < english.len() / 2, "{preset}: {tokens} tokens");

@@ -26,7 +26,7 @@ fn ten_families_are_rendered_as_jinja2_renders_them() {
     let read = |name: &str| fs::read_to_string(folder.join(name)).expect(name);
     let conversations: Vec<Conversation> =
         serde_json::from_str(&read("conversations.json")).expect("conversations");
-    // For each template and conversation, the prompt, or null if the template rejects it.
+    // Contains the prompt for each template and conversation, or null if the template rejects the conversation.
     let expected: BTreeMap<String, BTreeMap<String, Option<String>>> =
         serde_json::from_str(&read("expected.json")).expect("what jinja2 made");
     let templates = fs::read_dir(folder.join("families")).expect("a folder").flatten();
@@ -68,7 +68,7 @@ fn a_template_comes_out_of_the_models_file() {
     let error = Template::of_model(&load(tiny())).expect_err("no template");
     assert!(error.to_string().contains("--chat-template NAME|FILE"), "{error}");
 
-    // The text is longer than any buffer that it passes.
+    // The text is longer than any buffer that it passes through.
     let long = format!("main {{# {} #}}{{{{ tools }}}}", "x".repeat(100_000));
     with_text(tiny(), &path, &[("tokenizer.chat_template", &long)]);
     let asked = [Message::new("user", "a")];
@@ -120,7 +120,7 @@ fn special_tokens_are_one_token_and_the_first_comes_once() {
     assert_eq!(count(&tokens(&with, adds)), 1, "written by the template");
     assert_eq!(count(&tokens(&without, adds)), usize::from(adds), "written by nobody");
     assert_eq!(tokens(&without, adds).last(), end_token.last());
-    // A special token in a user's message is tokenized as one, as in llama.cpp.
+    // A special token in a user's message is tokenized as a special token, as in llama.cpp.
     let said = [Message::new("user", end.as_str())];
     let template =
         Template::new("{{ messages[0].content }}", "a test", Specials::of_model(&model)).expect("compiled");

@@ -51,7 +51,8 @@ fn an_adapter_counts_by_its_scale() {
     assert_ne!(tokens(&["--lora", &format!("{first}:-1")]), adapted);
     let both = tokens(&["--lora", first, "--lora", text(&second)]);
     assert!(both != adapted && both != plain, "{both}");
-    // The adapter also applies with both layouts of the weights, and to a prompt evaluated in one of them.
+    // The adapter also applies to repacked weights, to weights in the file's layout, and to a prompt that is
+    // evaluated in either layout.
     assert_eq!(tokens(&["--lora", first, "--no-repack"]).as_array().map(Vec::len), Some(12));
 }
 
@@ -79,7 +80,7 @@ fn a_prompt_cache_tells_adapters_and_scalings_apart() {
     }
 }
 
-/// Writes a copy of a file in which `from` is replaced by `by`, which has the same length.
+/// Writes a copy of the file at `path` to `to`, with `from` replaced by `by`, which has the same length.
 fn changed(path: &Path, to: &Path, from: &[u8], by: &[u8]) {
     assert_eq!(from.len(), by.len());
     let mut bytes = std::fs::read(path).expect("a file");
@@ -113,7 +114,7 @@ fn adapters_that_do_not_fit_are_refused_with_a_word() {
             b"blk.9.attn_q.weight.lora_a".to_vec(),
             "no blk.9.attn_q.weight.lora_b",
         ),
-        // The size stays the same, so the file remains complete.
+        // The tensor's size does not change, so the file remains complete.
         (tensor(a, [256, 8]), tensor(a, [8, 256]), "do not fit"),
         (tensor(b, [8, 256]), tensor(b, [16, 128]), "do not fit"),
     ];
@@ -122,7 +123,7 @@ fn adapters_that_do_not_fit_are_refused_with_a_word() {
         let (code, stderr) = refused(&["--lora", text(&bad)]);
         assert_eq!(code, Some(1), "{words}: {stderr}");
         assert!(stderr.contains(words) && stderr.contains("bad.gguf"), "{words}: {stderr}");
-        assert!(!stderr.contains("gave up"), "llama.cpp saw it: {stderr}");
+        assert!(!stderr.contains("llama.cpp aborted"), "llama.cpp saw it: {stderr}");
     }
     let whole = std::fs::read(&good).expect("a file");
     std::fs::write(&bad, &whole[..whole.len() - 100]).expect("written");
@@ -220,7 +221,7 @@ fn scalings_that_cannot_be_meant_are_wrong_usage() {
     }
 }
 
-/// A context with YaRN changes llama.cpp's state of the model. The next context must not be affected.
+/// A context with YaRN changes llama.cpp's state of the model. The next context must not be affected by this change.
 #[test]
 fn the_second_context_is_as_the_first() {
     let rope = engine::Rope {

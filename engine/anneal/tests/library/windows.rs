@@ -31,18 +31,18 @@ fn text_taken_back_beyond_a_window_is_evaluated_again() {
     let mut session = model.session().expect("a session");
     session.push("Once upon a time").expect("tokens");
     let prompt = session.tokens().len();
-    // More than the window of 128.
+    // The number of tokens exceeds the window of 128.
     let first = greedy(&mut session, 300);
     assert_eq!(first.len(), 300);
     for keep in [prompt, prompt + 150, prompt + 290] {
         session.truncate(keep);
         assert_eq!(greedy(&mut session, prompt + 300 - keep), first[keep - prompt..], "kept {keep}");
     }
-    // The result equals that of a session that never held more.
+    // The result equals the result of a session that never held more tokens.
     let mut other = model.session().expect("a session");
     other.push_tokens(&session.tokens()[..prompt + 200]).expect("tokens");
-    // Batches of other sizes are rounded differently, so near ties of this model may be resolved differently after a
-    // while.
+    // The rounding depends on the batch size, so near ties of this model may be resolved differently after some
+    // tokens.
     assert_eq!(greedy(&mut other, 16), first[200..216]);
 }
 
@@ -61,7 +61,7 @@ fn the_program_runs_a_window_and_says_what_it_does_not_do() {
     assert_eq!(run(&["--split-layout", "on", "--split-from", "2"]).1, plain);
     let cache = folder.path().join("cache");
     let (code, text, stderr) = run(&["--prompt-cache", cache.to_str().expect("UTF-8")]);
-    // The prompt is not stored, which is reported; the text is generated nevertheless.
+    // The prompt is not stored, and the program reports this. The text is still generated.
     assert!(stderr.contains("sliding window"), "{code:?}: {stderr}");
     assert!(code != Some(0) || text == plain, "{text}");
 }
@@ -85,6 +85,6 @@ fn one_that_makes_embeddings_alone_makes_no_text() {
     ] {
         let (code, stdout, stderr) = parts(&anneal(arguments));
         assert_eq!(code, Some(1), "{arguments:?}: {stdout}{stderr}");
-        assert!(stderr.contains("makes embeddings and no text"), "{arguments:?}: {stderr}");
+        assert!(stderr.contains("does not generate text"), "{arguments:?}: {stderr}");
     }
 }

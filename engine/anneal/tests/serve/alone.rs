@@ -1,11 +1,11 @@
-//! Tests that the server runs in one process, without child processes or unrequested listeners.
+//! Tests that the server runs in one process, without child processes or listeners that were not requested.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::client::{Server, greedy};
 
-/// Returns the children of all threads of process `pid`.
+/// Returns the child processes of all threads of the process `pid`.
 fn children(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
     let read = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -15,7 +15,7 @@ fn children(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// Returns the inodes of its open sockets.
+/// Returns the inodes of the open sockets of the process `pid`.
 fn sockets(pid: u32) -> BTreeSet<String> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("files");
     let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
@@ -24,7 +24,7 @@ fn sockets(pid: u32) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the addresses on which it listens for TCP and UDP, and the paths of its Unix sockets.
+/// Returns the TCP and UDP addresses on which the process `pid` listens, and the paths of its Unix sockets.
 fn listeners(pid: u32) -> Vec<String> {
     let own = sockets(pid);
     let mut found = Vec::new();
@@ -32,7 +32,7 @@ fn listeners(pid: u32) -> Vec<String> {
         let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
         for line in text.lines().skip(1) {
             let words: Vec<&str> = line.split_whitespace().collect();
-            // 0A is LISTEN; UDP has no such state.
+            // The state 0A is LISTEN; UDP has no such state.
             let listens = table.starts_with("udp") || words.get(3) == Some(&"0A");
             if listens && words.get(9).is_some_and(|inode| own.contains(*inode)) {
                 found.push(format!("{table} {}", words[1]));
@@ -51,7 +51,7 @@ fn listeners(pid: u32) -> Vec<String> {
     found
 }
 
-/// Returns its internet sockets in any state.
+/// Returns the internet sockets of the process `pid`, in any state.
 fn internet(pid: u32) -> Vec<String> {
     let own = sockets(pid);
     let rows = ["tcp", "tcp6", "udp", "udp6"].map(|table| {

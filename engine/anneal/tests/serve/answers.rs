@@ -1,4 +1,4 @@
-//! Tests of answers.
+//! Tests of the server's answers.
 
 use std::io::Read;
 use std::net::Shutdown;
@@ -96,7 +96,7 @@ fn a_stop_string_ends_it_and_is_not_told() {
     let mut lines = server.connect();
     let whole = lines.ask(&greedy("hello", 32));
     let text = whole["text"].as_str().expect("a text").to_string();
-    // The stop text lies within the generated text, across tokens.
+    // The stop text is within the generated text, and contains parts of several tokens.
     let stop: String = text.chars().skip(7).take(9).collect();
     let expected = text.split(&stop).next().expect("a part");
     for stream in [false, true] {
@@ -125,7 +125,7 @@ fn a_full_context_and_a_deadline_end_it_in_words() {
     let full = server.ask(&greedy("red heat", 1000));
     assert_eq!(full["stop"], "context_full", "{full}");
     let usage = |name: &str| full["usage"][name].as_u64().expect("a number");
-    // As in `run`, the last token needs no cell.
+    // As in `anneal run`, the last token needs no cell.
     assert_eq!(usage("prompt_tokens") + usage("completion_tokens"), 257);
 
     let server = Server::start(&["-c", "65536"]);
@@ -140,7 +140,7 @@ fn a_full_context_and_a_deadline_end_it_in_words() {
 fn a_client_that_only_stops_writing_gets_its_answer() {
     let server = Server::start(&[]);
     let mut lines = server.connect();
-    // The line end at the end of the input may be missing.
+    // The last line of the input need not end with a newline.
     std::io::Write::write_all(&mut lines.stream, greedy("hello", 8).to_string().as_bytes()).expect("sent");
     lines.stream.shutdown(Shutdown::Write).expect("half of it is closed");
     let answer = lines.next().expect("an answer");

@@ -1,4 +1,4 @@
-//! Tests of invalid requests, which only affect the client that sends them.
+//! Tests of invalid requests. An invalid request must only affect the client that sends it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -39,7 +39,7 @@ fn wrong() -> Vec<(Vec<u8>, &'static str)> {
     .into();
     cases.push((b"{\"prompt\": \"\xff\xfe\"}".to_vec(), "not valid UTF-8: byte 12"));
     cases.push(("[".repeat(100_000).into_bytes(), "recursion limit"));
-    // The first is rejected because of its tokens, the second because of its bytes.
+    // The first prompt is rejected because of its tokens, the second because of its bytes.
     for (count, expected) in
         [(6_000, "the context of this server"), (20_000, "a context of 4096 tokens holds at most")]
     {
@@ -113,9 +113,9 @@ fn what_is_too_long_is_refused_before_it_is_read() {
     lines.send(long.as_bytes());
     let answer = lines.next().expect("an answer");
     assert_eq!(answer["error"]["code"], "request_too_large", "{answer}");
-    // The rest of the input cannot be distinguished from the rest of that line.
+    // The end of the line that is too long is unknown, so the connection is closed.
     assert_eq!(lines.next(), None);
-    // Endless input without a line end.
+    // The input never ends and contains no newline.
     let mut endless = UnixStream::connect(server.socket()).expect("it listens");
     let _ = (0..100).try_for_each(|_| endless.write_all(&[b' '; 1000]));
     let mut said = String::new();

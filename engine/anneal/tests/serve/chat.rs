@@ -72,7 +72,7 @@ fn an_answer_is_what_run_makes_of_the_rendered_prompt() {
     assert_eq!(answer["usage"]["prompt_tokens"], expected["prompt_tokens"]);
     assert_eq!(answer["usage"]["completion_tokens"], 24);
 
-    // As a stream.
+    // The same request as a stream.
     let more = json!({ "stream": true, "stream_options": { "include_usage": true } });
     let parts = stream(&server, &with(ask(smith()), more));
     assert!(
@@ -90,7 +90,7 @@ fn an_answer_is_what_run_makes_of_the_rendered_prompt() {
     let parts = stream(&server, &with(ask(smith()), json!({ "stream": true })));
     assert!(parts.iter().all(|part| part.get("usage").is_none()), "no usage where none is asked for");
 
-    // As a line of JSON.
+    // The same request as a line of JSON.
     let line = server.ask(&ask(smith()));
     assert_eq!((&line["text"], &line["tokens"]), (&expected["text"], &expected["tokens"]), "{line}");
 }
@@ -153,7 +153,7 @@ fn a_response_format_is_kept() {
         }
     }
     assert!(whole > 0, "every answer was cut");
-    // Text completions accept it as well.
+    // Text completions accept the field too.
     let more =
         json!({ "prompt": "The smith", "response_format": formats[1], "max_tokens": 200, "temperature": 0 });
     let (status, answer) = server.post("/v1/completions", &more);
@@ -224,7 +224,7 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
     assert_eq!(error["param"], "messages");
     let both = server.ask(&with(ask(smith()), json!({ "prompt": "hello" })));
     assert_eq!(both["error"]["param"], "messages", "{both}");
-    // The rejected requests did no harm, and null counts as absent.
+    // The rejected requests had no effect on the server, and null counts as a missing field.
     let nulls = json!({ "tools": null, "response_format": null, "stop": null, "n": 1, "logprobs": false, "user": "u" });
     assert_eq!(post(&server, &more(nulls)).0, 200);
 }
@@ -261,7 +261,7 @@ fn a_template_that_is_broken_or_endless_spoils_nothing_else() {
     }
 }
 
-/// The template of the model's file receives tools, and rejects a role.
+/// The template in the model's file receives the tools, and rejects a role.
 #[test]
 fn the_template_of_the_model_gets_tools_and_may_refuse() {
     let template = "{% for m in messages %}{% if m.role == 'owl' %}{{ raise_exception('no owls') }}{% endif %}\

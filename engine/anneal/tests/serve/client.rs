@@ -1,4 +1,4 @@
-//! Server that ends with its test, and functions to send requests to it.
+//! Server for tests, which ends with its test, and functions that send requests to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::common::{self, tiny};
 
-/// Time limit for anything in a test, including on a loaded machine.
+/// Time limit of each step of a test, long enough for a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Running server.
@@ -38,7 +38,7 @@ pub fn command(more: &[&str]) -> Command {
 }
 
 impl Server {
-    /// Starts a server on a socket in a folder of its own.
+    /// Starts a server on a socket in a separate folder.
     pub fn start(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = folder.path().join("a.sock");
@@ -47,7 +47,7 @@ impl Server {
         Self::with(command, folder)
     }
 
-    /// Starts a server that listens where `command` says.
+    /// Starts a server that listens at the address in `command`.
     pub fn with(mut command: Command, folder: tempfile::TempDir) -> Self {
         let mut child = command.spawn().expect("the executable runs");
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -74,7 +74,7 @@ impl Server {
         self.connect().ask(request)
     }
 
-    /// Returns the address on which it listens for HTTP.
+    /// Returns the address on which the server listens for HTTP.
     pub fn address(&self) -> String {
         let listen = self.ready["listen"].as_str().expect("an address");
         listen.trim_start_matches("http://").to_string()
@@ -99,13 +99,13 @@ impl Server {
         }
     }
 
-    /// Sends a signal by its name.
+    /// Sends the signal `name` to the server.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
         assert!(status.expect("kill runs").success());
     }
 
-    /// Waits for the end and returns the exit code.
+    /// Waits for the server's end. Returns its exit code.
     pub fn code(&mut self) -> Option<i32> {
         common::code(&mut self.child, PATIENCE)
     }
@@ -129,7 +129,7 @@ impl Lines {
         self.stream.write_all(line).and_then(|()| self.stream.write_all(b"\n")).expect("it is sent");
     }
 
-    /// Returns the next line; `None` at the end.
+    /// Returns the next line. `None` at the end of the stream.
     pub fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
         match self.reader.read_line(&mut line).expect("a line in time") {
@@ -155,7 +155,7 @@ pub fn greedy(prompt: &str, max_tokens: u32) -> Value {
     json!({ "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true })
 }
 
-/// Sends an HTTP request on a connection of its own. Returns status, head and body of the response.
+/// Sends an HTTP request on a new connection. Returns the status, head and body of the response.
 pub fn http(
     mut stream: impl Read + Write,
     method: &str,
@@ -171,7 +171,7 @@ pub fn http(
         head.push_str(&format!("{header}\r\n"));
     }
     head.push_str("\r\n");
-    // A server that rejects a body may close the connection before all of it is sent.
+    // A server that rejects a body may close the connection before the whole body is sent.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     let mut response = Vec::new();
     let _ = stream.read_to_end(&mut response);
@@ -208,7 +208,8 @@ pub fn tcp(
     http(stream, method, path, headers, body)
 }
 
-/// Starts a server with this configuration, in a folder with links to the tiny model named `a.gguf` and so on.
+/// Starts a server with the configuration `text`, in a folder with links to the tiny model. The links are named
+/// `a.gguf` and so on.
 pub fn configured(text: &str, links: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for link in links {

@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use crate::client::{PATIENCE, Server, greedy};
 use crate::common::tiny;
 
-/// Returns a prompt without a common prefix with those of other clients.
+/// Returns a prompt for `client`. Prompts of different clients have no common prefix.
 fn prompt(client: usize) -> String {
     let words = ["iron", "copper", "lead and tin", "silver", "gold", "zinc oxide", "nickel", "mercury"];
     format!("{} number {client} is {}", words[client % words.len()], "worked cold ".repeat(client % 8))
 }
 
-/// Asserts that each of `tokens` is the most likely one after `prompt` and the tokens before it, or as likely within
-/// rounding. Batches of other sizes add in another order, which may decide between two equally likely tokens.
+/// Asserts that each of `tokens` is the most likely token after `prompt` and the tokens before it, or equally likely
+/// within rounding. Batches of other sizes sum in another order, which may decide between two equally likely tokens.
 fn assert_greedy(prompt: &str, tokens: &Value) {
-    /// Logits of this model differ by integers; rounding errors are a thousandth of that.
+    /// Logits of this model differ by integers, and rounding errors are a thousandth of the difference.
     const ROUNDING: f32 = 0.02;
     let runtime_host = RuntimeHost::read();
     let requested = Requested { n_ctx: Some(1024), decode_threads: Some(1), ..Requested::default() };
@@ -67,7 +67,7 @@ fn eight_clients_get_what_each_would_get_alone() {
         assert_eq!(answer["usage"]["completion_tokens"], 32, "{answer}");
         let single = alone.ask(&greedy(&prompt(client), 32));
         same += usize::from(single["text"] == answer["text"]);
-        // A text that differs must still be as likely, so nothing of another sequence can be in it.
+        // A text that differs must still be equally likely, so it contains nothing of another sequence.
         assert_greedy(&prompt(client), &answer["tokens"]);
         assert_greedy(&prompt(client), &single["tokens"]);
     }
@@ -114,7 +114,7 @@ fn who_comes_when_the_queue_is_full_is_told_when_to_come_back() {
     let (status, head, body) = crate::client::tcp(&server, "POST", "/v1/completions", &[], body.as_bytes());
     assert_eq!(status, 429, "{body}");
     assert!(head.to_ascii_lowercase().contains("\r\nretry-after: "), "{head}");
-    // The waiting request runs as soon as the other is gone.
+    // The waiting request runs as soon as the other request has ended.
     drop(running);
     let answer = waiting.next().expect("an answer");
     assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
@@ -133,7 +133,7 @@ fn a_client_that_goes_away_frees_its_slot() {
         server.wait_for("anneal_slots_busy", 1.0);
         drop(lines);
         let begin = Instant::now();
-        // The answer comes at once, not after the 60,000 tokens.
+        // The answer comes immediately, not after the 60,000 tokens.
         let answer = server.ask(&greedy("hello", 2));
         assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
         assert!(begin.elapsed() < PATIENCE);
@@ -145,7 +145,7 @@ fn a_client_that_goes_away_frees_its_slot() {
 #[test]
 fn requests_that_need_more_cells_than_there_are_take_turns() {
     let server = Server::start(&["--slots", "4", "-c", "512"]);
-    // 4 times about 200 prompt tokens and 100 answer tokens do not fit into 512.
+    // Four requests of about 200 prompt tokens and 100 answer tokens each do not fit into 512 tokens.
     let long = |client: usize| format!("{client} {}", "steel ".repeat(90));
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let server = &server;

@@ -1,5 +1,5 @@
-//! Tests of sampling on the device. llama.cpp treats the CPU as a device: the token chosen in the graph must be the
-//! one chosen from logits.
+//! Tests of sampling on the device. llama.cpp treats the CPU as a device. The token chosen in the graph must equal
+//! the token chosen from logits.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
             &["logit_bias", "penalties", "top_k", "top_p", "min_p", "temperature", "draw"],
             &[],
         ),
-        // A sampler that devices do not support ends the part of the chain on the device.
+        // A sampler that devices do not support ends the part of the chain that runs on the device.
         (
             &["--seed", "1", "--typical", "0.9", "--repeat-penalty", "1.2"],
             &["penalties", "top_k"],
@@ -78,13 +78,13 @@ fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
     assert_eq!(auto["device_sampling"]["tokens_on_host"], 40);
 }
 
-/// With two contexts, the first token comes from the prompt context. There are two if the kernels of this build
-/// repack the model's weights; otherwise both layouts are the same.
+/// With two contexts, the first token comes from the prompt context. The session has two contexts if the kernels of
+/// this build repack the model's weights; otherwise both layouts are the same.
 #[test]
 fn a_split_layout_chooses_the_same_tokens_on_a_device() {
     let model = quantised("Q4_0");
     let two = repacks_q4_0();
-    // Random sampling happens on the host if two contexts would need one random state.
+    // Random sampling happens on the host if two contexts would have to share one random state.
     for (more, chosen) in
         [(&["--greedy"][..], if two { 39 } else { 40 }), (&["--seed", "1"], if two { 0 } else { 40 })]
     {
@@ -105,7 +105,7 @@ fn a_split_layout_chooses_the_same_tokens_on_a_device() {
     }
 }
 
-/// Covers batches of a long prompt, its penalties, and the text after it.
+/// Covers batches of a long prompt, the penalties for its tokens, and the text after the prompt.
 #[test]
 fn penalties_on_a_device_look_at_the_prompt() {
     let prompt = "the smith brings the iron and the smith brings the coal ".repeat(8);
@@ -163,7 +163,7 @@ fn what_needs_logits_is_refused_beside_it() {
     }
 }
 
-/// Slots alternate between requests whose tokens a device can choose and other requests, also within one batch.
+/// Slots alternate between requests whose tokens a device can choose and other requests, even within one batch.
 #[test]
 fn a_server_gives_each_request_its_tokens() {
     let plain = Server::start(&["--slots", "1"]);
@@ -180,8 +180,8 @@ fn a_server_gives_each_request_its_tokens() {
             request
         })
         .collect();
-    // One after the other, every token equals that of a server without device sampling. The slots change from one
-    // kind to the other.
+    // If the requests run in sequence, every token equals that of a server without device sampling. The slot
+    // alternates between both kinds of requests.
     let single = Server::start(&["--slots", "1", "--device-sampling"]);
     for request in &requests {
         let (expected, answer) = (plain.ask(request), single.ask(request));
@@ -203,10 +203,11 @@ fn a_server_gives_each_request_its_tokens() {
     for (request, answer) in requests.iter().zip(&answers) {
         let expected = plain.ask(request);
         assert_eq!(answer["usage"]["completion_tokens"], 24, "{answer}");
-        // Beside other requests, rounding may differ. The first token only depends on the prompt, or nearly so.
+        // If other requests run at the same time, rounding may differ. The first token depends almost only on the
+        // prompt.
         assert_eq!(answer["tokens"][0], expected["tokens"][0], "{request}");
     }
-    // All requests except those with log-probabilities, 24 tokens each.
+    // Counts all requests except those with log-probabilities, with 24 tokens each.
     assert_eq!(server.metric("anneal_device_tokens_total"), 9.0 * 24.0);
     assert_eq!(plain.metric("anneal_device_tokens_total"), 0.0);
 }

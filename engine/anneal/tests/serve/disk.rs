@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::client::{Server, greedy};
 use crate::common::{self, parts, tiny};
 
-/// Returns a prompt of about `count` tokens without a common prefix with those of other seeds.
+/// Returns a prompt of about `count` tokens. Prompts of different seeds have no common prefix.
 fn prompt(seed: usize, count: usize) -> String {
     let tokens: Vec<String> =
         (0..count / 4).map(|at| format!("{} heats", (at * 7 + seed * 31) % 90 + 10)).collect();
@@ -64,7 +64,7 @@ fn what_a_server_leaves_at_its_end_the_next_one_begins_with() {
     assert_eq!((value("hits"), value("tokens"), value("failures")), (1, prompt_tokens - 1, 0));
     let size = files(&folder.path())[0].metadata().expect("a file").len();
     assert_eq!(value("read_bytes"), size);
-    // Tokens that the slot already holds are not looked up again.
+    // Tokens that are already in the slot are not looked up again.
     let lookups = value("lookups");
     assert_eq!(cached(&second.ask(&request)), prompt_tokens - 1);
     assert_eq!(value("lookups"), lookups);
@@ -112,7 +112,7 @@ fn several_slots_share_what_comes_from_the_disk() {
     let plain = ["the red iron", "cold water", "a long blade"].map(|end| ask(&first, end));
     first.signal("TERM");
     assert_eq!(first.code(), Some(0));
-    // The common prefix is on the disk once: the other prompts have too few new tokens.
+    // The disk contains the common prefix once, because the other prompts have too few new tokens.
     assert_eq!(files(&folder.path()).len(), 1);
     let second = folder.server(&["--slots", "3", "-c", "2048"]);
     for (end, plain) in ["the red iron", "cold water", "a long blade"].iter().zip(&plain) {
@@ -135,8 +135,8 @@ fn what_run_leaves_a_server_takes_and_the_other_way_round() {
         assert_eq!(code, Some(0), "{stderr}");
         serde_json::from_str(&stdout).expect("JSON")
     };
-    // The last token of the prompt is evaluated alone in one case and in a batch in the other, which changes
-    // rounding. Near ties of this model are resolved differently after three tokens, on a Zen 4. Whole answers are
+    // The last token of the prompt is evaluated alone in one case and in a batch in the other, which changes the
+    // rounding. On a Zen 4, near ties of this model are resolved differently after three tokens. Whole answers are
     // compared between servers above.
     let beginning = |answer: &Value| -> Vec<Value> {
         let tokens = answer["tokens"].as_array().expect("tokens");
@@ -167,7 +167,7 @@ fn an_end_without_time_does_not_wait_for_the_disk() {
     running.next().expect("a token");
     server.signal("TERM");
     assert_eq!(server.code(), Some(0));
-    // Either no file or a complete one, but never a file that cannot be used.
+    // The folder contains either no file or a complete file, but never a file that cannot be used.
     let second = folder.server(&[]);
     second.ask(&greedy(&prompt(9, 700), 2));
     assert_eq!(second.metric("anneal_prompt_cache_failures_total"), 0.0);

@@ -1,4 +1,5 @@
-//! Tests of speculative decoding in the server: the same tokens, and correct counts.
+//! Tests of speculative decoding in the server: the tokens are the same as without drafts, and the counts are
+//! correct.
 
 use serde_json::{Value, json};
 
@@ -31,12 +32,13 @@ fn tokens_are_those_of_run_without_drafts() {
         assert_eq!(plain["timings"]["drafted_tokens"], 0, "{plain}");
     }
     if drafted == 0 {
-        // On CPUs where a batch is rounded differently than single tokens, nothing is drafted; `run` reports this.
+        // On CPUs where a batch is rounded differently from single tokens, nothing is drafted, and `run` reports
+        // this.
         let arguments =
             ["--json", "--greedy", "-t", "1", "-p", REPEATS, "-n", "20", "--speculative", "lookup"];
         let told: Value = serde_json::from_str(&on_tiny("run", &arguments)).expect("one JSON object");
         let paused = told["speculative"]["paused"].as_str();
-        assert!(paused.is_some_and(|why| why.contains("rounds differently")), "nothing was drafted: {told}");
+        assert!(paused.is_some_and(|why| why.contains("round differently")), "nothing was drafted: {told}");
     }
     assert_eq!(server.metric("anneal_drafted_tokens_total"), drafted as f64);
     assert!(server.metric("anneal_accepted_tokens_total") <= drafted as f64);
@@ -53,8 +55,8 @@ fn drafting(n_ctx: &str) -> Server {
 #[test]
 fn a_smaller_model_drafts() {
     let server = drafting("1500");
-    // One prompt takes more than one step to evaluate, beside others. It runs twice, so that slots contain other
-    // texts before.
+    // One prompt takes more than one step to evaluate, while other requests run. It runs twice, so that the slots
+    // contain other texts the second time.
     let long = "The smith brings the steel slowly to a red heat. ".repeat(14);
     let prompts = [REPEATS, "hello", long.as_str(), "A day in short", REPEATS, long.as_str()];
     let plain = |prompt: &str| server.ask(&with(greedy(prompt, 60), json!({ "drafts": "off" })));
@@ -72,15 +74,15 @@ fn a_smaller_model_drafts() {
     let drafted = server.metric("anneal_drafted_tokens_total");
     let accepted = server.metric("anneal_accepted_tokens_total");
     assert!(drafted > 0.0 && accepted > 0.5 * drafted, "{accepted} of {drafted}");
-    // Alone, and with drafts from the text itself if a request asks for that.
+    // A single request at a time, by default and with drafts from the text itself.
     let alone = ask(REPEATS);
     assert_eq!(alone["usage"]["completion_tokens"], 60, "{alone}");
     let lookup = server.ask(&with(greedy(REPEATS, 60), json!({ "drafts": "lookup" })));
     assert_eq!(lookup["usage"]["completion_tokens"], 60, "{lookup}");
 }
 
-/// If a batch gives the same bits as single tokens, all tokens equal those without drafts. A model that is rarely
-/// confident drafts little.
+/// If a batch gives exactly the same logits as single tokens, all tokens equal those without drafts. A model that is
+/// rarely confident drafts few tokens.
 #[test]
 fn tokens_are_the_same_with_a_smaller_model() {
     let model = crate::common::tiny();
@@ -96,13 +98,14 @@ fn tokens_are_the_same_with_a_smaller_model() {
         }
         let (drafted, accepted) =
             (server.metric("anneal_drafted_tokens_total"), server.metric("anneal_accepted_tokens_total"));
-        // With the same model, every draft is accepted. On CPUs where a batch is rounded differently, there are no
-        // drafts.
+        // With the same model as draft model, every draft is accepted. On CPUs where a batch is rounded differently,
+        // nothing is drafted.
         assert_eq!(accepted, drafted, "{p}");
     }
 }
 
-/// There are more conversations than fit, so that slots are cleared and reused, in the draft model's context as well.
+/// The conversations do not fit into the context together, so slots are cleared and reused, also in the draft model's
+/// context.
 #[test]
 fn drafts_outlive_a_context_that_is_full() {
     let server = drafting("512");

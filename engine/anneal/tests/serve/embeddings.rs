@@ -21,7 +21,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|value| value.as_f64().expect("a number")).collect()
 }
 
-/// Returns the embeddings of `input`, each of which must have the length 1.
+/// Returns the embeddings of `input`. Each embedding must have length 1.
 fn embed(server: &Server, input: &Value) -> Vec<Vec<f64>> {
     let (status, answer) = post(server, &json!({ "input": input }));
     assert_eq!((status, &answer["object"]), (200, &json!("list")), "{answer}");
@@ -59,7 +59,7 @@ fn texts_and_their_tokens_have_the_same_embedding() {
     let of_first = embed(&server, &tokens[0]);
     assert!(dot(&of_first[0], &alone[0]) > 0.9999);
     for at in 0..texts.len() {
-        // Other batches cause other rounding.
+        // Embeddings from different batches differ by rounding.
         assert!(dot(&alone[at], &together[at]) > 0.999, "{}", texts[at]);
         assert!(dot(&together[at], &of_tokens[at]) > 0.9999, "{}", texts[at]);
     }
@@ -168,7 +168,7 @@ fn generating_goes_on_beside() {
             }
             rounds
         });
-        // Wait until the request is in progress.
+        // Waits until the request is in progress.
         while server.metric("anneal_embeddings_total") == 0.0 {
             std::thread::yield_now();
         }
@@ -189,7 +189,7 @@ fn a_full_queue_and_the_end_are_told() {
     let mut connections: Vec<_> = (0..4).map(|_| server.connect()).collect();
     let (first, others) = connections.split_first_mut().expect("four");
     first.send(much.to_string().as_bytes());
-    // The request has its context, so it no longer waits.
+    // The request has its context, so it is no longer waiting.
     while server.metric("anneal_embedding_cache_bytes") == 0.0 {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -203,14 +203,14 @@ fn a_full_queue_and_the_end_are_told() {
     server.signal("TERM");
     assert_eq!(server.code(), Some(0));
     for lines in &mut connections {
-        // The client receives an error, or the connection closes.
+        // Either the client receives an error, or the connection closes.
         if let Some(line) = lines.next() {
             assert!(line.get("error").is_some(), "{}", line["error"]);
         }
     }
 }
 
-/// Hundreds of texts of one client do not delay the single text of another.
+/// Hundreds of texts of one client do not delay a single text of another client.
 #[test]
 fn a_long_job_lets_others_go_before_it() {
     let server = start(&["-c", "512"]);
@@ -218,7 +218,7 @@ fn a_long_job_lets_others_go_before_it() {
         (0..500).map(|number| format!("{number} {}", "red heat of the steel ".repeat(8))).collect();
     std::thread::scope(|scope| {
         let job = scope.spawn(|| post(&server, &json!({ "input": long })));
-        // The job has its context, so it is being processed.
+        // The job has its context, so it is in progress.
         while server.metric("anneal_embedding_cache_bytes") == 0.0 && !job.is_finished() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
@@ -228,7 +228,7 @@ fn a_long_job_lets_others_go_before_it() {
         assert_eq!(server.metric("anneal_embeddings_total"), 1.0);
         let (status, answer) = job.join().expect("no panic");
         assert_eq!((status, answer["data"].as_array().map(Vec::len)), (200, Some(500)));
-        // Processed in pieces or not, each text has its own embedding.
+        // Each text has its own embedding, even if the request is processed in pieces.
         let first = numbers(&answer["data"][0]["embedding"]);
         let last = numbers(&answer["data"][499]["embedding"]);
         assert!(dot(&first, &embed(&server, &json!(long[0]))[0]) > 0.9999);

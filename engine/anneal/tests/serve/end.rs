@@ -1,4 +1,4 @@
-//! Tests of starting and stopping.
+//! Tests of the server's start and end.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -71,7 +71,7 @@ fn a_second_signal_ends_it_at_once() {
     running.send(request.to_string().as_bytes());
     running.next().expect("a token");
     server.signal("TERM");
-    // The kernel merges two pending signals of a kind, so the server must have handled the first one.
+    // The kernel merges two pending signals of the same kind, so the server must have handled the first signal.
     while UnixStream::connect(server.socket()).is_ok() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -88,7 +88,7 @@ fn a_socket_in_use_is_refused_and_one_left_behind_replaced() {
     let socket = server.socket();
     let path = socket.to_str().expect("UTF-8");
     let stderr = refused(&["--socket", path], 1);
-    assert!(stderr.contains("another program listens there"), "{stderr}");
+    assert!(stderr.contains("another program already listens on this socket"), "{stderr}");
     assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
 
     // A killed server leaves its socket file.
@@ -161,7 +161,7 @@ fn the_configuration_is_printed_and_read() {
     std::fs::write(&config, "slotz = 2\n").expect("a file");
     let stderr = refused(&["--config", config.to_str().expect("UTF-8")], 2);
     assert!(stderr.contains("slotz: unknown key; did you mean slots?"), "{stderr}");
-    // A socket on which another process listens is not touched.
+    // The server does not touch a socket on which another process listens.
     let path = folder.path().join("b.sock");
     let _listener = UnixListener::bind(&path).expect("a socket");
     assert!(refused(&["--socket", path.to_str().expect("UTF-8")], 1).contains("another program"));

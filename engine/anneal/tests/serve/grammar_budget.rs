@@ -1,4 +1,4 @@
-//! Tests that one client cannot delay the others, whatever it sends or stops reading.
+//! Tests that one client cannot delay other clients, whatever it sends and even if it stops reading.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ fn blank_lines_are_skipped_in_one_go() {
     let mut lines = server.connect();
     lines.send(greedy("red heat", 4000).to_string().as_bytes());
     server.wait_for("anneal_slots_busy", 1.0);
-    // These lines are read while the request runs, and precede the next one.
+    // These blank lines are read while the request runs, and precede the next request.
     lines.stream.write_all("\r\n \n".repeat(1_000_000).as_bytes()).expect("sent");
     lines.send(greedy("hello", 2).to_string().as_bytes());
     assert_eq!(lines.next().expect("an answer")["usage"]["completion_tokens"], 4000);
@@ -81,7 +81,7 @@ fn no_more_are_prepared_than_may_wait_and_run() {
     slow["json_schema"] =
         json!({ "type": "object", "properties": (0..5).map(property).collect::<serde_json::Map<_, _>>() });
     let mut busy = false;
-    // The requests are short. If the third comes too late, all are sent again.
+    // The requests are short. If the third request comes too late, all requests are sent again.
     for _ in 0..20 {
         let mut first: Vec<_> = (0..2).map(|_| server.connect()).collect();
         first.iter_mut().for_each(|lines| lines.send(slow.to_string().as_bytes()));
@@ -105,7 +105,7 @@ fn a_short_request_goes_before_one_that_does_not_fit() {
         request["prompt"] = json!(vec![1000; tokens]);
         request
     };
-    // If its answer is not read, the request pauses and keeps its cells.
+    // A request whose answer is not read pauses, and keeps its cells.
     let mut holds = server.connect();
     let mut request = long(2000, 13_000);
     request["stream"] = true.into();
@@ -165,7 +165,7 @@ fn who_does_not_say_what_it_wants_is_closed() {
     assert!(!rest(half).contains("200 OK"));
     assert_eq!(rest(nothing), "");
     assert!(!rest(second).contains("HTTP/1.1"));
-    // Clients whose requests were answered may be idle for longer.
+    // A client whose request was answered may be idle for longer.
     assert_eq!(lines.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
     resting.write_all(b"GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
     assert!(rest(resting).contains("HTTP/1.1 404"));
@@ -188,7 +188,7 @@ fn a_client_that_goes_behind_its_next_request_is_seen() {
         };
         stream.write_all(request.as_bytes()).expect("sent");
         server.wait_for("anneal_slots_busy", 1.0);
-        // The bytes of the next request are read before the end of the answer.
+        // The bytes of the next request are read before the answer ends.
         std::thread::sleep(Duration::from_millis(200));
         drop(stream);
         assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
@@ -240,12 +240,13 @@ fn no_web_page_of_another_place_is_answered() {
     assert!(text.contains("\"type\":\"invalid_request_error\""), "{text}");
 }
 
-/// Every token of the grammar takes long, but less than the limit per token. All other requests wait for each token,
-/// so the request is ended.
+/// Every token with the grammar takes a long time, but less than the limit per token. All other requests wait for
+/// each token, so the request with the grammar is ended.
 #[test]
 fn a_slow_grammar_ends_alone() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "--slots", "2", "-c", "8192"]);
-    // Each token can have more and more parses. The text cannot end before a sign that this model hardly ever writes.
+    // The number of parses grows with each token. The text cannot end before a character that this model almost never
+    // writes.
     let slow = "root ::= all \"\\U0001F600\"\nall ::= one all one | one\none ::= [a-z ]";
     let asked = json!({ "prompt": "a", "grammar": slow, "temperature": 0, "max_tokens": 4000 });
     let mut others = server.connect();
@@ -254,7 +255,7 @@ fn a_slow_grammar_ends_alone() {
     others.send(other.to_string().as_bytes());
     assert!(others.next().is_some_and(|line| line.get("token").is_some()));
     let (status, _, text) = tcp(&server, "POST", "/v1/completions", &[], asked.to_string().as_bytes());
-    // On a loaded machine, a single token may exceed its limit before the total is exceeded.
+    // On a loaded machine, a single token may exceed its own limit before the client's limit is exceeded.
     let reasons = ["delayed other requests for too long", "a token took more than"];
     assert!(status == 500 && reasons.iter().any(|reason| text.contains(reason)), "{status}: {text}");
     // The other request continues: it receives further tokens.

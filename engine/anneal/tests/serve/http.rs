@@ -24,7 +24,7 @@ fn completions_are_what_the_socket_gives() {
     let usage = &answer["usage"];
     assert_eq!(usage["total_tokens"].as_u64(), usage["prompt_tokens"].as_u64().map(|prompt| prompt + 24));
 
-    // As a stream, with the usage at the end.
+    // The same request as a stream, with the usage at the end.
     let mut request = greedy("The smith", 24);
     request["stream"] = true.into();
     request["stream_options"] = json!({ "include_usage": true });

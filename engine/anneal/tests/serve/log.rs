@@ -1,4 +1,4 @@
-//! Tests of the log: its contents, and the data that it must never contain.
+//! Tests of the log: its contents, and data that it must never contain.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::client::{Server, command, greedy, http, tcp};
 
-/// Secret in every prompt and all other client data. The tiny model does not write these letters by itself.
+/// Secret in every prompt and in all other data from clients. The tiny model never writes these letters by itself.
 const SECRET: &str = "XyzzySecretPlugh";
 
-/// Secret as a field name, or as a word in one.
+/// Secret in a field name, or in a word of a field name.
 const SECRET_NAME: &str = "xyzzy_secret_plugh";
 
 /// Server whose log is read as it is written.
@@ -52,14 +52,14 @@ fn lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the logged requests in order: a request's line is written when the last part of the request ends.
+/// Returns the logged requests in order. A request's line is written when the last part of the request ends.
 fn requests(text: &str) -> Vec<Value> {
     let mut found: Vec<Value> = lines(text).into_iter().filter(|line| line["message"] == "request").collect();
     found.sort_by_key(|line| line["request"].as_u64());
     found
 }
 
-/// Returns request bodies that contain the secret, for every endpoint.
+/// Returns a request body with the secret for every endpoint.
 fn bodies() -> Vec<(&'static str, Value)> {
     let message = json!([{ "role": "user", "content": SECRET }]);
     let nothing = json!([{ "role": SECRET, "content": SECRET }]);
@@ -144,7 +144,7 @@ fn no_word_of_a_client_is_in_the_log() {
         }
         let foreign = format!("Host: {SECRET}");
         let _ = tcp(server, "GET", "/metrics", &[&foreign, &format!("Origin: {SECRET}")], b"");
-        // Input that is not HTTP, from a client that disconnects.
+        // The client sends input that is not HTTP, and disconnects.
         let mut stream = std::net::TcpStream::connect(server.address()).expect("it listens");
         stream.write_all(format!("{SECRET}\r\n\r\n").as_bytes()).expect("sent");
         let _ = stream.read_to_end(&mut Vec::new());
@@ -174,7 +174,7 @@ fn a_request_is_a_line_of_numbers() {
     let server = &logged.server;
     let (status, _) = server.post("/v1/completions", &greedy("hello", 5));
     assert_eq!(status, 200);
-    // This client belongs to the same user, so its prefix is found in the cache.
+    // The second client belongs to the same user, so its prefix is in the cache.
     server.ask(&greedy("hello", 4));
     server.ask(&json!({ "prompt": "x", "max_tokens": -1 }));
     let (status, ..) =
@@ -236,7 +236,7 @@ fn refused_keys_have_one_line_a_minute() {
     }
     let text = logged.end();
     let refused = requests(&text).into_iter().filter(|line| line["status"] == 401).count();
-    // Two lines if a minute ends in between.
+    // The log has two lines if a minute ends between the requests.
     assert!((1..=2).contains(&refused), "{text}");
 }
 
@@ -251,7 +251,7 @@ fn as_text_it_is_a_line_each_and_without_it_nothing() {
         line.contains(" INFO ") && line.contains("tokens=4") && line.contains("end=\"length\""),
         "{line}"
     );
-    // Without the log, only messages for people are written.
+    // Without the log, only messages for people are printed.
     let logged = Logged::of(Server::start(&[]));
     logged.server.ask(&greedy(SECRET, 4));
     assert_eq!(logged.end(), "");
@@ -260,7 +260,7 @@ fn as_text_it_is_a_line_each_and_without_it_nothing() {
 #[test]
 fn a_log_that_nobody_reads_holds_up_nobody() {
     let server = Server::start(&["--log-level", "trace"]);
-    // More lines than the pipe and the queue can hold.
+    // The number of lines exceeds the capacity of the pipe and the queue.
     for _ in 0..20 {
         let mut lines = server.connect();
         let body = b"x\n".repeat(500);

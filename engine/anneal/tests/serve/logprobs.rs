@@ -56,14 +56,14 @@ fn lines_tell_how_likely_each_token_was() {
     for (entry, token) in told.iter().zip(whole["tokens"].as_array().expect("a list")) {
         let top = entry["top"].as_array().expect("a list");
         assert_eq!((&entry["token"], top.len()), (token, 20));
-        // Greedy: the best token was chosen, and the others are less likely, in order.
+        // With greedy sampling, the best token is chosen, and the other tokens follow in descending order.
         assert_eq!((&top[0]["token"], &top[0]["logprob"]), (token, &entry["logprob"]));
         let all: Vec<f64> = top.iter().map(|likely| number(&likely["logprob"])).collect();
         assert!(all.is_sorted_by(|one, other| one >= other), "{all:?}");
         let sum: f64 = all.iter().map(|logprob| logprob.exp()).sum();
         assert!(sum > 0.0 && sum <= 1.0001, "{sum}");
     }
-    // As a stream, with the same values. Samplers do not change them: the probabilities are those of the model.
+    // A stream has the same values. Samplers do not change them, because the probabilities are the model's own.
     let hot = json!({ "logprobs": 2, "stream": true, "temperature": 5, "top_k": 1 });
     lines.send(with(greedy("red heat", 8), hot).to_string().as_bytes());
     for entry in told {
@@ -89,7 +89,7 @@ fn both_endpoints_tell_it_in_openais_shape() {
         assert_eq!(top[token], told["token_logprobs"][at], "{told}");
         assert!((1..=4).contains(&top.as_object().map_or(0, |top| top.len())), "{top}");
     }
-    // As a stream: the same lists, one after the other.
+    // A stream has the same lists, one after the other.
     let parts = stream(&server, TEXT, &with(text.clone(), json!({ "logprobs": 3, "stream": true })));
     let joined = |name: &str| -> Vec<Value> {
         let lists = parts.iter().filter_map(|part| part["choices"][0]["logprobs"][name].as_array());
@@ -160,11 +160,11 @@ fn several_answers_share_the_prompt() {
     assert_eq!(usage["completion_tokens"], 36);
     let prompt_tokens = number(&usage["prompt_tokens"]);
     assert_eq!(number(&usage["total_tokens"]), prompt_tokens + 36.0);
-    // The prompt is evaluated once; the other answers reuse all but its last token.
+    // The prompt is evaluated once. The other answers reuse all its tokens except the last.
     let cached = server.metric("anneal_prompt_tokens_cached_total");
     assert_eq!(cached, 2.0 * (prompt_tokens - 1.0));
 
-    // As a stream: each choice's parts have its number.
+    // In a stream, each part has the number of its choice.
     let more = json!({ "n": 3, "stream": true, "stream_options": { "include_usage": true } });
     let mut parts = stream(&server, TEXT, &with(body, more));
     let last = parts.pop().expect("the usage");
@@ -178,7 +178,7 @@ fn several_answers_share_the_prompt() {
 
 #[test]
 fn the_first_of_several_is_what_one_alone_is() {
-    // A single slot without a cache, so that rounding is the same.
+    // The server has a single slot and no cache, so that rounding is the same.
     let server = Server::start(&["--listen", "127.0.0.1:0", "--slots", "1", "--chat-template", "plain"]);
     let messages = json!([{ "role": "user", "content": "hello" }]);
     let body = json!({
@@ -194,7 +194,7 @@ fn the_first_of_several_is_what_one_alone_is() {
     assert_eq!(several["choices"][1]["message"], alone(8));
 }
 
-/// The text alone does not determine its tokens, because it can be tokenized in other ways.
+/// The text alone does not determine its tokens, because several tokenizations have the same text.
 #[test]
 fn both_endpoints_tell_the_numbers_of_tokens_where_asked() {
     let server = start();

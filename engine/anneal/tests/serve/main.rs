@@ -1,4 +1,4 @@
-//! Tests of `anneal serve` from a client's view: a separate process with the tiny model.
+//! Tests of `anneal serve` from a client's view. The server is a separate process with the tiny model.
 #![cfg(target_os = "linux")]
 
 mod alone;

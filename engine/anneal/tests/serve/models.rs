@@ -1,4 +1,4 @@
-//! Tests of several models by name: they are loaded on request, and evicted when another model needs the memory.
+//! Tests of several models with names. Models are loaded on request, and evicted when another model needs the memory.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const THREE: &str = "slots = 2\nctx_size = 512\n[models.a]\npath = \"a.gguf\"\n[
                      [models.c]\npath = \"c.gguf\"\nslots = 3\nmax_tokens = 2\n";
 const FILES: [&str; 3] = ["a.gguf", "b.gguf", "c.gguf"];
 
-/// Returns the estimated memory of a model with a context of 512 tokens: the file's weights, and K and V in half
-/// precision for 2 heads of 64 values in 4 layers.
+/// Returns the estimated memory of a model with a context of 512 tokens. The estimate consists of the file's weights,
+/// and of K and V in half precision for 2 heads of 64 values in 4 layers.
 fn one() -> u64 {
     let file = gguf::GgufFile::open(tiny()).expect("a model");
     file.weights().expect("weights").0 + 512 * 4 * 2 * 2 * 64 * 2
@@ -45,7 +45,7 @@ fn wait_for_state(server: &Server, name: &str, expected: &str) {
     }
 }
 
-/// Returns the state and the number of slots of a model in `/status`.
+/// Returns the state and the number of slots of the model `name` in `/status`.
 fn shown(seen: &Value, name: &str) -> (String, usize) {
     let mut models = seen["models"].as_array().expect("a list").iter();
     let model = models.find(|model| model["id"] == name).expect("the model");
@@ -85,7 +85,7 @@ fn each_is_loaded_when_it_is_asked_for_and_answers_as_its_own() {
     );
     let (_, described) = server.get("/v1/models/c");
     assert_eq!((&described["slots"], &described["context"]), (&json!(3), &json!(512)));
-    // Requests that only need the vocabulary, and embeddings.
+    // Covers requests that only need the vocabulary, and embeddings.
     let (status, tokens) = server.post("/tokenize", &json!({ "content": "hello", "model": "b" }));
     assert_eq!(status, 200, "{tokens}");
     let (status, embedding) = server.post("/v1/embeddings", &json!({ "input": "hello", "model": "b" }));
@@ -93,7 +93,7 @@ fn each_is_loaded_when_it_is_asked_for_and_answers_as_its_own() {
     assert_eq!(metric(&server, "anneal_generated_tokens_total", "a"), 3.0);
     assert_eq!(metric(&server, "anneal_generated_tokens_total", "c"), 2.0);
     assert_eq!(metric(&server, "anneal_model_loads_total", "b"), 1.0);
-    // All models in one response.
+    // The response contains all models.
     let (_, seen) = server.get("/status");
     assert_eq!(shown(&seen, "a"), ("loaded".to_string(), 2), "{seen}");
     assert_eq!(shown(&seen, "c"), ("loaded".to_string(), 3), "{seen}");
@@ -110,7 +110,7 @@ fn what_was_used_longest_ago_goes_for_want_of_memory_and_comes_back() {
     let first = server.ask(&of("a", 4));
     server.ask(&of("b", 1));
     server.ask(&of("a", 1));
-    // There is room for two models; b was used least recently.
+    // The limit leaves room for two models, and b was used least recently.
     assert_eq!(server.ask(&of("c", 1))["usage"]["completion_tokens"], 1);
     let all = states(&server);
     let expected = [("a", "loaded"), ("b", "unloaded"), ("c", "loaded")];
@@ -133,7 +133,7 @@ fn one_that_is_in_use_stays_until_its_answers_are_done() {
     let mut running = server.connect();
     running.send(long.to_string().as_bytes());
     running.next().expect("a token");
-    // The request waits for memory as long as it may.
+    // The request waits for memory until its time limit.
     let mut short = of("b", 1);
     short["timeout_s"] = 0.1.into();
     let late = server.ask(&short);
@@ -192,7 +192,8 @@ fn one_that_cannot_be_loaded_is_told_and_tried_again() {
     assert!(metric(&server, "anneal_model_load_failures_total", "a") >= 1.0);
 }
 
-/// A draft model belongs to its model. It is counted, not shared with other models, and not listed separately.
+/// A draft model belongs to its model. It counts towards the memory, but is not shared with other models or listed
+/// separately.
 #[test]
 fn a_smaller_model_is_its_models() {
     let missing = "slots = 2\nctx_size = 512\nmemory_limit = \"2GiB\"\n[models.a]\npath = \"a.gguf\"\ndraft_model = \"b.gguf\"\n\
@@ -200,7 +201,7 @@ fn a_smaller_model_is_its_models() {
     let server = configured(missing, &FILES);
     let answer = server.ask(&of("a", 40));
     assert_eq!(answer["usage"]["completion_tokens"], 40, "{answer}");
-    // If the files of a new configuration are missing, the old one stays active.
+    // If a file of the new configuration is missing, the old configuration stays in use.
     let file = server.folder.path().join("server_config.toml");
     for (from, to) in [
         ("draft_model = \"b.gguf\"", "draft_model = \"gone.gguf\""),
@@ -217,7 +218,7 @@ fn a_smaller_model_is_its_models() {
     let refused = server.ask(&of("b", 4));
     let why = refused["error"]["message"].as_str().expect("words");
     assert!(why.contains("nothing.gguf") && !why.contains('/'), "{why}");
-    // Limit just below the estimate of both models with a context each.
+    // The limit is just below the estimate for both models with a context each.
     let tight = format!("memory_limit = \"{}KiB\"\n", (2 * one() - 1) / 1024);
     let server = configured(&missing.replace("memory_limit = \"2GiB\"\n", &tight), &FILES);
     let refused = server.ask(&of("a", 4));
@@ -265,7 +266,7 @@ fn a_configuration_that_is_read_again_adds_and_removes_models() {
     assert_eq!(answer["usage"]["completion_tokens"], 5);
     // A setting that takes effect at once does not reload the model.
     assert_eq!(metric(&server, "anneal_model_loads_total", "a"), 1.0);
-    // Another context size does.
+    // A change of the context size reloads the model.
     std::fs::write(
         server.folder.path().join("server_config.toml"),
         text.replace("5\nctx_size = 512", "5\nctx_size = 1024"),

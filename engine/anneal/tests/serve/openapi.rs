@@ -1,4 +1,4 @@
-//! Tests of `/openapi.json`, and of faults that schemathesis found with it (docs/examples/fuzz_openapi.sh).
+//! Tests of `/openapi.json`, and of faults that schemathesis found with its help (docs/examples/fuzz_openapi.sh).
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn the_file_is_of_this_server() {
     for (token, expected) in [(last, 200), (last + 1, 400)] {
         assert_eq!(post(&server, "/detokenize", &json!({ "tokens": [token] })).0, expected, "{token}");
     }
-    // Endpoints that reject unknown fields declare their fields.
+    // Endpoints that reject unknown fields list all their fields in the schema.
     for (path, schema, body) in [
         ("/tokenize", "Text", json!({ "content": "a", "zzz": 1 })),
         ("/detokenize", "Tokens", json!({ "tokens": [], "zzz": 1 })),

@@ -9,7 +9,7 @@ use crate::common::{ANNEAL, parts, tiny};
 #[test]
 fn pools_share_the_queue_and_answer_as_one() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        // With one core, there is nothing to divide, and the server reports that.
+        // A single core cannot be divided, and the server reports this.
         return more_pools_than_cores_are_wrong_usage();
     }
     let server = configured("model = \"a.gguf\"\npools = 2\nslots = 2\nctx_size = 512\n", &["a.gguf"]);
@@ -24,7 +24,7 @@ fn pools_share_the_queue_and_answer_as_one() {
             });
         }
     });
-    // A conversation continues in the pool where it started.
+    // A conversation continues in the pool where it began.
     let long = "red heat and a glowing iron ".repeat(12);
     let first = server.ask(&greedy(&long, 4));
     let cached = first["usage"]["cached_tokens"].clone();
@@ -44,7 +44,7 @@ fn more_pools_than_cores_are_wrong_usage() {
     let model = tiny().display();
     std::fs::write(&config, format!("model = \"{model}\"\npools = 64\nlisten = \"127.0.0.1:0\"\n"))
         .expect("written");
-    // The first CPU that this process may use need not be number 0.
+    // The first CPU that this process may use is not necessarily CPU 0.
     let host = RuntimeHost::read().host.expect("a host");
     let cpu = host.limits.affinity.first().expect("a CPU").to_string();
     let mut command = std::process::Command::new("taskset");

@@ -41,7 +41,7 @@ fn one_that_makes_embeddings_alone_makes_them_and_no_text() {
     assert_eq!(status, 200, "{answer}");
     let data = answer["data"].as_array().expect("a list");
     assert!(cosine(&data[0], &data[2]) > 0.9999 && cosine(&data[0], &data[1]) < 0.999, "{answer}");
-    // The result does not depend on the batch: a batch contains several texts, and none attends to another.
+    // The result does not depend on the batch. A batch contains several texts, and no text attends to another.
     let (_, alone) = post(&server, "/v1/embeddings", &json!({ "input": "a ship" }));
     assert!(cosine(&alone["data"][0], &data[1]) > 0.9999, "{alone}");
     for (path, body) in [
@@ -54,9 +54,12 @@ fn one_that_makes_embeddings_alone_makes_them_and_no_text() {
         assert!(!answer.to_string().contains(folder), "{path} tells clients a path: {answer}");
     }
     let answer = server.ask(&greedy("a", 3));
-    assert!(answer["error"]["message"].as_str().is_some_and(|why| why.contains("no text")), "{answer}");
+    assert!(
+        answer["error"]["message"].as_str().is_some_and(|why| why.contains("does not generate text")),
+        "{answer}"
+    );
     assert!(!answer.to_string().contains(".gguf"), "it tells clients a path: {answer}");
-    // The server continues.
+    // The server continues to run.
     assert_eq!(post(&server, "/v1/embeddings", &json!({ "input": "a cat" })).0, 200);
     let longer = "word ".repeat(600);
     assert_eq!(post(&server, "/v1/embeddings", &json!({ "input": longer })).0, 400);
@@ -65,7 +68,7 @@ fn one_that_makes_embeddings_alone_makes_them_and_no_text() {
 #[test]
 fn one_with_a_sliding_window_answers_as_alone() {
     let server = start(Preset::SwaTiny, &["-c", "1024"]);
-    // Longer than the window.
+    // The prompt is longer than the window.
     let prompt = "Once upon a time there was a word ".repeat(12);
     let first = server.ask(&greedy(&prompt, 12));
     assert!(first["text"].as_str().is_some_and(|text| !text.is_empty()), "{first}");

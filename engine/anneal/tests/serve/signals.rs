@@ -1,4 +1,4 @@
-//! Tests of signals: those that end the server, those that do not, and the one that reloads the configuration.
+//! Tests of signals: those that end the server, those that do not, and SIGHUP, which reloads the configuration.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -15,7 +15,7 @@ fn signal(child: &Child, name: &str) {
     assert!(status.expect("kill runs").success());
 }
 
-/// Returns `inner` as nohup would start it.
+/// Returns a command that runs `inner` as nohup would.
 fn without_hang_up(inner: &Command) -> Command {
     let mut outer = Command::new("sh");
     outer.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(inner.get_program()).args(inner.get_args());
@@ -23,7 +23,7 @@ fn without_hang_up(inner: &Command) -> Command {
     outer
 }
 
-/// Starts a server with this configuration, whose file lies in its folder.
+/// Starts a server with the configuration `text`, whose file is in the server's folder.
 fn configured(text: &str) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = folder.path().join("server_config.toml");
@@ -109,7 +109,7 @@ fn a_signal_while_the_model_is_loaded_leaves_no_socket() {
         let code = child.wait().expect("it ends").code();
         let number =
             [("TERM", 143), ("INT", 130), ("HUP", 129)].into_iter().find(|(other, _)| *other == name);
-        // The code is 0 if the server was already running.
+        // The exit code is 0 if the server was already running.
         assert!(code == Some(0) || code == number.map(|(_, code)| code), "{name}: {code:?}");
         assert!(!socket.exists(), "{name}");
     }
@@ -126,7 +126,7 @@ fn a_long_step_does_not_delay_the_end() {
     server.wait_for("anneal_slots_busy", 1.0);
     server.signal("TERM");
     let last = running.next().expect("an answer");
-    // Not even the first token: the step was abandoned.
+    // Not even the first token was generated, because the step was abandoned.
     assert_eq!(
         (&last["stop"], &last["usage"]["completion_tokens"]),
         (&json!("shutdown"), &json!(0)),
@@ -135,7 +135,7 @@ fn a_long_step_does_not_delay_the_end() {
     assert_eq!(server.code(), Some(0));
 }
 
-/// Returns the lines of `server` on stderr, one per call.
+/// Returns a function that returns the next line of the server's stderr.
 fn said(server: &mut Server) -> impl FnMut() -> String + use<> {
     let mut stderr = BufReader::new(server.child.stderr.take().expect("piped"));
     move || {
@@ -181,7 +181,7 @@ fn a_configuration_is_read_again() {
     let expected = "changed now: max_request_bytes = 1024, max_tokens = 5; after a restart: slots\n";
     assert!(line.ends_with(expected), "{line}");
     assert_eq!(asked(&server), 5);
-    // The setting also applies to connections that were opened before.
+    // The setting also applies to connections that are already open.
     assert_eq!(open.ask(&greedy(&"a".repeat(2000), 1))["error"]["code"], "request_too_large");
 
     for (wrong, expected) in
@@ -194,7 +194,7 @@ fn a_configuration_is_read_again() {
         assert!(line.contains(expected), "{line}");
         assert_eq!(asked(&server), 5);
     }
-    // Neither a pipe without a writer nor an endless file blocks the server.
+    // A pipe without a writer does not block the server, and an endless file does not either.
     let config = server.folder.path().join("server_config.toml");
     for command in [&["mkfifo"][..], &["ln", "-s", "/dev/zero"]] {
         std::fs::remove_file(&config).expect("removed");

@@ -1,4 +1,4 @@
-//! Tests of tool calls: required ones, and those found in the model's output.
+//! Tests of tool calls: required calls, and calls that the server finds in the model's output.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn post(server: &Server, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
 }
 
-/// Merges the deltas of a stream to content, calls and finish reason.
+/// Merges the deltas of a stream. Returns the content, the calls and the finish reason.
 fn streamed(server: &Server, mut body: Value) -> (String, Vec<(String, String)>, Value) {
     body["stream"] = true.into();
     let (status, _, text) = tcp(server, "POST", PATH, &[], body.to_string().as_bytes());
@@ -99,10 +99,10 @@ fn a_demanded_call_is_always_one() {
             check(&calls[0].0, &calls[0].1);
         }
     }
-    // A call that is cut off is marked as such.
+    // A tool call that is cut off has the finish reason `length`.
     let (_, cut) = post(&server, &ask(json!({ "tool_choice": named, "max_tokens": 12, "temperature": 0 })));
     assert_eq!(cut["choices"][0]["finish_reason"], "length", "{cut}");
-    // With another constraint in addition.
+    // The required call is combined with another constraint.
     for more in
         [json!({ "grammar": "root ::= \"a\"" }), json!({ "response_format": { "type": "json_object" } })]
     {
@@ -110,7 +110,7 @@ fn a_demanded_call_is_always_one() {
         body["tool_choice"] = json!("required");
         assert_eq!(post(&server, &body).0, 400, "{body}");
     }
-    // In a line of JSON, the call is the text.
+    // In an answer of the line protocol, the call is part of the text.
     let line = server.ask(&ask(json!({ "tool_choice": "required", "temperature": 0 })));
     let text: Value = serde_json::from_str(line["text"].as_str().expect("a text")).expect("JSON");
     check(text["name"].as_str().expect("a name"), &text["arguments"].to_string());
@@ -153,7 +153,7 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
         let template = format!("{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{# {mark} #}}");
         with_text(tiny(), &model, &[("tokenizer.chat_template", &template)]);
         let server = of_model(&model);
-        // A grammar replaces a model that was trained for tool calls.
+        // The grammar makes the model write tool calls, for which it was not trained.
         let body = ask(json!({ "grammar": text(&written), "temperature": 0, "max_tokens": 400 }));
         let (status, answer) = post(&server, &body);
         assert_eq!(status, 200, "{answer}");
@@ -185,7 +185,7 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
             told_calls.iter().all(|(name, json)| name == "get_heat" && json == "{\"at\": 1}"),
             "{told_calls:?}"
         );
-        // Without a request for tools, calls are text.
+        // Without tools in the request, calls are part of the text.
         let mut body = ask(json!({ "grammar": text(&written), "temperature": 0, "max_tokens": 400 }));
         body["tool_choice"] = json!("none");
         assert_eq!(post(&server, &body).1["choices"][0]["message"]["content"], json!(written));

@@ -1,4 +1,4 @@
-//! Tests of `anneal top` and its requests.
+//! Tests of `anneal top` and of the requests that it sends.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -36,7 +36,7 @@ fn what_runs_is_seen_but_not_what_it_is_about() {
     let slots = seen["models"][0]["slots"].as_array().expect("slots");
     let busy: Vec<&Value> = slots.iter().filter(|slot| slot["state"] != "idle").collect();
     assert_eq!((slots.len(), busy.len()), (2, 1), "{seen}");
-    // This test may read slowly, so that the slot waits.
+    // If this test reads slowly, the slot waits for it.
     assert!(matches!(busy[0]["state"].as_str(), Some("decode" | "waiting")), "{seen}");
     assert!(busy[0]["generated_tokens"].as_u64().is_some_and(|count| count > 0), "{seen}");
     assert_eq!((&seen["status"], &seen["pid"]), (&Value::from("ok"), &Value::from(server.child.id())));
@@ -45,7 +45,7 @@ fn what_runs_is_seen_but_not_what_it_is_about() {
     assert!(seen["rates"]["cpus"].is_number(), "{seen}");
     assert!(!stdout.contains("secret"), "{stdout}");
 
-    // When the output is a pipe, it is a table without colours.
+    // If stdout is a pipe, the output is a table without colours.
     let (code, stdout, stderr) = top(path(&server.socket()), &[]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.contains("slots 1 of 2 busy") && stdout.contains("SLOT STATE"), "{stdout}");
@@ -121,7 +121,7 @@ fn a_terminal_that_is_gone_ends_it() {
         .spawn()
         .expect("the executable runs");
     let mut terminal = std::fs::File::from(terminal);
-    // Wait until it draws.
+    // Waits until the program draws.
     std::io::Read::read_exact(&mut terminal, &mut [0; 16]).expect("a screen");
     drop(terminal);
     let begin = Instant::now();
@@ -134,6 +134,6 @@ fn a_terminal_that_is_gone_ends_it() {
     };
     let _ = child.kill();
     let _ = child.wait();
-    // It ends normally or with a write error of the terminal, and is not killed by this test.
+    // The program ends normally or with a write error of the terminal. This test does not kill it.
     assert!(ended.is_some_and(|status| status.code().is_some()), "{ended:?}");
 }

@@ -2,7 +2,7 @@ use CallFormat::{Glm, Hermes, Llama, Mistral, QwenCoder};
 
 use super::*;
 
-/// Shows text as it is, and a call as `name(arguments)`.
+/// Formats text unchanged, and a call as `name(arguments)`.
 fn shown(parts: Vec<Part>) -> Vec<String> {
     let mut shown: Vec<String> = Vec::new();
     let mut texts = false;
@@ -114,7 +114,7 @@ fn calls_are_found_wherever_pieces_end() {
         (Mistral, "[TOOL_CALLS]f[CALL_ID]1", &["[TOOL_CALLS]f[CALL_ID]1"]),
         (Mistral, "[TOOL_CALLS][{\"name\":\"f\"}, 7]", &["[TOOL_CALLS][{\"name\":\"f\"}, 7]"]),
         (Mistral, "[TOOL_CALL] and [", &["[TOOL_CALL] and ["]),
-        // Numbers with many digits keep all of them.
+        // Numbers with many digits keep all digits.
         (
             Hermes,
             "<tool_call>{\"name\":\"f\",\"arguments\":{\"id\":12345678901234567890123,\"x\":1.10}}</tool_call>",
@@ -227,7 +227,7 @@ fn hostile_text_stays_text_and_is_no_work() {
     let blank = " ".repeat(1 << 20);
     let all = read(Llama, &format!("{}{blank}", "{\"name\":\"f\"};".repeat(5000)), usize::MAX);
     assert_eq!(all.len(), 5000);
-    // One token at a time.
+    // Token by token.
     let text = format!("a{}b", "\n".repeat(100_000));
     assert_eq!(read(Hermes, &text, 1).concat(), text);
 }

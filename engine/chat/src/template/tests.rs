@@ -69,7 +69,7 @@ fn calls_of_tools_take_the_form_that_the_template_wants() {
         )
     };
     let cases = [
-        // A string is printed as it is; an object is printed as JSON.
+        // A string is printed unchanged; an object is printed as JSON.
         (over("{{ c.function.arguments }}"), r#"{"b": 1, "a": 2}"#),
         (over("{{ c.function.arguments | tojson }}"), r#"{"b": 1, "a": 2}"#),
         (
@@ -77,7 +77,7 @@ fn calls_of_tools_take_the_form_that_the_template_wants() {
             r#"{"b": 1, "a": 2}"#,
         ),
         (over("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"), "b=1;a=2;"),
-        // With `None` as the content this template fails, so an empty string is used.
+        // With `None` as the content, this template fails, so an empty string is used.
         ("{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}".to_string(), "[a][]"),
     ];
     for (source, expected) in cases {
@@ -172,7 +172,7 @@ fn a_template_is_shared_between_threads() {
     shared::<Template>();
 }
 
-/// The result may be a prompt or an error, but the stack does not overflow and nothing takes minutes.
+/// The result may be a prompt or an error, but the stack must not overflow and nothing may take minutes.
 #[test]
 fn depth_is_no_way_to_end_the_program() {
     // As many tags as the source may have, each with an expression as deep as a tag may be.

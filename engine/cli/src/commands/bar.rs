@@ -17,7 +17,7 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// Creates a bar that counts `unit` of `what`. Prints nothing if `quiet`.
+    /// Creates a bar for the task `what`, which counts `unit`. Prints nothing if `quiet`.
     pub fn new(what: &'static str, unit: &'static str, quiet: bool) -> Self {
         Self { what, unit, on: !quiet, line: StatusLine::new(), said: 0, begun: None }
     }
@@ -38,7 +38,7 @@ impl Bar {
         self.said = done;
     }
 
-    /// Ends the line on the terminal.
+    /// Ends the bar's line on the terminal.
     pub fn end(&mut self) {
         self.line.leave();
     }

@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return quants::run(args, &models, &settings, &cases, &runtime_host);
     }
     interrupt::stop_after(table::interrupt);
-    // Checks all files first, before the first of them is measured for minutes.
+    // All files are checked first, because the tests of a single model can take minutes.
     for model in &models {
         GgufFile::open(model).map_err(llama::error::Error::from)?;
     }
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut table = Table::new(args.output, engine_core::terminal::stdout());
     table.expect(models.len() * settings.len() * cases.len());
     table.begin().context("cannot write the results to stdout")?;
-    // If a test fails, the results before it are still printed as a complete table.
+    // If a test fails, the earlier results are still printed as a complete table.
     let measured = models.iter().try_for_each(|path| bench.model(path, &settings, &mut table));
     let mut end = || -> io::Result<()> {
         table.end()?;
@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Returns the settings of the tuning record if `--tuned` asks for them.
 ///
 /// # Errors
-/// If there is not exactly one model, or if the record has no entry for it.
+/// If several models are given, or if the record has no entry for the model.
 fn tuned(
     args: &Args,
     models: &[PathBuf],
@@ -190,7 +190,8 @@ fn path(args: &Args) -> Path {
     if args.end_to_end { Path::EndToEnd } else { Path::Kernel }
 }
 
-/// Returns all tests: for each depth, the prompts, generations and pairs; end to end, only pairs.
+/// Returns all tests. For each depth these are the prompts, the generations and the pairs; end to end, only the
+/// pairs.
 ///
 /// # Errors
 /// If there is no test, or if a test has too many tokens.
@@ -215,7 +216,7 @@ fn cases(args: &Args) -> llama::error::Result<Vec<Case>> {
             "nothing to measure: every test has 0 tokens\nhint: give a number of tokens with -p, -n or -pg";
         return Err(llama::error::Error::Usage(why.to_string()));
     }
-    // Checked here, before the model is loaded and the first test runs for minutes.
+    // Checked before the model is loaded, because the first test can take minutes.
     cases.iter().try_for_each(|case| case.n_ctx(path(args)).map(drop))?;
     Ok(cases)
 }

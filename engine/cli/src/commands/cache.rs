@@ -1,4 +1,4 @@
-//! Flags of the prompt cache, and the report of `anneal run` about it.
+//! Flags of the prompt cache, and its report in the output of `anneal run`.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,15 @@ use serde_json::{Value, json};
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Prompt cache")]
 pub struct CacheFlags {
-    /// Read the start of the prompt from this file, and write the prompt to it; a folder holds many prompts
+    /// File that stores the evaluated prompt, so that later runs skip the beginning that they share with it; a folder
+    /// stores several prompts
     #[arg(long, value_name = "FILE|DIR")]
     pub prompt_cache: Option<PathBuf>,
     /// Maximum size of the folder, for example 500MiB; the least recently used prompts are deleted first [default:
     /// 2GiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub prompt_cache_size: Option<Bytes>,
-    /// Only read the cache
+    /// Read the prompt cache, but never write it
     #[arg(long)]
     pub prompt_cache_ro: bool,
 }
@@ -36,7 +37,7 @@ impl CacheFlags {
     /// Prepares the requested cache for the model at `model`. `None` if no cache is requested.
     ///
     /// # Errors
-    /// If the cache or the model cannot be used, or if a flag needs `--prompt-cache`.
+    /// If the cache or the model cannot be used, or if a flag is given without `--prompt-cache`.
     pub fn want(&self, model: &Path) -> Result<Option<PromptCacheRequest>> {
         let Some(path) = &self.prompt_cache else {
             let alone = [
@@ -46,7 +47,7 @@ impl CacheFlags {
             return match alone.iter().find(|(given, _)| *given) {
                 None => Ok(None),
                 Some((_, flag)) => Err(Error::Usage(format!(
-                    "{flag} has no effect without --prompt-cache: give that flag too"
+                    "{flag} has no effect without --prompt-cache: add --prompt-cache"
                 ))),
             };
         };
@@ -55,7 +56,7 @@ impl CacheFlags {
     }
 }
 
-/// Opens the cache for `session`. `None`, with a warning, if the model does not support one.
+/// Opens the cache for `session`. `None`, with a warning, if the model does not support prompt caches.
 pub fn open(
     wanted: PromptCacheRequest,
     layouts: &Layouts,
@@ -77,7 +78,7 @@ fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "warning: {}", printable(text));
 }
 
-/// Prints what was read and written, and the warnings, to stderr.
+/// Prints the numbers of tokens read and written, and the warnings, to stderr.
 pub fn say(report: &PromptCacheReport, generation: &Generation) {
     report.notes.iter().for_each(|note| warn(note));
     let milliseconds = |time: &Duration| time.as_secs_f64() * 1e3;

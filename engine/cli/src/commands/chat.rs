@@ -28,9 +28,9 @@ use crate::interrupt;
 
 /// Chat with a model in the terminal
 ///
-/// Your input is formatted by the chat template in the model's file, and the answer is printed as it is generated.
-/// Each turn evaluates only the new tokens. Ctrl-C stops an answer, ctrl-D or /exit ends the chat, and /help lists
-/// the commands. From a pipe, each line is a message, and only the answers go to stdout.
+/// The chat template in the model's file formats your input, and the answer is printed as it is generated. Each turn
+/// evaluates only the new tokens. Ctrl-C stops an answer, ctrl-D or /exit ends the chat, and /help lists the
+/// commands. If stdin is a pipe, each line is a message, and only the answers are printed to stdout.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -51,10 +51,10 @@ pub struct Args {
     /// Do not save the input history
     #[arg(long)]
     no_history: bool,
-    /// Print the speeds after each answer, to stderr
+    /// Print the speeds to stderr after each answer
     #[arg(long)]
     stats: bool,
-    /// Print one JSON object per answer instead of its text
+    /// Print each answer as one JSON object instead of as text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     session.sample_on_device(settings.device_sampling.value);
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
-    // Checked before any input: the template may be unusable, or reject the system prompt.
+    // Checked before the first message: the template may be unusable, or may reject the system prompt.
     conversation.check()?;
     signals.end();
 
@@ -135,11 +135,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             Read::End => break,
         }
     }
-    // At a terminal, the user has seen the error; a script sees the exit code.
+    // A user at a terminal has seen the error; a script needs the exit code.
     Ok(if failed && !typed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Returns the path of the input history. `None` if there is none, with a warning if that was not requested.
+/// Returns the path of the input history. `None` if no history is kept. Prints a warning unless `--no-history` was
+/// given.
 fn history(args: &Args) -> Option<PathBuf> {
     if args.no_history {
         return None;
@@ -148,8 +149,8 @@ fn history(args: &Args) -> Option<PathBuf> {
     if folder.is_none() {
         let _ = writeln!(
             io::stderr(),
-            "warning: cannot save the input history: ANNEAL_STATE_DIR, XDG_STATE_HOME and HOME name no folder by an \
-            absolute path"
+            "warning: cannot save the input history: none of ANNEAL_STATE_DIR, XDG_STATE_HOME and HOME is an absolute \
+            path"
         );
     }
     Some(folder?.join("chat_history"))

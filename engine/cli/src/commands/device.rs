@@ -10,7 +10,7 @@ use llama::options::{DeviceSampling, Drafts};
 use sampling::DeviceReport;
 use serde_json::Value;
 
-/// Checks for options that need logits.
+/// Checks for options that conflict with sampling on a device, because they need logits.
 ///
 /// # Errors
 /// If sampling on a device was requested together with such an option.
@@ -36,7 +36,7 @@ pub fn to_json(report: &DeviceReport) -> Value {
     serde_json::to_value(report).unwrap_or_default()
 }
 
-/// Prints the report to stderr if a device sampled or was asked to. Errors are ignored.
+/// Prints the report to stderr if a device sampled, or if device sampling was requested. Errors are ignored.
 pub fn say(settings: &Settings, report: &DeviceReport) {
     if !report.offloaded.is_empty() || settings.device_sampling.value == DeviceSampling::On {
         let _ = writeln!(std::io::stderr(), "{}", report.in_words());

@@ -29,15 +29,15 @@ pub const CHUNKS: &str = "1 or more chunks, or omit it for all";
 
 /// Measure perplexity, and divergence from another model
 ///
-/// Uses llama-perplexity's method: the text is split into chunks, and the second half of each is scored. --against
-/// adds the effect of quantisation: KL divergence from, and agreement with, the model that this one was made from.
-/// Ctrl-C stops and prints the result so far.
+/// Uses llama-perplexity's method: the text is split into chunks, and the second half of each chunk is scored.
+/// --against measures the effect of quantisation: the KL divergence from the original model, and the agreement with
+/// it. Ctrl-C stops the evaluation and prints the result so far.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Model to compare with, of the same vocabulary: usually the one that this model was quantised from
+    /// Model to compare with, usually the original before quantisation; it must have the same vocabulary
     #[arg(long, value_name = "REF")]
     against: Option<PathBuf>,
     /// Text file in UTF-8 [default: 14 KB of built-in prose, code, tables and eight scripts]
@@ -49,8 +49,8 @@ pub struct Args {
     /// Maximum number of chunks [default: all]
     #[arg(long, value_name = "N", value_parser = whole(CHUNKS))]
     chunks: Option<u32>,
-    /// Load the reference first and the model after it. This is automatic if memory is too small for both. The
-    /// reference's probabilities are stored in a temporary file, in the folder of TMPDIR
+    /// Load the reference and the model one after the other; automatic if memory is too small for both. A temporary
+    /// file in $TMPDIR stores the reference's probabilities
     #[arg(long, requires = "against")]
     one_at_a_time: bool,
     /// Output format: md or json
@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let _ = writeln!(std::io::stderr(), "interrupted: {done} of {all} chunks were evaluated");
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    // The reference is checked first, because a broken one says nothing about the model.
+    // The reference is checked first, because a comparison with a broken reference says nothing about the model.
     let reference = found.against.as_ref().map(|divergence| divergence.reference_perplexity);
     for (path, perplexity) in [(args.against.as_ref(), reference), (Some(&args.model), found.perplexity)] {
         if let (Some(path), Some(perplexity)) = (path, perplexity)
@@ -211,7 +211,7 @@ impl EvalRun<'_> {
 
     fn one_at_a_time(&self, reference: &Path) -> Result<Evaluation> {
         let (other, text) = self.open(reference)?;
-        // Checked before the long part. Only the model's vocabulary is loaded.
+        // Checked before the long part; only the model's vocabulary is loaded for this.
         let vocabulary = llama::ModelOptions { vocab_only: true, ..self.settings.model_options() };
         model::check_file(&self.args.model, self.settings)?;
         eval::same_vocabulary(&*Model::load(&self.args.model, &vocabulary)?, &other)?;
@@ -274,14 +274,14 @@ fn lines(found: &Divergence) -> [(&'static str, String); 9] {
         ("KL divergence, mean (nats)", format!("{:.6}", found.mean_kld)),
         ("KL divergence, median", format!("{:.6}", found.median_kld)),
         ("KL divergence, 99 %", format!("{:.6}", found.p99_kld)),
-        ("KL divergence, greatest", format!("{:.6}", found.max_kld)),
+        ("KL divergence, maximum", format!("{:.6}", found.max_kld)),
         ("same most likely token", format!("{:.3} %", found.top1.times(100.0))),
-        ("mean Δp of the right token", format!("{:.4} %", found.mean_dp.times(100.0))),
-        ("RMS Δp of the right token", format!("{:.4} %", found.rms_dp.times(100.0))),
+        ("mean Δp of the correct token", format!("{:.4} %", found.mean_dp.times(100.0))),
+        ("RMS Δp of the correct token", format!("{:.4} %", found.rms_dp.times(100.0))),
     ]
 }
 
-/// Formats a perplexity with the digits that are meaningful. Random weights have a perplexity in the millions.
+/// Formats a perplexity with its significant digits. Random weights have a perplexity in the millions.
 pub fn perplexity(found: Estimate) -> String {
     let digits = match found.value {
         value if value < 1e3 => 4,

@@ -1,4 +1,4 @@
-//! Flags that several commands share, and the settings that they request.
+//! Flags that several commands share, and the settings that the flags request.
 
 use std::path::{Path, PathBuf};
 
@@ -28,12 +28,12 @@ option_flags! {
     LayoutFlags: Requested = OPTIONS, Loading
 }
 option_flags! {
-    /// Flags for weights in two layouts. Not part of [`LoadFlags`], because only commands that evaluate a prompt and
-    /// then generate use two layouts.
+    /// Flags for weights in two layouts. [`LoadFlags`] does not contain them, because only commands that evaluate a
+    /// prompt and then generate use two layouts.
     SplitFlags: Requested = OPTIONS, Split
 }
 option_flags! {
-    /// Flags for the context and the load mode. `bench` has lists of these values instead.
+    /// Flags for the context and the load mode. `bench` accepts lists of these values instead.
     ContextFlags: Requested = OPTIONS, Context LoadMode
 }
 option_flags! {
@@ -45,11 +45,11 @@ option_flags! {
     RequireFlag: Requested = OPTIONS, RequireGpu
 }
 option_flags! {
-    /// Flags for adapters and RoPE scaling, which change how a model differs from its file.
+    /// Flags for adapters and RoPE scaling, which change the model relative to its file.
     VariantFlags: Requested = OPTIONS, Adapters Rope
 }
 option_flags! {
-    /// Flags for the sampling options that are settings.
+    /// Flags for the sampling options that are also settings.
     SamplingFlags: Requested = OPTIONS, Sampling
 }
 
@@ -83,13 +83,15 @@ pub struct TuningFlags {
     /// Ignore the tuning record
     #[arg(long)]
     pub no_tuning: bool,
-    /// Use the settings tuned for this purpose: chat, rag, batch, latency or P:G [default: the purpose tuned last]
+    /// Use the settings tuned for this purpose: chat, rag, batch, latency, or P:G (tokens of prompt and answer)
+    /// [default: the most recently tuned purpose]
     #[arg(long = "for", value_name = "PURPOSE")]
     pub objective: Option<Objective>,
 }
 
 impl TuningFlags {
-    /// Returns the tuned settings for the model at `path`. `None` if the record has none. Warnings go to stderr.
+    /// Returns the tuned settings for the model at `path`. `None` if the record has no settings for the model. Prints
+    /// warnings to stderr.
     pub fn look_up(&self, path: &Path, variant: &Variant, runtime_host: &RuntimeHost) -> Option<Requested> {
         if self.no_tuning {
             return None;

@@ -1,4 +1,4 @@
-//! Flag `--hf`: models named by their repository on the Hugging Face hub.
+//! Flag `--hf`, which names a model by its repository on the Hugging Face hub.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -21,11 +21,12 @@ const OFTEN: Duration = Duration::from_millis(100);
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct HubFlags {
-    /// Model on the Hugging Face hub instead of -m, with an optional quantisation or file and revision, for example
-    /// bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M@main [default: Q4_K_M, else the file with the shortest name]
+    /// Model on the Hugging Face hub, instead of -m. A quantisation or file name, and a revision, may follow, for
+    /// example bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M@main [default: Q4_K_M, else the file with the shortest
+    /// name]
     #[arg(long, value_name = "OWNER/REPO[:QUANT]", conflicts_with = "model")]
     hf: Option<Name>,
-    /// Use only models that were downloaded before
+    /// Use only models that are already downloaded
     #[arg(long)]
     offline: bool,
 }
@@ -42,8 +43,8 @@ impl HubFlags {
         Ok(self.any(model)?.ok_or_else(none)?)
     }
 
-    /// Returns the path of the model for a command whose configuration may also name models. `--offline` applies to
-    /// those too.
+    /// Returns the path of the model, for a command whose configuration may also name models. In that case
+    /// `--offline` is valid without `--hf`.
     pub fn beside(&self, model: Option<&Path>, has_configuration: bool) -> Result<Option<PathBuf>> {
         match has_configuration && self.hf.is_none() {
             true => Ok(model.map(Path::to_path_buf)),
@@ -51,20 +52,20 @@ impl HubFlags {
         }
     }
 
-    /// Returns the function that fetches the models of a configuration.
+    /// Returns the function that downloads the models that a configuration names.
     pub fn fetch(&self) -> Fetch {
         let offline = self.offline;
         Box::new(move |name, now| fetch(name, offline || !now))
     }
 
-    /// Returns the path of the model, if one is given.
+    /// Returns the path of the model, if a model is given.
     ///
     /// # Errors
     /// If the model cannot be fetched, or if `--offline` is given without `--hf`.
     pub fn any(&self, model: Option<&Path>) -> Result<Option<PathBuf>> {
         match &self.hf {
             None if self.offline => {
-                let words = "--offline needs --hf OWNER/REPO, with a model that was downloaded before";
+                let words = "--offline needs --hf OWNER/REPO, with a model that is already downloaded";
                 Err(llama::error::Error::Usage(words.to_string()).into())
             }
             Some(name) => Ok(Some(fetch(name, self.offline)?)),
@@ -108,7 +109,7 @@ struct DownloadProgress {
     total: u64,
     begun: Option<Instant>,
     shown: Option<Instant>,
-    /// Number of tenths that were printed.
+    /// Number of printed tenths.
     tenths: u64,
     line: StatusLine,
 }

@@ -22,9 +22,10 @@ use crate::interrupt;
 
 /// Collect an importance matrix, which improves small quantisations
 ///
-/// Evaluates a text and sums up the magnitude of the inputs for each column of each matrix. quantize --imatrix then
-/// puts its errors where they matter least. Use a text like those that the model will write, of some hundred thousand
-/// words. The file has llama-imatrix's GGUF format. Ctrl-C stops and writes what was collected.
+/// Evaluates a text and sums up the magnitude of the inputs for each column of each matrix. `anneal quantize
+/// --imatrix` then keeps more precision in columns with large inputs. Use some hundred thousand words that resemble
+/// the text that the model will write. The output file has llama-imatrix's GGUF format. Ctrl-C stops the evaluation
+/// and writes the data collected so far.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model, unquantised or Q8_0
@@ -42,7 +43,7 @@ pub struct Args {
     /// Maximum number of chunks [default: all]
     #[arg(long, value_name = "N", value_parser = whole(super::eval::CHUNKS))]
     chunks: Option<u32>,
-    /// Also collect for the output matrix; quantize usually works better without this
+    /// Also collect data for the output matrix; quantisation usually works better without it
     #[arg(long)]
     process_output: bool,
     /// Do not print the progress
@@ -66,7 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(path) => super::read_text(path)?,
         None => built_in_text(),
     };
-    // Checked before the long part: the result can be written.
+    // Checked before the long part, so that the result can be written.
     refuse_the_same(&args.model, &args.out)?;
     drop(gguf::partial::PartialFile::beside(&args.out, imatrix::file_bytes(&args.model)?)?);
     check_replaced(&args.out)?;
@@ -123,7 +124,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks that the output file replaces nothing but an older importance matrix or an empty file.
+/// Checks that the output file would overwrite only an older importance matrix or an empty file.
 fn check_replaced(out: &Path) -> Result<()> {
     let there = std::fs::metadata(out).is_ok_and(|there| there.len() > 0);
     if there && tools::imatrix::read(out).is_err() {
@@ -135,8 +136,8 @@ fn check_replaced(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Warns that the errors of a quantised model become part of the importance matrix. Those of Q8_0 are too small to
-/// matter.
+/// Warns that the errors of a quantised model become part of the importance matrix. Q8_0 gives no warning, because
+/// its errors are too small to matter.
 fn warn_of_quantised(model: &Path) {
     // Errors in the file are reported when the model is loaded.
     let Ok(file) = GgufFile::open(model) else { return };

@@ -1,6 +1,6 @@
 //! Command `anneal info`.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -36,19 +36,20 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Print every setting with its value and its source: flag, config file (with --config), environment, tuning
-    /// record (with -m), build info, live host, all layers on the device (with -m) or default
+    /// Print every setting with its value and its source. The source is a flag, the config file (with --config), the
+    /// environment, the tuning record (with -m), the build info, the live host, all layers on the device (with -m),
+    /// or the default
     #[arg(long)]
     explain: bool,
     /// Server configuration, as for `anneal serve --config`; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of
-    /// the host, the location of the weights and the KV cache, the operations that generation runs on the host with
-    /// the reason, and the memory used, compared with the estimate
+    /// Evaluate a prompt and a token, and print the placement: operations, splits and bytes of each device and of the
+    /// host; the location of the weights and the KV cache; the decode operations on the host, with the reason for
+    /// each; and the memory used, compared with the estimate
     #[arg(long)]
     placement: bool,
-    /// Copy 0.5 GB on each NVIDIA GPU twenty times, and print the memory bandwidth
+    /// Measure the memory bandwidth of each NVIDIA GPU by copying 0.5 GB twenty times
     #[arg(long)]
     copy_bandwidth: bool,
     /// Print JSON
@@ -94,7 +95,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &runtime_host)?;
     super::warn_of(&settings);
     llama::start(args.load.verbose);
-    // Also without a model: shows the devices that a model would get, or the reason why there are none.
+    // Runs without a model too, to show the devices that a model would use, or the reason why none can be used.
     engine_core::place::place_for(&settings)?;
     let described = match &model {
         Some(path) => Some(describe(path, args.placement, &settings, &runtime_host)?),
@@ -123,7 +124,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Estimate, or the reason why there is none.
+/// Estimate, or the reason why no estimate is available.
 type Takes = std::result::Result<Estimate, String>;
 
 /// Description of a model.
@@ -132,7 +133,7 @@ struct Described {
     takes: Takes,
     /// Observed placement, if requested.
     placed: Option<PlacementReport>,
-    /// Settings as resolved for the loaded model.
+    /// Settings, with the values that were chosen for the loaded model.
     settings: Settings,
 }
 
@@ -143,11 +144,11 @@ fn describe(
     settings: &Settings,
     runtime_host: &RuntimeHost,
 ) -> Result<Described> {
-    // This command is for finding the cause, so it does not refuse to run without a GPU.
+    // This command helps to find the cause of a missing GPU, so it runs without one.
     let mut asked = settings.clone();
     asked.require_gpu.value = RequireGpu::No;
-    // Estimated before the model is loaded, while its memory is still free. Loading reports errors in the file in
-    // more detail.
+    // Estimated before the model is loaded, while the memory for it is still free. Errors in the file are ignored
+    // here, because loading reports them in more detail.
     let mut takes = fit::estimate(path, &asked, runtime_host).map_err(|why| why.to_string());
     let model = model::open(path, &asked, runtime_host)?;
     let placed = is_placed.then(|| placement::observe(&model, &asked, runtime_host)).transpose()?;
@@ -238,7 +239,7 @@ fn json(
     result
 }
 
-/// Describes the devices. A backend that could not start is listed among the backends and has no devices.
+/// Describes the devices. A backend that failed to start has no devices, and is listed only among the backends.
 fn devices(runtime_host: &RuntimeHost) -> Vec<Value> {
     let value = |device: Device| {
         let memory = memory(&device, runtime_host);
@@ -255,7 +256,8 @@ fn devices(runtime_host: &RuntimeHost) -> Vec<Value> {
     llama::devices().into_iter().map(value).collect()
 }
 
-/// Returns the total and the free memory of a device. For the CPU, ggml reports all memory as free.
+/// Returns the total and the free memory of a device. For the CPU, the free memory is the host's, because ggml
+/// reports all memory as free.
 fn memory(device: &Device, runtime_host: &RuntimeHost) -> Option<(Bytes, Bytes)> {
     match (device.kind, &runtime_host.host) {
         (DeviceKind::Cpu, Some(host)) => Some((host.memory.total, host.memory.available)),
@@ -294,7 +296,7 @@ fn text(
             lines.push(("made with", optimisations(&build.lto, build.pgo.as_ref(), build.bolt.is_some())));
             lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
             if !build.defaults.is_empty() {
-                // `--explain` shows which defaults apply, and what they override.
+                // `--explain` shows which of these defaults apply, and which values override them.
                 lines.push(("defaults", build.defaults.to_string()));
             }
             lines.push(("record", path.display().to_string()));
@@ -345,8 +347,8 @@ fn text(
                 .push(("", format!("{layers} of {output} layers, including the output layer, on {devices}")));
         }
     }
-    let mut out: String =
-        lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
+    let width = terminal_width();
+    let mut out: String = lines.iter().map(|(name, value)| entry(name, value, width)).collect();
     if args.explain {
         out.push_str("\nsetting         value             from\n");
         for line in explain(settings, takes) {
@@ -354,6 +356,32 @@ fn text(
         }
     }
     out
+}
+
+/// Returns the number of columns of the terminal; `None` if stdout is not a terminal.
+fn terminal_width() -> Option<usize> {
+    let size = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size)?;
+    size.ok().map(|(columns, _)| usize::from(columns))
+}
+
+/// Returns a line with `name` and `value`. The value is wrapped between words if the line is wider than `width`.
+fn entry(name: &str, value: &str, width: Option<usize>) -> String {
+    const INDENT: usize = 10;
+    let (mut text, mut column) = (format!("{name:<INDENT$}"), INDENT);
+    for (at, word) in value.trim_end().split(' ').enumerate() {
+        let length = word.chars().count();
+        if at > 0 && width.is_some_and(|width| column + 1 + length > width) {
+            text.push_str(&format!("\n{:INDENT$}", ""));
+            column = INDENT;
+        } else if at > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
+    text
 }
 
 fn model_line(model: &Value) -> String {
@@ -372,18 +400,18 @@ fn model_line(model: &Value) -> String {
     )
 }
 
-/// Describes the devices that the build was made for, with the reasons why they are missing.
+/// Describes the devices that the build was made for, and why any of them are missing.
 fn promise_lines(state: &GpuState) -> Vec<(&'static str, String)> {
     let Some(promised) = &state.promised else { return Vec::new() };
     let came = match state.devices.is_empty() {
-        true => "no device came up".to_string(),
-        false => format!("came up: {}", state.devices.join(", ")),
+        true => "no device is available".to_string(),
+        false => format!("available: {}", state.devices.join(", ")),
     };
     let reasons = state.reasons.iter().map(|reason| ("", reason.to_string()));
     [("made for", format!("{promised}; {came}"))].into_iter().chain(reasons).collect()
 }
 
-/// Describes the kernels in use, the reason for the choice, and why the others were not chosen.
+/// Describes the kernels in use, why they were chosen, and why others were not.
 fn kernel_lines(loaded: &Loaded) -> Vec<(&'static str, String)> {
     let mut lines = vec![("kernels", format!("{}: {}", loaded.variant, loaded.because))];
     for kernels in loaded.all.iter().filter(|kernels| kernels.name != loaded.variant) {
@@ -416,7 +444,7 @@ fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
     format!("{lto}, {profile}, {bolt}")
 }
 
-/// Returns every setting, with the values that were chosen for the model where the setting is automatic.
+/// Returns every setting. A setting that is automatic has the value that was chosen for the model.
 fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
     let mut lines = explain_asked(settings);
     let Some(Ok(Estimate { plan: Some(plan), .. })) = takes else { return lines };
@@ -433,7 +461,7 @@ fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
 fn explain_asked(settings: &Settings) -> Vec<Explained> {
     match crate::openmp::runtime() {
         Some(runtime) => {
-            // Environment at program start, because ggml sets KMP_BLOCKTIME itself.
+            // The environment at program start, because ggml sets KMP_BLOCKTIME later.
             let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
             let environment = String::from_utf8_lossy(&environment);
             let variable = |name: &str| {
@@ -476,6 +504,19 @@ fn cpu(host: &Host) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_values_are_wrapped_between_words() {
+        let cases = [
+            (None, "needs     sse3 avx avx2 fma\n"),
+            (Some(20), "needs     sse3 avx\n          avx2 fma\n"),
+            (Some(12), "needs     sse3\n          avx\n          avx2\n          fma\n"),
+        ];
+        for (width, expected) in cases {
+            assert_eq!(entry("needs", "sse3 avx avx2 fma", width), expected, "{width:?}");
+        }
+        assert_eq!(entry("record", "/long/path", Some(12)), "record    /long/path\n");
+    }
 
     #[test]
     fn what_was_done_to_the_build_is_told() {

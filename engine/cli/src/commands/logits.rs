@@ -19,8 +19,8 @@ use crate::interrupt;
 
 /// Write the logits after every token of a text to a file, to compare builds
 ///
-/// File format: "ALOGITS1"; the vocabulary size and the number of rows as u32; the token before each row as u32; then
-/// the rows as f32. All little-endian.
+/// Format of the file: "ALOGITS1"; the vocabulary size and the number of rows as u32; the token before each row as
+/// u32; and the rows as f32. All numbers are little-endian.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -30,13 +30,13 @@ pub struct Args {
     /// Text file in UTF-8
     #[arg(short, long, value_name = "FILE", conflicts_with = "tokens", required_unless_present = "tokens")]
     file: Option<PathBuf>,
-    /// File with token numbers instead of text, separated by white space
+    /// File with token numbers, separated by white space, instead of a text
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
     /// Output file
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Feed one token at a time, through the kernels for generation
+    /// Evaluate one token per call, with the kernels for generation
     #[arg(long)]
     step: bool,
     /// Number of tokens to generate greedily after the text
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let runtime_host = super::read_runtime_host();
     let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
-    // Read before the model is loaded, so that errors are found early.
+    // Read before the model is loaded, so that errors in the file are reported early.
     let numbers = args.tokens.as_deref().map(numbers).transpose()?;
     let text = args.file.as_deref().map(read).transpose()?;
 

@@ -17,10 +17,10 @@ use super::flags::{
 use super::hub::HubFlags;
 use crate::remote::ServerAddress;
 
-/// Offer a model to agents as tools, by MCP on stdin and stdout
+/// Offer a model to agents as MCP tools on stdin and stdout
 ///
-/// For programs that start it themselves, such as desktop clients and editors. The tools are generate, chat, embed,
-/// tokenize and info. It opens no network port. It ends when stdin closes, or on SIGTERM or ctrl-C.
+/// MCP clients, such as desktop programs and editors, start this command themselves. The tools are generate, chat,
+/// embed, tokenize and info. The command opens no network port. It ends when stdin closes, or on SIGTERM or ctrl-C.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -29,10 +29,11 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Load no model, and use the `anneal serve` at this socket, so that several clients share a model
+    /// Use the `anneal serve` process at this socket instead of loading a model, so that several clients share one
+    /// model
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["model", "hf"])]
     connect: Option<PathBuf>,
-    /// Name of the model for clients [default: its file's name]
+    /// Name of the model for clients [default: the model's file name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Chat template instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
@@ -41,7 +42,7 @@ pub struct Args {
     /// Number of calls that run at the same time [default: 4]
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = whole("1 to 256"))]
     slots: Option<u32>,
-    /// Maximum number of tokens in an answer, if a call gives none [default: 512]
+    /// Maximum number of tokens in an answer, for calls without a maximum [default: 512]
     #[arg(short = 'n', long, value_name = "N", value_parser = whole("1 or more"))]
     max_tokens: Option<u32>,
     #[command(flatten)]
@@ -87,7 +88,7 @@ fn config(args: &Args) -> Result<Config> {
         chat_template: args.chat_template.clone(),
         slots: args.slots,
         max_tokens: args.max_tokens,
-        // Removed later. Without a socket, the default path is looked up, which may fail.
+        // This empty path is removed later. It prevents a search for the default path, which may fail.
         socket: Some(PathBuf::new()),
         ..Config::default()
     };
@@ -100,13 +101,13 @@ fn config(args: &Args) -> Result<Config> {
     Ok(config)
 }
 
-/// Prints that the model is ready. Errors are ignored.
+/// Prints that the model is loaded. Errors are ignored.
 fn say_ready(ready: &Ready) {
     let (name, n_ctx) = (ready.names.join(", "), ready.n_ctx.unwrap_or(0));
     let _ = writeln!(io::stderr(), "{} is loaded, context {n_ctx}", printable(&name));
 }
 
 fn warn(words: &str) {
-    // A warning is a single line.
+    // A warning must fit on a single line.
     let _ = writeln!(io::stderr(), "warning: {}", printable(words));
 }

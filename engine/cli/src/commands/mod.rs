@@ -1,4 +1,4 @@
-//! Commands, one file each: `Args`, whose doc comment is the help text, and `run`.
+//! Commands, one per file. Each has `Args`, whose doc comment is the help text, and `run`.
 
 pub mod bench;
 pub mod chat;
@@ -38,7 +38,7 @@ use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::split::Layouts;
 
-/// llama.cpp's short flags with several letters. clap would parse them as several flags.
+/// llama.cpp's short flags with several letters. clap would parse each of them as several flags.
 const LLAMA_FLAGS: [&str; 16] = [
     "-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm", "-ngl", "-ncmoe", "-fitt", "-dev", "-sm", "-ts",
     "-mg", "-kvo", "-nkvo",
@@ -48,7 +48,7 @@ const LLAMA_FLAGS: [&str; 16] = [
 const LLAMA_FLAGS_HELP: &str = "llama.cpp's short flags -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, \
                                -dev, -sm, -ts, -mg, -kvo and -nkvo also work.";
 
-/// Turns `-ub` into `--ub`, which is an alias of the flag.
+/// Turns a flag such as `-ub` into `--ub`, which is an alias of the long flag.
 pub fn long_form(argument: OsString) -> OsString {
     match argument.to_str() {
         Some(text) if LLAMA_FLAGS.contains(&text) => format!("-{text}").into(),
@@ -83,10 +83,10 @@ fn read_runtime_host() -> RuntimeHost {
     tell(runtime_host)
 }
 
-/// Reads the state of the host including the NVIDIA GPUs, for a command that shows the machine.
+/// Reads the state of the host, including the NVIDIA GPUs, for a command that shows the machine.
 fn read_live_with_gpus() -> RuntimeHost {
     let mut runtime_host = RuntimeHost::read();
-    // Before the driver is queried, because the query runs in a thread that may outlast its time limit.
+    // Runs before the driver is queried, because the query's thread may outlast its time limit.
     runtime_host.switch_cuda();
     runtime_host.ask_for_gpus();
     tell(runtime_host)
@@ -107,7 +107,7 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
     let bytes = read.with_context(|| format!("cannot read the text {}", path.display()))?;
     String::from_utf8(bytes).map_err(|error| {
         anyhow::anyhow!(
-            "the text in {} is not valid UTF-8: byte {} is wrong\nhint: convert it, for example with iconv -t UTF-8",
+            "the text in {} is not valid UTF-8: byte {} is invalid\nhint: convert it, for example with iconv -t UTF-8",
             path.display(),
             error.utf8_error().valid_up_to()
         )

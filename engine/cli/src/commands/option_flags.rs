@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine_core::settings::{Bare, Flag, Form, Group, OptionSpec, Value};
 
-/// Adds the flags for the options of `table` in `groups` to `command`.
+/// Adds the flags for all options of `table` in `groups` to `command`.
 pub fn augment<T: Default>(
     mut command: Command,
     table: &'static [OptionSpec<T>],
@@ -18,10 +18,10 @@ pub fn augment<T: Default>(
     command
 }
 
-/// Stores the given values of options of `table` in `groups`.
+/// Stores the given values of all options of `table` in `groups`.
 ///
 /// # Errors
-/// If a value is invalid. The parser has already validated the values, so this is not expected.
+/// If a value is invalid. This is not expected, because the parser has already validated the values.
 pub fn read<T: Default>(
     matches: &ArgMatches,
     table: &'static [OptionSpec<T>],
@@ -75,7 +75,7 @@ fn off_name(name: &str) -> String {
     format!("no-{name}")
 }
 
-/// Returns the arguments for `option`: a flag, and its opposite if it has one.
+/// Returns the arguments for `option`: a flag, and its opposite if the option has an opposite.
 fn arguments<T: Default>(option: &'static OptionSpec<T>) -> Vec<Arg> {
     let heading = option.group.title();
     let switch = |name: String, help: String| {
@@ -120,8 +120,7 @@ fn value_flag<T: Default>(option: &'static OptionSpec<T>, metavar: &'static str,
         .help_heading(option.group.title());
     let flag = match &option.value {
         Value::Path(_) => flag.value_parser(value_parser!(PathBuf)),
-        // The text is parsed again when the flags are read. It is parsed here too so that clap can name the invalid
-        // flag.
+        // The text is parsed here so that clap can name the invalid flag, and again when the flags are read.
         _ => flag
             .value_parser(move |text: &str| option.set(&mut T::default(), text).map(|()| text.to_string())),
     };
@@ -131,7 +130,7 @@ fn value_flag<T: Default>(option: &'static OptionSpec<T>, metavar: &'static str,
     }
 }
 
-/// Declares a type of flags for groups of a table, which clap can flatten into a command.
+/// Declares a type for the flags of some groups of a table. clap can flatten this type into a command.
 macro_rules! option_flags {
     ($(#[$doc:meta])* $name:ident: $all:ty = $table:path, $($group:ident)*) => {
         $(#[$doc])*

@@ -1,7 +1,8 @@
 //! Output of generated text through a separate thread, so that generation does not wait for the reader.
 //!
-//! A write to a pipe, a terminal or a file waits for its reader, and each write costs some microseconds in which a
-//! device is idle. The generating thread only puts the text into a channel. If the channel is full, generation waits.
+//! A write to a pipe, a terminal or a file waits for its reader. Each write also takes some microseconds, during
+//! which a device is idle. The generating thread only puts the text into a channel. If the channel is full,
+//! generation waits.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -11,16 +12,16 @@ use std::thread::{Builder, JoinHandle};
 /// Maximum number of pieces of text in the channel. Most pieces are a single token.
 const PIECES: usize = 1024;
 
-/// Generating thread's end of the channel.
+/// Sending end of the channel, for the generating thread.
 pub struct Outlet(Way);
 
 enum Way {
-    /// The normal case: a writing thread.
+    /// Normal case: a thread writes.
     Thread {
         pieces: SyncSender<String>,
         writer: JoinHandle<io::Result<()>>,
     },
-    /// Fallback without a thread, if none can be started.
+    /// Fallback if no thread can be started: the generating thread writes.
     Here {
         out: Box<dyn Write + Send>,
         written: io::Result<()>,
@@ -38,8 +39,8 @@ impl Outlet {
     fn to<W: Write + Send + 'static>(out: impl Fn() -> W) -> Self {
         let (pieces, waiting) = sync_channel(PIECES);
         let own = out();
-        // Default stack size: a BOLT-instrumented program needs 20 KiB of stack at its first indirect call, and
-        // unused stack takes no memory.
+        // Keeps the default stack size: a BOLT-instrumented program needs 20 KiB of stack at its first indirect call,
+        // and unused stack takes no memory.
         let thread = Builder::new().name("output".to_string());
         Outlet(match thread.spawn(move || write_all(&waiting, own)) {
             Ok(writer) => Way::Thread { pieces, writer },
@@ -63,7 +64,7 @@ impl Outlet {
     /// Waits until everything is written.
     ///
     /// # Errors
-    /// The first write error. Nothing after it was written.
+    /// The first write error. Text after the error was not written.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
@@ -81,13 +82,13 @@ impl Outlet {
 }
 
 impl Drop for Outlet {
-    /// Writes what was generated before an error.
+    /// Writes the text that was generated before an error.
     fn drop(&mut self) {
         let _ = self.end();
     }
 }
 
-/// Writes the pieces. Pieces that are already waiting are written together.
+/// Writes the pieces. Several waiting pieces are written together.
 fn write_all(waiting: &Receiver<String>, mut out: impl Write) -> io::Result<()> {
     while let Ok(mut text) = waiting.recv() {
         text.extend(waiting.try_iter().take(PIECES));
@@ -104,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Writer that waits for permission before each write, and fails once no more permission can come.
+    /// Writer that waits for permission before each write, and fails when permission is no longer possible.
     struct Slow {
         leave: mpsc::Receiver<()>,
         read: Arc<Mutex<String>>,
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn a_slow_reader_holds_up_whoever_sends_only_when_the_channel_is_full() {
         let (let_it, read, mut outlet) = slow();
-        // The writer takes the first piece, and whatever has arrived by then.
+        // The writer receives the first piece, and all pieces that have arrived by then.
         assert_eq!(outlet.send("0 ".to_string()), ControlFlow::Continue(()));
         let mut expected = "0 ".to_string();
         let (told, sent) = mpsc::channel();
@@ -153,12 +154,12 @@ mod tests {
             }
             outlet.finish()
         });
-        // The reader takes nothing; as many pieces are accepted as there is room for.
+        // The reader reads nothing, so the channel accepts pieces only until it is full.
         for number in 1..=PIECES {
             assert_eq!(sent.recv_timeout(Duration::from_secs(60)), Ok(number));
         }
-        // The writer holds the pieces that it took, at most those waiting at that time. After that, the sender
-        // blocks.
+        // The writer holds the pieces that it received, which are at most those waiting at that time. After that, the
+        // sender blocks.
         let mut last = PIECES;
         while let Ok(number) = sent.recv_timeout(Duration::from_secs(1)) {
             last = number;

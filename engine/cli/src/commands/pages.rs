@@ -1,5 +1,5 @@
-//! Commands `anneal completions` and `anneal man`. Packages contain their output. The program generates it itself, so
-//! it describes exactly the flags of this program.
+//! Commands `anneal completions` and `anneal man`, whose output is part of packages. The program generates this
+//! output itself, so the output always matches the program's flags.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub fn man(args: &ManArgs, command: &Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns `command` without hidden subcommands, which are for other programs.
+/// Returns `command` without hidden subcommands, which only other programs use.
 fn visible(command: &Command) -> Command {
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     Command::new("anneal")

@@ -22,44 +22,44 @@ use crate::interrupt;
 
 /// Quantize a model
 ///
-/// The output file appears only when it is complete. Ctrl-C leaves nothing behind. Errors that can be detected early
-/// are reported before the long part.
+/// The output file appears only when it is complete, and ctrl-C leaves no partial file. Most errors are reported
+/// before the long part begins.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Model to read
     input: PathBuf,
     /// Model to write
     output: PathBuf,
-    /// Quantisation type, by llama-quantize's names: Q4_K_M, Q8_0, F16, … (an invalid name lists them all)
+    /// Quantisation type, with llama-quantize's names: Q4_K_M, Q8_0, F16, … (an invalid name prints the full list)
     #[arg(value_name = "TYPE")]
     kind: Type,
     /// Number of threads [default: every core]
     #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
-    /// Accept a model that is already quantised, although quantising it again loses quality twice
+    /// Accept a model that is already quantised; quantising it again loses more quality
     #[arg(long)]
     allow_requantize: bool,
-    /// Importance matrix of this model, from anneal imatrix or llama-imatrix. It improves small types, and the
-    /// smallest need it (IQ1, IQ2, IQ3_XXS, Q2_K_S)
+    /// Importance matrix of this model, from `anneal imatrix` or llama-imatrix. It improves small types; IQ1, IQ2,
+    /// IQ3_XXS and Q2_K_S require it
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
-    /// Leave the output matrix as it is
+    /// Do not quantize the output matrix
     #[arg(long)]
     leave_output_tensor: bool,
     /// Use the same type for every matrix, instead of a mixture
     #[arg(long)]
     pure: bool,
-    /// Type of the output matrix, by ggml's names: q6_K, q8_0, f16, …
+    /// Type of the output matrix, with ggml's names: q6_K, q8_0, f16, …
     #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
     output_tensor_type: Option<GgmlType>,
     /// Type of the token embeddings
     #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
     token_embedding_type: Option<GgmlType>,
     /// Type of the tensors whose names match a regular expression, for example attn_v=q8_0 or
-    /// 'blk\.[0-3]\.ffn_down=q6_K'; can be repeated; the first match counts
+    /// 'blk\.[0-3]\.ffn_down=q6_K'; can be repeated, and the first match is used
     #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_override)]
     tensor_type: Vec<(String, GgmlType)>,
-    /// Print the resulting type and size of each tensor and the total size, and write nothing
+    /// Print the resulting type and size of each tensor, and the total size, without writing a model
     #[arg(long)]
     dry_run: bool,
     /// With --dry-run, print JSON
@@ -68,7 +68,7 @@ pub struct Args {
     /// Print llama.cpp's log to stderr
     #[arg(short, long)]
     verbose: bool,
-    /// Print no progress
+    /// Do not print the progress
     #[arg(short, long)]
     quiet: bool,
 }
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(Error::Interrupted) => {
             let output = args.output.to_string_lossy();
             let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", printable(&output));
-            // llama.cpp is still working in another thread.
+            // The process must end here, because llama.cpp is still working in another thread.
             exit_now(i32::from(INTERRUPTED))
         }
         other => other?,

@@ -31,8 +31,8 @@ use crate::interrupt;
 
 /// Generate text from a prompt
 ///
-/// The text goes to stdout as it is generated, and the speeds go to stderr. Ctrl-C stops the generation and still
-/// prints the speeds; the exit code is then 130.
+/// The text is printed to stdout as it is generated, and the speeds are printed to stderr. Ctrl-C stops the
+/// generation and still prints the speeds; the exit code is then 130.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -50,7 +50,7 @@ pub struct Args {
     /// Maximum number of tokens to generate; -1 for no limit other than the context
     #[arg(short = 'n', long, value_name = "N", default_value = "128", value_parser = predict)]
     predict: u32,
-    /// Continue when the model ends the text
+    /// Continue generating after the model's end-of-text token
     #[arg(long, visible_alias = "ignore-eog")]
     ignore_eos: bool,
     /// Print one JSON object at the end instead of the text
@@ -167,7 +167,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Parses a number of tokens. As in llama.cpp, -1 means no limit.
+/// Parses a number of tokens. As in llama.cpp, -1 means that there is no limit.
 pub(super) fn predict(text: &str) -> Result<u32, String> {
     match text {
         "-1" => Ok(u32::MAX),
@@ -175,7 +175,7 @@ pub(super) fn predict(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Returns the text of `-p`, or of the file or stdin of `-f`.
+/// Returns the text of `-p`, or the contents of the file or stdin that `-f` names.
 fn prompt(args: &Args) -> Result<String> {
     const LARGEST: u64 = 256 << 20;
     let (bytes, name) = match (&args.prompt, &args.file) {
@@ -196,7 +196,7 @@ fn prompt(args: &Args) -> Result<String> {
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
             bail!(
-                "the prompt in {name} is not valid UTF-8: byte {at} is wrong\nhint: convert it, for example with \
+                "the prompt in {name} is not valid UTF-8: byte {at} is invalid\nhint: convert it, for example with \
                 iconv -t UTF-8"
             )
         }
@@ -249,11 +249,11 @@ fn say_split(generation: &Generation, session: &Session, settings: &Settings) {
     let asked = settings.split_layout.value == SplitLayout::On;
     let line = match (session.is_split(), generation.hand_over) {
         (true, Some(handed)) => format!(
-            "prefill with the weights as in the file, {} handed over to the repacked weights in {:.1} ms",
+            "prefill with weights in the file's layout, {} handed over to the repacked weights in {:.1} ms",
             handed.size,
             milliseconds(handed.time)
         ),
-        (true, None) => "prefill with the weights as in the file, nothing handed over".to_string(),
+        (true, None) => "prefill with weights in the file's layout, nothing handed over".to_string(),
         (false, _) if asked => match session.why_not(generation.prompt_tokens - generation.cached_tokens) {
             Some(why) => format!("not used: {why}"),
             None => return,

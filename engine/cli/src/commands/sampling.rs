@@ -1,4 +1,4 @@
-//! Sampling flags, and the sampling options that they request.
+//! Sampling flags, and the sampling options that the flags request.
 
 use std::path::{Path, PathBuf};
 
@@ -17,11 +17,11 @@ pub struct ChainFlags {
     pub basic: SamplingFlags,
     #[command(flatten)]
     numbers: NumberFlags,
-    /// Text that ends a repetition for DRY, instead of the default ones; can be repeated; "none" for no such text
+    /// Text that ends a repetition for DRY, instead of the default texts; can be repeated; "none" for no such text
     /// [default: \n, :, " and *]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<String>,
-    /// Change the logit of a token: 15043+1, 15043-1; 15043-inf bans it; can be repeated
+    /// Add a bias to the logit of a token, as in 15043+1 or 15043-1; 15043-inf bans the token; can be repeated
     #[arg(long, value_name = "TOKEN+BIAS", value_parser = Bias::parse, allow_hyphen_values = true)]
     logit_bias: Vec<Bias>,
     /// Grammar that the text must match: GBNF, or Lark with %llguidance on its first line
@@ -39,7 +39,7 @@ pub struct ChainFlags {
 }
 
 impl ChainFlags {
-    /// Returns the sampling options. `settings` contain the values of the basic flags.
+    /// Returns the sampling options. `settings` contains the values of the basic flags.
     ///
     /// # Errors
     /// If a file cannot be read, or if an option is invalid.

@@ -35,7 +35,7 @@ option_flags! {
 /// Serve a model to other programs
 ///
 /// Clients send lines of JSON over a Unix socket, or HTTP requests of OpenAI's API. On SIGTERM or ctrl-C, the server
-/// finishes running requests and ends; a second signal ends it at once. SIGHUP reloads --config.
+/// finishes running requests and ends; a second signal ends the server at once. SIGHUP reloads the file of --config.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -47,12 +47,12 @@ pub struct Args {
     /// Configuration file; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print a configuration file with every key explained, and exit
+    /// Print a configuration file that explains every key, and exit
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
     server: ServerFlags,
-    /// Print the server's addresses as one JSON object to stdout
+    /// Print the server's addresses to stdout, as one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -98,7 +98,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ended
 }
 
-/// Checks that flags about drafts come with a source of drafts. A configuration file may name one.
+/// Checks that flags about drafts are given together with a source of drafts. A configuration file may name the
+/// source.
 fn check_drafts(args: &Args) -> Result<()> {
     let given = &args.server.given;
     let drafts = given.draft_model.is_some() || given.speculative.is_some_and(|who| who != Who::Off);
@@ -125,8 +126,9 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
     let tuning = tuning.clone();
     Arc::new(move |named, runtime_host| {
         let mut tuned = tuning.look_up(&named.options.model, &named.engine.variant, runtime_host);
-        // Tuning measures one request at a time. Without flash attention, each token is multiplied with the cells of
-        // all slots. With flash attention, cells of other slots are not summed up, and Anneal's kernels skip them.
+        // `anneal tune` measures one request at a time. Without flash attention, each token is multiplied with the
+        // cells of all slots. With flash attention, the cells of other slots are not added, and Anneal's kernels skip
+        // them.
         if let Some(tuned) = tuned.as_mut().filter(|_| named.options.slots > 1)
             && tuned.flash_attention == Some(FlashAttention::Off)
         {
@@ -160,7 +162,7 @@ fn serve(args: &Args, served: &Served, source: Option<&mut ConfigSource>) -> Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reloads the configuration. `None` if it is invalid; the current one then stays in force.
+/// Reloads the configuration. `None` if the new configuration is invalid; the current one then remains in use.
 fn read_again(source: &mut ConfigSource) -> Option<Served> {
     match source.again() {
         Ok(change) => {

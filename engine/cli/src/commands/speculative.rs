@@ -14,7 +14,7 @@ use super::flags::whole;
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Speculative decoding")]
 pub struct SpeculativeFlags {
-    /// Draft tokens and evaluate several at once: lookup (tokens that followed the same tokens earlier in the text),
+    /// Source of drafts for speculative decoding: lookup (tokens that followed the same tokens earlier in the text),
     /// model (tokens of --draft-model) or off [default: off, or model with --draft-model]
     #[arg(long, value_name = "HOW")]
     speculative: Option<Drafts>,
@@ -27,11 +27,12 @@ pub struct SpeculativeFlags {
     #[arg(long, value_name = "P",
         help = format!("Minimum probability of a token that the draft model proposes [default: {DEFAULT_LEAST_P}]"))]
     draft_p_min: Option<f32>,
-    /// Threads of the draft model, at most those for decode [default: all of them]
+    /// Number of threads of the draft model, at most the number of decode threads [default: the number of decode
+    /// threads]
     #[arg(long, value_name = "N", value_parser = whole("1 to the number of decode threads"))]
     draft_threads: Option<u32>,
-    /// Use drafts even if a batch rounds differently from single tokens. The text may then differ from one without
-    /// drafts where two tokens are nearly equally likely
+    /// Use drafts even if a batch rounds differently from single tokens. Where two tokens are nearly equally
+    /// likely, the text may then differ from text without drafts
     #[arg(long)]
     draft_near: bool,
 }
@@ -72,7 +73,7 @@ impl SpeculativeFlags {
     }
 }
 
-/// Flags of speculative decoding for commands that compare builds and settings. They exist only to be refused with an
+/// Speculative decoding flags of commands that compare builds and settings. These commands refuse the flags with an
 /// explanation.
 #[derive(clap::Args, Debug, Default)]
 pub struct Refused {
@@ -86,7 +87,7 @@ impl Refused {
     /// Checks that none of the flags is given.
     ///
     /// # Errors
-    /// If one is given.
+    /// If a flag is given.
     pub fn refuse(&self) -> Result<()> {
         if self.speculative.is_none() && self.draft_model.is_none() {
             return Ok(());

@@ -19,8 +19,8 @@ pub fn insert(table: &str, fields: &[(impl AsRef<str>, Value)]) -> String {
     format!("INSERT INTO {table} ({}) VALUES ({});", names.join(", "), values.join(", "))
 }
 
-/// Returns the type of a column. A value that is unknown in the first row is an integer if the name says so,
-/// otherwise any number. Texts are empty rather than unknown.
+/// Returns the type of a column. If the first row has no value, the name decides between an integer and any number.
+/// An unknown text is an empty string, so only numbers can have no value.
 fn kind(name: &str, value: &Value) -> &'static str {
     match value {
         Value::Number(number) if number.is_f64() => "REAL",

@@ -10,7 +10,7 @@ use tune::bench::{BenchRecord, PartRecord, Path};
 
 use super::sql;
 
-/// Format of results.
+/// Output format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Markdown,
@@ -37,9 +37,9 @@ impl FromStr for Format {
 
 /// Result that can be printed as a row.
 pub trait ResultRow: Serialize {
-    /// Returns the name of its table in SQL.
+    /// Returns the name of the result's SQL table.
     fn table(&self) -> &'static str;
-    /// Returns all fields with their values, in order. CSV and SQL leave out lists.
+    /// Returns all fields with their values, in order. The CSV and SQL formats omit lists.
     fn fields(&self) -> serde_json::Result<Map<String, Value>> {
         match serde_json::to_value(self)? {
             Value::Object(fields) => Ok(fields),
@@ -55,7 +55,8 @@ pub trait ResultRow: Serialize {
 /// Additional column of a Markdown table: title, width and cell.
 pub type Extra = (&'static str, usize, String);
 
-/// State of the table for the ctrl-C handler. Locked while a row is written, so that no half row is left behind.
+/// State of the table for the ctrl-C handler. The state is locked while a row is written, so that ctrl-C never leaves
+/// a partial row.
 static STATE: Mutex<PrinterState> = Mutex::new(PrinterState { open: None, rows: 0, expected: None });
 
 struct PrinterState {
@@ -69,13 +70,14 @@ fn state() -> MutexGuard<'static, PrinterState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the table on stdout, and prints to stderr what is missing. For ctrl-C; nothing can be added afterwards.
+/// Completes the table on stdout, and prints to stderr how many tests are missing. Called by the ctrl-C handler; no
+/// row can be added afterwards.
 pub fn interrupt() {
     let mut state = state();
     let rows = state.rows;
     if state.open.take() == Some(Format::Json) {
         let mut out = io::stdout();
-        // An error is ignored, because the process ends in any case.
+        // An error is ignored, because the process ends anyway.
         let _ = writeln!(out, "\n]").and_then(|()| out.flush());
     }
     let _ = match state.expected {
@@ -83,11 +85,11 @@ pub fn interrupt() {
         None if rows > 0 => writeln!(io::stderr(), "interrupted: the results are incomplete"),
         None => writeln!(io::stderr(), "interrupted: nothing was measured"),
     };
-    // The lock is never released, so a thread with another row waits until the process ends.
+    // The lock is never released, so a thread that wants to write a row waits until the process ends.
     std::mem::forget(state);
 }
 
-/// Printer of results, one by one.
+/// Printer that prints results one by one.
 pub struct Table<W> {
     format: Format,
     out: W,
@@ -185,14 +187,14 @@ impl<W: Write> Table<W> {
     }
 }
 
-/// Returns the fields without lists. llama-bench also leaves the samples out of CSV and SQL.
+/// Returns the fields without lists. llama-bench also omits the samples from CSV and SQL.
 fn plain(record: &impl ResultRow) -> serde_json::Result<Vec<(String, Value)>> {
     Ok(record.fields()?.into_iter().filter(|(_, value)| !value.is_array()).collect())
 }
 
 impl ResultRow for BenchRecord {
     fn table(&self) -> &'static str {
-        // llama-bench's name, because the fields are the same.
+        // The table has llama-bench's name, because its fields are the same.
         "llama_bench"
     }
 
@@ -223,7 +225,7 @@ impl ResultRow for BenchRecord {
     }
 }
 
-/// Column after llama-bench's columns: title, width and cell.
+/// Column to the right of llama-bench's columns: title, width and cell.
 type Column = (&'static str, usize, String);
 
 /// Returns the columns of `record` that llama-bench does not have.

@@ -24,24 +24,24 @@ use crate::remote::{Failure, ServerAddress};
 
 /// Watch a running server: slots, speed, queue, cache, threads, memory
 ///
-/// Runs until q or ctrl-C. In a pipe, or with --once, prints the state once. With --json, prints one line per update.
-/// The output never contains prompts or answers.
+/// Runs until you press q or ctrl-C. If stdout is a pipe, or with --once, prints the state once. With --json, prints
+/// one line per update. The output never contains prompts or answers.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Socket of the server, or its address such as http://127.0.0.1:8080 [default:
+    /// Socket or address of the server, for example http://127.0.0.1:8080 [default:
     /// $XDG_RUNTIME_DIR/anneal/anneal.sock]
     #[arg(value_name = "SOCKET|URL")]
     server: Option<String>,
     /// Print the state once and exit; the exit code is 75 if the server does not answer
     #[arg(long)]
     once: bool,
-    /// Print one JSON object per update; with --once, a single one
+    /// Print one JSON object per update; with --once, only one
     #[arg(long)]
     json: bool,
-    /// Seconds between two updates
+    /// Interval between updates, in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// File with API keys, for a server at an address; the first key is used
+    /// File with API keys, for a server that is named by its address; the first key is used
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Prints the state once. Queries the server twice, because rates need two states.
+/// Prints the state once. Queries the server twice, because rates are computed from two states.
 fn once(place: &ServerAddress, looker: &mut Looker) -> Result<ExitCode> {
     let seen = looker.look().and_then(|_| {
         looker.rest();
@@ -92,7 +92,7 @@ fn rows(buffer: &Buffer) -> Vec<String> {
     (0..buffer.area.height).map(row).collect()
 }
 
-/// Prints one line of JSON per update, or per failure.
+/// Prints one line of JSON per update, or per failed query.
 fn lines(looker: &mut Looker, once: bool) -> Result<ExitCode> {
     if once {
         let seen = looker.look().and_then(|_| {
@@ -118,7 +118,7 @@ fn line(value: &serde_json::Value) -> Result<()> {
     writeln!(stdout, "{value}").and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
-/// Returns the server's state, with the rates added.
+/// Returns the server's state together with the rates.
 fn to_json(seen: &Seen) -> serde_json::Value {
     let mut value = json!(seen.status);
     value["rates"] = json!(seen.rates);

@@ -33,9 +33,9 @@ use place::{BESIDE, TuningLock};
 
 /// Find the fastest settings for a model on this machine, and save them
 ///
-/// Compares threads, weight layouts, graph sizes and more with the defaults in interleaved runs. Keeps settings that
-/// are faster by a 95 % interval and give the same output. `run` uses the result from its next start on. An
-/// interrupted tuning resumes where it stopped. The old result stays until there is a new one.
+/// Compares thread counts, weight layouts, graph sizes and more with the defaults, in interleaved runs. Keeps a
+/// setting if its 95 % interval shows that it is faster and its output is the same. Commands that start later use the
+/// result. An interrupted tuning resumes where it stopped. The old result stays in use until a new one is complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
@@ -43,11 +43,11 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Purpose: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or tokens of prompt and answer as P:G [default:
-    /// chat; for --show, --reset and --export: any]
+    /// Purpose: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or the numbers of prompt and answer tokens as P:G
+    /// [default: chat; for --show, --reset and --export: any]
     #[arg(long = "for", value_name = "PURPOSE")]
     objective: Option<Objective>,
-    /// Time for the whole tuning: 90s, 3m, 1h
+    /// Time limit for the whole tuning, for example 90s, 3m or 1h
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration, conflicts_with_all = ["show", "reset", "export"])]
     budget: Duration,
     /// Maximum memory of a run, for example 8GiB [default: no limit]
@@ -59,16 +59,17 @@ pub struct Args {
     /// Start over instead of resuming an interrupted tuning
     #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
     fresh: bool,
-    /// Print what would be tried, without measuring
+    /// Print the settings that would be tried, without measuring
     #[arg(long)]
     dry_run: bool,
-    /// Print the saved results, for -m and --for or for everything
+    /// Print the saved results that match -m and --for, or all results without these flags
     #[arg(long, conflicts_with_all = ["reset", "export", "dry_run"])]
     show: bool,
-    /// Delete the saved results, for -m and --for or for everything
+    /// Delete the saved results that match -m and --for, or all results without these flags
     #[arg(long, conflicts_with_all = ["export", "dry_run"])]
     reset: bool,
-    /// Export the saved results, for -m and --for or for everything, to a file for --tuning; - for stdout
+    /// Export the saved results that match -m and --for, or all results without these flags, to a file that --tuning
+    /// accepts (- for stdout)
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     export: Option<PathBuf>,
     /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]
@@ -87,7 +88,7 @@ const RESUMED: Duration = Duration::from_secs(24 * 3600);
 pub fn run(args: &Args) -> Result<ExitCode> {
     let Some(path) = tuning::path(args.tuning.as_deref()) else {
         return Err(Error::Usage(
-            "cannot choose a place for the tuning record: HOME is not set\nhint: set HOME, or give a file with \
+            "cannot determine the path of the tuning record: HOME is not set\nhint: set HOME, or give a file with \
             --tuning".to_string(),
         )
         .into());
@@ -96,12 +97,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.show || args.reset || args.export.is_some() {
         return manage::run(args, model.as_deref(), &path);
     }
-    // At this point, one of the flags is required.
+    // Without a model, one of these flags is given.
     let Some(model) = model.as_deref() else {
         bail!("no model is given\nhint: use -m FILE or --hf OWNER/REPO")
     };
     if !args.dry_run {
-        // Checked before minutes are spent on a result that could not be saved.
+        // Checked first, so that no minutes are spent on a result that could not be saved.
         tuning::check_changeable(&path)?;
         tuning::check_room(&path)?;
         if let Some(aside) = tuning::will_be_put_aside(&path) {
@@ -124,7 +125,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => {
             let _ = writeln!(
                 io::stderr(),
-                "error: another tuning is running, and two at once would disturb each other\nhint: try again later"
+                "error: another tuning is running, and simultaneous tunings would disturb each other\nhint: try again later"
             );
             return Ok(ExitCode::from(TRY_AGAIN));
         }
@@ -133,8 +134,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     carry_out(args, model, &path, &runtime_host, &task, required)
 }
 
-/// Returns the `--require-gpu` value for the workers. If a GPU is required, the model is loaded once here, so that a
-/// failure is reported immediately.
+/// Returns the `--require-gpu` value for the workers. If a GPU is required, the model is loaded once here, to report
+/// a failure immediately.
 ///
 /// # Errors
 /// If a GPU is required and cannot be used.
@@ -148,7 +149,7 @@ fn required(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<Req
         engine_core::model::open(model, &settings, runtime_host)?;
     }
     Ok(match required {
-        // Candidates are loaded many times.
+        // The placement is checked only once, because candidates are loaded many times.
         RequireGpu::Full => RequireGpu::Yes,
         other => other,
     })
@@ -197,7 +198,7 @@ fn carry_out(
     }
     let throttling = Throttling::read(Path::new("/"), "self");
     let mut on_event = printer();
-    // A run takes about a hundredth of the budget, so a run that takes half of it hangs.
+    // A run normally takes about a hundredth of the budget, so a run that takes half of the budget hangs.
     let patience = (task.budget / 2).max(Duration::from_secs(30));
     let shape = task.key.model.clone();
     let mut command = own_command(model)?;
@@ -220,13 +221,13 @@ fn carry_out(
         Ok(entry) => entry,
         Err(stop) => return stopped(stop, &progress),
     };
-    // An empty result would only replace one that was found with more time.
+    // An empty result must not replace a result that was found with more time.
     if entry.stages.iter().flat_map(|stage| &stage.candidates).all(|candidate| candidate.samples.is_empty()) {
         let _ = fs::remove_file(&partial);
         let _ = writeln!(
             io::stderr(),
-            "error: there was no time for a single stage; the tuning record is unchanged\nhint: raise --budget, or \
-            tune when the machine is less busy"
+            "error: the time limit was too short for even one stage; the tuning record is unchanged\nhint: raise \
+            --budget, or tune when the machine is less busy"
         );
         return Ok(ExitCode::from(TRY_AGAIN));
     }
@@ -257,9 +258,9 @@ fn carry_out(
     if let Some(old) = kept {
         let _ = writeln!(
             io::stderr(),
-            "error: there was too little time to choose any setting, so the result of {} stays; the tuning record is \
-            unchanged\nhint: raise --budget (the same command resumes with the undecided stages), or delete the \
-            result with --reset",
+            "error: the time limit was too short to choose any setting, so the tuning record keeps the result of \
+            {}\nhint: raise --budget (the same command resumes with the undecided stages), or delete the result \
+            with --reset",
             old.date
         );
         return Ok(ExitCode::from(TRY_AGAIN));
@@ -268,14 +269,14 @@ fn carry_out(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints conditions that disturb the measurement.
+/// Prints the conditions that disturb the measurement.
 fn say(conditions: &[Condition]) {
     for condition in conditions {
         let _ = writeln!(io::stderr(), "warning: {}", printable(&condition.to_string()));
     }
 }
 
-/// Returns the progress of an interrupted tuning with the same task, or an empty progress.
+/// Returns the progress of an interrupted tuning with the same task. Otherwise, returns an empty progress.
 fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
     let new = TuningProgress::new(task);
     if args.fresh {
@@ -288,7 +289,7 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
             let decided = progress.done.iter().filter(|stage| stage.is_decided());
             let decided: Vec<&str> = decided.map(|stage| stage.name.as_str()).collect();
             if !decided.is_empty() && is_old(partial) {
-                let _ = writeln!(stderr, "decisions more than a day old are measured again");
+                let _ = writeln!(stderr, "measuring again the stages that were decided more than a day ago");
                 return new;
             }
             if !decided.is_empty() {
@@ -298,7 +299,7 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
             progress
         }
         Ok(_) => {
-            let _ = writeln!(stderr, "the progress of an interrupted tuning of something else is discarded");
+            let _ = writeln!(stderr, "discarding the progress of an interrupted tuning with another task");
             new
         }
         Err(error) => {
@@ -309,7 +310,7 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
     }
 }
 
-/// True if the file at `path` is more than a day old. System updates may have changed the machine since.
+/// True if the file at `path` is more than a day old. System updates may have changed the machine since then.
 fn is_old(path: &Path) -> bool {
     let written = fs::metadata(path).and_then(|found| found.modified()).ok();
     // The age is unknown if the clock was set back.
@@ -320,7 +321,7 @@ fn stopped(stop: Stop, progress: &TuningProgress) -> Result<ExitCode> {
     let kept = match progress.done.iter().any(|stage| stage.is_decided()) {
         false => "nothing was decided yet; the tuning record is unchanged",
         true => {
-            "the decisions so far are saved, and the same command resumes; the tuning record is unchanged"
+            "the decisions so far are saved, and the same command resumes the tuning; the tuning record is unchanged"
         }
     };
     match stop {
@@ -337,7 +338,7 @@ fn stopped(stop: Stop, progress: &TuningProgress) -> Result<ExitCode> {
     }
 }
 
-/// Returns a printer of events to stderr: one line each, and a status line on a terminal.
+/// Returns a function that prints each event as a line on stderr, and shows a status line on a terminal.
 fn printer() -> impl FnMut(TuningEvent<'_>) {
     let mut line = StatusLine::new();
     move |event| {
@@ -348,7 +349,7 @@ fn printer() -> impl FnMut(TuningEvent<'_>) {
         }
         line.clear();
         let mut stderr = io::stderr().lock();
-        // A worker's last words may contain control characters.
+        // The last output of a worker may contain control characters.
         let _ = match event {
             TuningEvent::Stage { name, candidates, left } if left > 0.0 => {
                 writeln!(stderr, "{name}: {candidates} candidates, {left:.0} s left for tuning")
@@ -398,7 +399,8 @@ fn partial(path: &Path) -> PathBuf {
     path.with_extension("partial.json")
 }
 
-/// Locks the record, so that only one tuning runs. `None` if another one runs. The lock ends with the process.
+/// Locks the record, so that only one tuning runs. `None` if another tuning holds the lock. The lock is released when
+/// the process ends.
 ///
 /// # Errors
 /// If the lock file cannot be written.
@@ -411,7 +413,7 @@ fn lock(path: &Path) -> Result<Option<File>> {
         base::open_or_create(&file)
     };
     let lock = open().with_context(|| {
-        format!("cannot write {}\nhint: choose another place with --tuning", file.display())
+        format!("cannot write {}\nhint: choose another file with --tuning", file.display())
     })?;
     match lock.try_lock() {
         Ok(()) => Ok(Some(lock)),

@@ -10,7 +10,7 @@ use engine_core::settings::Requested;
 
 use super::flags::RequireFlag;
 
-/// Run candidates for `anneal tune`: JSON requests, one per line, on stdin; answers on stdout
+/// Run candidates for `anneal tune`: stdin receives JSON requests, one per line, and stdout the answers
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
@@ -21,8 +21,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    // Ctrl-C on a terminal reaches every process. The driver decides what happens, and this process ends with its
-    // stdin.
+    // Ctrl-C on a terminal reaches every process. The driver handles the signal, and this process ends when its stdin
+    // closes.
     crate::interrupt::leave_to_the_driver();
     let runtime_host = super::read_runtime_host();
     llama::start(false);
@@ -35,12 +35,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         requests().into_iter(),
         io::stdout().lock(),
     )
-    .context("cannot answer the driver")?;
+    .context("cannot send the answer to the tuning process")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the lines of stdin. The end of stdin ends the process, even during a measurement: a killed driver cannot
-/// do that, and nobody waits for the answer.
+/// Returns the lines of stdin. When stdin closes, the process ends, even during a measurement: a killed driver cannot
+/// stop the process, and no longer needs the answer.
 fn requests() -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

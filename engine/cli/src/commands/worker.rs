@@ -18,31 +18,31 @@ use llama::{Device, DeviceKind};
 use super::flags::{RequireFlag, whole};
 use crate::interrupt;
 
-/// Let other machines run layers of their models here (--rpc)
+/// Let other machines (with --rpc) run layers of their models on this machine
 ///
 /// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its
 /// clients: everyone who can connect to the port can take over this process. By default, the worker therefore listens
-/// on loopback only and serves only processes of its own user and of root. Reach it from other machines through a
-/// tunnel (ssh -L), or, in a private network, use --trust-network.
+/// on loopback only, and serves only processes of its own user and of root. To use the worker from another machine,
+/// set up a tunnel (ssh -L) or, in a private network, use --trust-network.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Address to listen on: an IPv4 address and a port
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddrV4::new(Ipv4Addr::LOCALHOST, DEFAULT_PORT), value_parser = address)]
     listen: SocketAddrV4,
-    /// Allow listening on an address that other machines can reach. Everyone in that network can then read the
-    /// computed data, and run programs as this user
+    /// Allow listening on an address that other machines can reach. Everyone who can reach the address can then read
+    /// the computed data, and run programs as this user
     #[arg(long)]
     trust_network: bool,
-    /// Serve every user of this machine. Each of them can then read the computed data, and run programs as this user
+    /// Serve every user of this machine. All users can then read the computed data, and run programs as this user
     #[arg(long)]
     trust_users: bool,
-    /// Threads for computing on the CPU [default: every core]
+    /// Number of threads that compute on the CPU [default: every core]
     #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
     /// Devices to compute on, as named by `anneal info` [default: every GPU, or the CPU if there is none]
     #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
     devices: Option<Devices>,
-    /// Print llama.cpp's log and the connections of clients to stderr
+    /// Print llama.cpp's log and ggml's RPC messages to stderr
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -60,19 +60,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if llama::rpc_version().is_none() {
         return Err(Error::Usage(format!("anneal worker: {}", llama::offload::NO_RPC)).into());
     }
-    // A client cannot see what computes here, so the GPU requirement is checked here. A user who names devices has
-    // decided.
+    // Clients cannot see which devices compute here, so the worker checks the GPU requirement. A user who names
+    // devices has already decided.
     if matches!(args.devices, None | Some(Devices::Auto)) {
         gpu::require_device_for("work for others on a GPU", &settings, &runtime_host)?;
     }
     let devices = chosen(args.devices.as_ref(), llama::devices()).map_err(Error::Usage)?;
     let threads = settings.prefill_threads.value;
-    // Checks the address first, because ggml reports no reason for a failure.
+    // The address is checked first, because ggml reports no reason for a failure.
     drop(TcpListener::bind(args.listen).map_err(|why| cannot_listen(args.listen, &why))?);
     if !args.listen.ip().is_loopback() {
         llama::notice::warn(&format!(
             "everyone who can reach {} can read the computed data and take over this process (--trust-network): use \
-            a firewall that admits only the machines that use it",
+            a firewall that admits only the worker's clients",
             args.listen
         ));
     }
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ))
 }
 
-/// Keeps out other users of this machine, unless they are trusted. For connections from other machines the user is
+/// Refuses other users of this machine, unless they are trusted. For connections from other machines, the user is
 /// unknown.
 ///
 /// # Errors
@@ -117,7 +117,7 @@ fn check(args: &Args) -> llama::error::Result<()> {
         false => Err(Error::Usage(format!(
             "--listen {}: other machines can reach this address and take over the worker, because llama.cpp's RPC \
             has no passwords\nhint: listen on 127.0.0.1 and use a tunnel from the other machine (ssh -L \
-            {}:127.0.0.1:{} HOST), or use --trust-network if nobody else is in this network",
+            {}:127.0.0.1:{} HOST), or use --trust-network if you trust every machine in this network",
             args.listen,
             args.listen.port(),
             args.listen.port(),
@@ -135,7 +135,7 @@ fn address(text: &str) -> Result<SocketAddrV4, String> {
     }
 }
 
-/// Returns the devices that clients compute on.
+/// Returns the devices that compute for clients.
 ///
 /// # Errors
 /// If a named device does not exist or cannot be used.
@@ -169,7 +169,7 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
 fn cannot_listen(at: SocketAddrV4, why: &io::Error) -> Error {
     let why = match why.kind() {
         io::ErrorKind::AddrInUse => {
-            "another program listens there\nhint: stop that program, or choose another port with --listen"
+            "another program already listens at this address\nhint: stop that program, or choose another port with --listen"
                 .to_string()
         }
         io::ErrorKind::AddrNotAvailable => {
@@ -180,7 +180,7 @@ fn cannot_listen(at: SocketAddrV4, why: &io::Error) -> Error {
     Error::Listen { at: at.to_string(), why }
 }
 
-/// Returns the message for the time when clients can connect.
+/// Returns the message that is printed when clients can connect.
 fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &RuntimeHost) -> String {
     let one = |device: &Device| {
         let threads = match (device.kind, threads) {
@@ -200,10 +200,10 @@ fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &Runti
     format!("worker listens at {at} with {}", devices.join(", "))
 }
 
-/// Maximum time from ggml's last line to listening.
+/// Maximum time between ggml's last line and its opening of the socket.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Redirects stdout, to which ggml prints. Prints a message when ggml listens, and ggml's lines if `verbose`.
+/// Redirects stdout, to which ggml prints. Prints a message when ggml listens, and also ggml's lines if `verbose`.
 ///
 /// # Errors
 /// If the pipe or the thread cannot be created.
@@ -218,7 +218,7 @@ fn listen_to_ggml(at: SocketAddrV4, told: String, verbose: bool) -> io::Result<(
             if line.starts_with("Accepted ") {
                 llama::watch_clients(at.port());
             }
-            // The last line that ggml prints before it opens its socket.
+            // ggml prints this line last, before it opens its socket.
             if line.trim_start().starts_with("transport ") {
                 let begin = Instant::now();
                 while !is_listened_at(at) && begin.elapsed() < SOON {
@@ -231,7 +231,8 @@ fn listen_to_ggml(at: SocketAddrV4, told: String, verbose: bool) -> io::Result<(
     std::thread::Builder::new().name("output".to_string()).spawn(listen).map(drop)
 }
 
-/// True if a program listens at `at`, according to the system. A test connection would count as a client.
+/// True if the system reports a listener at `at`. A test connection is not possible, because it would count as a
+/// client.
 fn is_listened_at(at: SocketAddrV4) -> bool {
     let Ok(sockets) = fs::read_to_string("/proc/net/tcp") else { return true };
     has_listener(&sockets, at)

@@ -16,8 +16,7 @@ use tokio::sync::Semaphore;
 use super::tools::{self, TOOLS, ToolKind};
 use crate::remote::{Failure, ServerAddress};
 
-/// Maximum number of calls that are sent to the server at the same time. Other calls wait here, where they cost
-/// nothing.
+/// Maximum number of calls sent to the server at the same time. Further calls wait in this process, at no cost.
 const CALLS: usize = 32;
 
 /// Minimum interval between two progress notifications.
@@ -51,7 +50,7 @@ impl Handler {
         arguments: JsonObject,
         context: &RequestContext<RoleServer>,
     ) -> Result<ToolOutput, Failure> {
-        // The semaphore is never closed.
+        // An error is impossible, because the semaphore is never closed.
         let _turn = self.calls.acquire().await;
         match kind {
             ToolKind::Generate | ToolKind::Chat => {
@@ -69,7 +68,7 @@ impl Handler {
         mut request: JsonObject,
         mut progress: Option<ProgressNotifier>,
     ) -> Result<ToolOutput, Failure> {
-        // Streams tokens only if the client asked for progress.
+        // Tokens are streamed only if the client requested progress.
         request.insert("stream".to_string(), progress.is_some().into());
         let mut lines = self.place.lines(&Value::Object(request)).await?;
         let mut text = String::new();
@@ -92,7 +91,7 @@ impl Handler {
 
     async fn embed(&self, mut arguments: JsonObject) -> Result<ToolOutput, Failure> {
         let texts = arguments.remove("texts").unwrap_or_default();
-        // The server also accepts lists of tokens; here they would be a mistake.
+        // The server also accepts lists of tokens, which would be a mistake in a tool call.
         if !texts.as_array().is_some_and(|texts| texts.iter().all(Value::is_string)) {
             return Err(wrong("texts: use a list of texts"));
         }
@@ -128,10 +127,10 @@ impl Handler {
     }
 }
 
-/// Fields of the last line that clients receive.
+/// Fields of the server's last line that clients receive.
 const GENERATED: [&str; 6] = ["text", "stop", "stop_string", "seed", "usage", "timings"];
 
-/// Returns the fields `names` of `value`, in this order.
+/// Returns the fields `names` of `value`, in the order of `names`.
 fn only(value: &Value, names: &[&str]) -> Value {
     names.iter().filter_map(|name| Some((name.to_string(), value.get(name)?.clone()))).collect()
 }
@@ -140,7 +139,7 @@ fn wrong(message: &str) -> Failure {
     Failure::Refused { code: "invalid_value".to_string(), message: message.to_string() }
 }
 
-/// Replaces the server's field name in `failure` by the name of the tool's argument.
+/// Replaces the server's field name in `failure` with the name of the tool's argument.
 fn renamed(failure: Failure, theirs: &str, ours: &str) -> Failure {
     match failure {
         Failure::Refused { code, message } => {
@@ -152,7 +151,7 @@ fn renamed(failure: Failure, theirs: &str, ours: &str) -> Failure {
     }
 }
 
-/// Sender of progress notifications, for a client that asked for them.
+/// Sender of progress notifications, for a client that requested progress.
 struct ProgressNotifier {
     peer: Peer<RoleServer>,
     told: ProgressNotificationParam,
@@ -168,7 +167,7 @@ impl ProgressNotifier {
         Some(ProgressNotifier { peer: context.peer.clone(), told, last: None, new: String::new() })
     }
 
-    /// Reports another token with this text.
+    /// Reports one more token, whose text is `piece`.
     async fn tell(&mut self, piece: &str) {
         self.told.progress += 1.0;
         self.new.push_str(piece);
@@ -178,7 +177,7 @@ impl ProgressNotifier {
         self.send().await;
     }
 
-    /// Reports the rest of the text.
+    /// Reports the text that was not reported yet.
     async fn finish(&mut self) {
         if !self.new.is_empty() {
             self.send().await;
@@ -188,13 +187,13 @@ impl ProgressNotifier {
     async fn send(&mut self) {
         self.last = Some(Instant::now());
         self.told.message = Some(std::mem::take(&mut self.new));
-        // A disconnected client is noticed elsewhere.
+        // An error is ignored, because other code notices a disconnected client.
         let _ = self.peer.notify_progress(self.told.clone()).await;
     }
 }
 
-/// Converts an answer for the client. A failure becomes a result of the tool, so that the client's model can read it
-/// and correct its call.
+/// Converts an answer for the client. A failure becomes a tool result, so that the client's model can read the
+/// message and correct its call.
 fn result(answer: Result<ToolOutput, Failure>) -> CallToolResult {
     match answer {
         Ok(ToolOutput { text: None, value }) => CallToolResult::structured(value),

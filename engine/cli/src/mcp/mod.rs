@@ -1,8 +1,8 @@
 //! Command `anneal mcp`: a model as a server of the Model Context Protocol, on stdin and stdout.
 //!
-//! [`stdio`] reads and writes the messages, [`handler`] answers them, and [`tools`] describes the tools. The calls go
-//! to a server like those of any client ([`remote`](crate::remote)): either to a separate server, or to one in this
-//! process that has no socket.
+//! [`stdio`] reads and writes the messages, [`handler`] answers them, and [`tools`] describes the tools. A server
+//! executes the calls like those of any client ([`remote`](crate::remote)). The server is either a separate process,
+//! or runs in this process without a socket.
 
 mod handler;
 mod stdio;
@@ -30,11 +30,11 @@ use self::handler::Handler;
 use self::stdio::Stdio;
 use crate::remote::ServerAddress;
 
-/// Time that loading may still take after stdin has ended.
+/// Maximum time for loading after stdin has closed.
 const LOADING: Duration = Duration::from_secs(1);
 
-/// Loads the model of `served` into this process, with the settings from `resolve`, and offers it until stdin ends or
-/// a signal arrives. Calls `on_ready` when it is loaded, and `warn` with warnings for the user.
+/// Loads the model of `served` into this process, with the settings from `resolve`, and offers it until stdin closes
+/// or a signal arrives. Calls `on_ready` when the model is loaded, and `warn` with warnings for the user.
 ///
 /// # Errors
 /// The errors of [`run`], and if stdin or stdout cannot be used.
@@ -60,12 +60,12 @@ pub fn own(
         inside: Some(inside),
     };
     run(served, runtime_host, &mut hooks)?;
-    // Waits for the last answers.
+    // The thread then waits for the last answers.
     let _ = stop.send(());
     offering.join().map_err(|_| Error::Serve("the protocol thread panicked".to_string()))?
 }
 
-/// Offers the server at `place` until stdin ends or a signal arrives.
+/// Offers the server at `place` until stdin closes or a signal arrives.
 ///
 /// # Errors
 /// If stdin or stdout cannot be used.
@@ -85,7 +85,7 @@ pub fn connect(place: ServerAddress) -> Result<()> {
     ended
 }
 
-/// Returns a future that completes with the first signal that ends the program.
+/// Returns a future that completes at the first signal that ends the program.
 fn told_to_end() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -105,7 +105,7 @@ fn told_to_end() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Runs [`offer`] in a separate thread, because the server uses this one.
+/// Runs [`offer`] in a separate thread, because the server uses the current thread.
 fn offer_beside(
     place: ServerAddress,
     stopping: oneshot::Receiver<()>,
@@ -116,8 +116,8 @@ fn offer_beside(
     let work = move || {
         let ended = runtime.block_on(offer(place, protocol, stopping));
         runtime.shutdown_background();
-        // Nobody waits for the model any more, and loading cannot be cancelled. A short wait lets a loading error be
-        // reported.
+        // The client has gone and loading cannot be cancelled, so the process ends. A short wait lets a loading error
+        // be reported.
         if ended.is_ok() && !is_ready.load(Ordering::Relaxed) {
             std::thread::sleep(LOADING);
             if !is_ready.load(Ordering::Relaxed) {
@@ -135,7 +135,7 @@ fn runtime() -> Result<Runtime> {
     runtime.map_err(|why| Error::Serve(format!("cannot start the asynchronous runtime: {why}")))
 }
 
-/// Reserves stdout for the protocol. Other output to stdout, for example of a library, goes to stderr from now on.
+/// Reserves stdout for the protocol. Other output to stdout, for example from a library, is redirected to stderr.
 fn stdout_of_ours() -> Result<File> {
     let ours = rustix::io::dup(std::io::stdout()).and_then(|ours| {
         rustix::stdio::dup2_stdout(std::io::stderr())?;
@@ -144,7 +144,7 @@ fn stdout_of_ours() -> Result<File> {
     ours.map_err(|why| Error::Serve(format!("cannot use stdout: {why}")))
 }
 
-/// Runs the protocol until stdin ends or `stopping` is signalled.
+/// Runs the protocol until stdin closes or `stopping` is signalled.
 async fn offer(place: ServerAddress, protocol: File, mut stopping: oneshot::Receiver<()>) -> Result<()> {
     let transport = Stdio::start(protocol)?;
     let mut open = transport.open();
@@ -154,7 +154,7 @@ async fn offer(place: ServerAddress, protocol: File, mut stopping: oneshot::Rece
     };
     let serving = match serving {
         Ok(serving) => serving,
-        // Stdin ended before the session began.
+        // Stdin closed before the session began.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => {
             return Err(Error::Serve(format!(
@@ -165,7 +165,7 @@ async fn offer(place: ServerAddress, protocol: File, mut stopping: oneshot::Rece
     let token = serving.cancellation_token();
     tokio::spawn(async move {
         let _ = stopping.await;
-        // The last answers may still be on their way.
+        // Waits until the last answers have been written.
         let _ = timeout(stdio::LAST, open.wait_for(HashSet::is_empty)).await;
         token.cancel();
     });

@@ -1,7 +1,7 @@
-//! Transport of messages on stdin and stdout, one per line.
+//! Transport of messages on stdin and stdout, one message per line.
 //!
-//! rmcp has its own transport for this. Unlike rmcp's, this one answers invalid messages with an error, and lets
-//! calls finish after stdin has ended.
+//! Unlike rmcp's own transport, this transport answers invalid messages with an error, and lets calls finish after
+//! stdin has closed.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,10 +24,10 @@ const LONGEST: usize = 16 << 20;
 /// Maximum number of messages that are read ahead.
 const AHEAD: usize = 16;
 
-/// Maximum number of calls at the same time; further ones are refused.
+/// Maximum number of calls at the same time; further calls are refused.
 const CALLS: usize = 256;
 
-/// Maximum time for calls after stdin has ended or a signal has arrived.
+/// Maximum time for calls after stdin has closed or a signal has arrived.
 pub const LAST: Duration = Duration::from_secs(30);
 
 /// Line of stdin.
@@ -46,9 +46,9 @@ pub struct Stdio {
     out: mpsc::Sender<Outgoing>,
     /// IDs of requests without an answer.
     open: watch::Sender<HashSet<RequestId>>,
-    /// True once a request was received with which a session can begin.
+    /// True once a request was received that can begin a session.
     begun: bool,
-    /// Time at which calls are abandoned after the end of stdin.
+    /// Time at which unfinished calls are abandoned, after stdin has closed.
     until: Option<Instant>,
 }
 
@@ -61,7 +61,7 @@ impl Stdio {
         let (read, lines) = mpsc::channel(AHEAD);
         let (out, written) = mpsc::channel(AHEAD);
         let failed = |why: io::Error| Error::Serve(format!("cannot start a thread for the protocol: {why}"));
-        // The threads are not joined at the end, because a read from stdin cannot be interrupted.
+        // The threads are not joined at the end, because reading stdin cannot be interrupted.
         let reading = Builder::new().name("mcp-stdin".to_string());
         reading.spawn(move || read_lines(io::stdin().lock(), &read)).map_err(failed)?;
         let writing = Builder::new().name("mcp-stdout".to_string());
@@ -74,7 +74,7 @@ impl Stdio {
         self.open.subscribe()
     }
 
-    /// Parses `line` as a message, as nothing, or as an error for its sender.
+    /// Parses `line`. Returns a message, nothing, or an error for the sender of the line.
     fn read(&mut self, line: InputLine) -> Read {
         let wrong = |code: ErrorCode, id: Option<&Value>, message: String| {
             let id = id.filter(|id| is_id(id));
@@ -119,7 +119,7 @@ impl Stdio {
                 self.begun |= !matches!(request.request, ClientRequest::PingRequest(_));
                 if self.open.borrow().len() >= CALLS {
                     let message =
-                        format!("too many requests: {CALLS} are being answered; wait for one of them");
+                        format!("too many requests: {CALLS} are being answered; wait for an answer");
                     return wrong(ErrorCode::INTERNAL_ERROR, id.as_ref(), message);
                 }
                 self.open.send_modify(|open| _ = open.insert(request.id.clone()));
@@ -141,7 +141,7 @@ impl Stdio {
         Read::Message(Box::new(message))
     }
 
-    /// Called when stdin has ended: completes when every request has its answer, or after a time limit.
+    /// Called when stdin has closed. Completes when every request has its answer, or after a time limit.
     async fn finish(&mut self) {
         let until = *self.until.get_or_insert_with(|| Instant::now() + LAST);
         let _ = timeout_at(until, self.open.subscribe().wait_for(HashSet::is_empty)).await;
@@ -184,7 +184,7 @@ impl Transport<RoleServer> for Stdio {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            // If nobody reads the answers, the client has ended.
+            // If the answers are no longer read, the client has ended.
             let line = tokio::select! {
                 line = self.lines.recv() => line,
                 () = self.out.closed() => return None,

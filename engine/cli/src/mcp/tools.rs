@@ -1,4 +1,4 @@
-//! Tools and their arguments. Ranges come from the code that checks the requests.
+//! Tools and their arguments. The ranges of arguments come from the code that checks requests.
 
 use std::sync::LazyLock;
 
@@ -30,7 +30,8 @@ pub static TOOLS: LazyLock<Vec<(ToolKind, Tool)>> = LazyLock::new(|| {
     ]
 });
 
-/// Sampling parameters that are offered. There are few, because clients show the whole schema to their own model.
+/// Sampling parameters that the tools offer. Few are offered, because clients show the whole schema to their own
+/// model.
 const NUMBERS: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty"];
 
 /// Returns the tool with the given name.
@@ -38,7 +39,7 @@ pub fn named(name: &str) -> Option<&'static (ToolKind, Tool)> {
     TOOLS.iter().find(|(_, tool)| tool.name == name)
 }
 
-/// Returns an error message for unknown `arguments` of `tool`. The server checks the values of known ones.
+/// Returns an error message for unknown `arguments` of `tool`. The server checks the values of known arguments.
 pub fn unknown(tool: &Tool, arguments: &JsonObject) -> Option<String> {
     let known = tool.input_schema.get("properties").and_then(Value::as_object)?;
     let names = || known.keys().map(String::as_str);
@@ -61,7 +62,7 @@ fn tool(
     output: Option<Value>,
 ) -> Tool {
     let object = |value: Value| std::sync::Arc::new(value.as_object().cloned().unwrap_or_default());
-    // Tools change nothing outside the model's process and access nothing outside it.
+    // Tools neither change nor access anything outside the model's process.
     let hints = ToolAnnotations::with_title(title).read_only(true).open_world(false);
     let tool = Tool::new(name, description, object(input)).with_title(title).with_annotations(hints);
     match output {
@@ -70,17 +71,17 @@ fn tool(
     }
 }
 
-/// Returns the schema of an object with `properties`, of which those in `required` are required.
+/// Returns the schema of an object with `properties`. The properties in `required` are mandatory.
 fn object(properties: Value, required: &[&str]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
 /// Returns the schema of the argument that chooses a model.
 fn model() -> Value {
-    json!({ "type": "string", "description": "Name of the model, if there are several: info lists them." })
+    json!({ "type": "string", "description": "Name of the model, if the server has several. The tool info lists the names." })
 }
 
-/// Returns the schema of the arguments of generation: `own` and the common ones.
+/// Returns the schema of the arguments of generation: `own`, and the arguments that all tools for generation share.
 fn generating(own: Value) -> Value {
     let number = |parameter: &Parameter| {
         json!({
@@ -97,7 +98,7 @@ fn generating(own: Value) -> Value {
                                                                                              tokens to generate." },
         "stop": {
             "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }],
-            "description": "Texts that end the answer and are not part of it.",
+            "description": "Texts that end the answer. The answer does not contain them.",
         },
         "json_schema": {
             "type": "object",
@@ -128,7 +129,7 @@ fn generated() -> Value {
         "type": "object",
         "properties": {
             "text": { "type": "string" },
-            "stop": { "type": "string", "description": "Reason for the end: end, stop_string, length, context_full, \
+            "stop": { "type": "string", "description": "Reason why generation ended: end, stop_string, length, context_full, \
                                                        deadline or shutdown." },
             "stop_string": { "type": ["string", "null"] },
             "seed": count,
@@ -143,8 +144,8 @@ fn generated() -> Value {
 }
 
 fn generate() -> Tool {
-    let prompt = json!({ "prompt": { "type": "string", "description": "Text to continue. It is used as it is, \
-                                                                      without a chat template." } });
+    let prompt = json!({ "prompt": { "type": "string", "description": "Text to continue, used without a chat \
+                                                                      template." } });
     tool(
         "generate",
         "Continue a text",
@@ -172,7 +173,7 @@ fn chat() -> Tool {
     tool(
         "chat",
         "Ask the local model",
-        "Answers a conversation with the local language model, through the chat template in its file.",
+        "Answers a conversation with the local language model. Uses the chat template in the model's file.",
         object(generating(messages), &["messages"]),
         Some(generated()),
     )
@@ -183,7 +184,7 @@ fn embed() -> Tool {
     let input = json!({
         "texts": {
             "type": "array", "items": text, "minItems": 1, "maxItems": TEXTS,
-            "description": "Texts. The vector of each text has the length 1.",
+            "description": "Texts to embed. Each vector has length 1.",
         },
         "timeout_s": { "type": "number", "minimum": 0.001, "description": "Time limit in seconds." },
         "model": model(),
@@ -199,7 +200,7 @@ fn embed() -> Tool {
     tool(
         "embed",
         "Embed texts",
-        "Computes a vector for each text with the local model. Texts with similar meanings have similar directions.",
+        "Computes a vector for each text with the local model. Texts with similar meanings have vectors with similar directions.",
         object(input, &["texts"]),
         Some(output),
     )
@@ -243,7 +244,7 @@ mod tests {
         let cases = [
             ("generate", json!({ "prompt": "a", "top_k": 1 }), None),
             ("generate", json!({ "prompt": "a", "max_token": 1 }), Some("did you mean max_tokens?")),
-            // Fields of the server that the tool does not offer.
+            // Fields that the server accepts but the tool does not offer.
             ("generate", json!({ "prompt": "a", "stream": true }), Some("stream: unknown argument")),
             ("chat", json!({ "messages": [], "tools": [] }), Some("tools: unknown argument")),
             ("info", json!({ "zzz": 1 }), Some("info takes no arguments")),

@@ -1,6 +1,6 @@
 //! File format of the prompt cache: a head with the key, the tokens, and the context's state for them.
 //!
-//! All numbers are little-endian. Nothing is used before its digest is checked, and each length is checked against
+//! All numbers are little-endian. No data is used before its digest is checked, and each length is checked against
 //! the size of the file. The SHA-256 detects damage, not an attack: a program that can write the file can also write
 //! a matching digest. Therefore only files of this user are read.
 
@@ -20,23 +20,23 @@ use super::key::CacheKey;
 /// Number of bytes before the tokens.
 const HEAD: usize = 224;
 
-/// Number of bytes of the head that its digest covers, together with the tokens.
+/// Number of bytes of the head that are covered by its digest, which also covers the tokens.
 const SIGNED: usize = HEAD - 32;
 
-/// Number of bytes that are read and hashed at a time, so that they are still in the CPU's cache.
+/// Number of bytes that are read and hashed per step: few enough to stay in the CPU's cache.
 const CHUNK: u64 = 1 << 20;
 
 /// Reason that a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each says it in its text")]
 pub enum Unfit {
-    #[error("there is none")]
+    #[error("it does not exist")]
     Absent,
     #[error("it is empty")]
     Empty,
     #[error("it is not a regular file")]
     NotRegular,
-    #[error("it belongs to another user, or other users may write it")]
+    #[error("it belongs to another user, or other users may write to it")]
     NotOurs,
     #[error("it is not a prompt cache")]
     NoCache,
@@ -134,7 +134,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Makes the parts of a file for `tokens`, with the logits after the last one if they are known.
+    /// Creates the parts of a file for `tokens`, with the logits after the last token if they are known.
     pub fn new(key: &CacheKey, tokens: &[Token], logits: &[f32], state: Vec<u8>) -> Self {
         let logits: Vec<u8> = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
         let content = Sha256::new().chain_update(&logits).chain_update(&state).finalize();
@@ -184,10 +184,10 @@ pub fn open(path: &Path) -> Result<File, Unfit> {
     }
 }
 
-/// Reads the head of `file` from its beginning. The content follows.
+/// Reads the head of `file` from its beginning. The content follows the head.
 ///
 /// # Errors
-/// If it is not a prompt cache, has another version, or is damaged.
+/// If the file is not a prompt cache, has another version, or is damaged.
 pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     let size = file.metadata()?.len();
     let mut head = [0; HEAD];
@@ -205,7 +205,7 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     }
     let (tokens, logits) = (u64::from(number(12)), number(16));
     let state = u64::from(number(24)) | u64::from(number(28)) << 32;
-    // Neither product can overflow, but the sum can.
+    // The products cannot overflow, but the sum can.
     let expected = state.checked_add(HEAD as u64 + 4 * tokens + 4 * u64::from(logits));
     if expected != Some(size) || tokens == 0 {
         return Err(Unfit::Damaged("its length is wrong"));
@@ -229,7 +229,7 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
 /// Reads the content that follows `head` and checks its digest.
 ///
 /// # Errors
-/// If it is truncated or damaged.
+/// If the content is truncated or damaged.
 pub fn read_content(file: &mut File, head: &Head) -> Result<Content, Unfit> {
     let logits = read_exactly(file, 4 * u64::from(head.logits))?;
     let mut hasher = Sha256::new().chain_update(&logits);
@@ -264,7 +264,7 @@ fn read_exactly(file: &mut File, size: u64) -> Result<Vec<u8>, Unfit> {
     Ok(bytes)
 }
 
-/// Converts an error of reading. A file that ends early was truncated after its size was checked.
+/// Converts a read error. If the file ends early, it was truncated after its size was checked.
 fn ended(error: io::Error) -> Unfit {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Unfit::Damaged("it was truncated while it was read"),

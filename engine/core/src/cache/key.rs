@@ -19,7 +19,7 @@ use crate::tuning;
 /// Number of bytes that are read at the beginning, in the middle and at the end of each tensor.
 const SAMPLE: u64 = 4096;
 
-/// Everything that the K and V of a prompt depend on, besides its tokens.
+/// Everything that the K and V values of a prompt depend on, besides its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheKey {
     /// Digest of the model's files.
@@ -36,7 +36,7 @@ pub struct CacheKey {
 pub const UNSCOPED: Digest = [0; 32];
 
 impl CacheKey {
-    /// Returns the key of what `model` evaluates in a context of `n_ctx` tokens.
+    /// Returns the key of prompts that `model` evaluates in a context of `n_ctx` tokens.
     pub fn new(
         digest: &ModelDigest,
         model: &Model,
@@ -59,7 +59,7 @@ impl CacheKey {
         CacheKey { scope, ..self }
     }
 
-    /// Returns the digits with which the names of this key's files begin.
+    /// Returns the digits that begin the names of this key's files.
     pub(super) fn short(&self) -> String {
         let all = [&MAGIC[..], &VERSION.to_le_bytes(), &self.model, &self.build];
         let all = [all.concat(), self.settings.to_vec(), self.scope.to_vec()].concat();
@@ -67,8 +67,8 @@ impl CacheKey {
     }
 }
 
-/// Returns the identity of the build: its plan or, without a build record, the program's digest, because several
-/// programs have the same versions.
+/// Returns the identity of the build: its plan or, without a build record, the program's digest. The version does not
+/// identify a program, because several programs have the same version.
 fn build(runtime_host: &RuntimeHost) -> String {
     let build = tuning::build_of(runtime_host);
     match &runtime_host.build {
@@ -83,7 +83,7 @@ fn of(text: &str) -> Digest {
 
 /// Lists every setting that K and V depend on, even if only in their last bits. The size of the context counts only
 /// above the original training length, because some models then compute positions differently. Threads and batches
-/// are left out: like other work in a server, they only change how sums are rounded.
+/// are left out: they only change how sums are rounded, like other requests in a server.
 fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String {
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let trained = model.metadata(&format!("{architecture}.rope.scaling.original_context_length"));
@@ -92,7 +92,7 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         (None, rope) if rope.is_empty() => String::new(),
         (digest, rope) => format!(" lora={} rope={rope}", digest.unwrap_or_default()),
     };
-    // Devices round differently from each other. The kind of a worker's device is not known here.
+    // Different devices round differently. The kind of a worker's device is not known here.
     let placed = match model.placed().is_offloaded() {
         false => String::new(),
         true => {
@@ -120,9 +120,9 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
 
 /// Digest that identifies a model's files without reading all of their bytes.
 ///
-/// It covers the size, the whole header (metadata, vocabulary, names, shapes and types of the tensors), and 12 KiB of
-/// each tensor. Training, merging and quantising change nearly every number of the affected tensors, so such a file
-/// has another digest even if its header is the same. A few numbers that were edited by hand may go unnoticed.
+/// The digest covers the size, the whole header (metadata, vocabulary, names, shapes and types of the tensors), and
+/// 12 KiB of each tensor. Training, merging and quantising change nearly every number of the affected tensors, so
+/// they change the digest even if the header stays the same. The digest may miss manual edits of a few numbers.
 #[derive(Clone, Debug)]
 pub struct ModelDigest {
     digest: Digest,

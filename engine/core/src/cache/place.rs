@@ -16,13 +16,13 @@ const LEFT_BEHIND: Duration = Duration::from_secs(600);
 /// Checks that `path` can be the file of a prompt cache.
 ///
 /// # Errors
-/// If something else is at `path`, or the folder cannot be written.
+/// If `path` is not a regular file, or its folder is not writable.
 pub fn check_file(path: &Path, read_only: bool) -> Result<()> {
     let failed = |why: String| Err(Error::Cache { path: path.to_path_buf(), why });
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => return failed("it is a folder".to_string()),
         Ok(found) if !found.is_file() => {
-            return failed("it is not a regular file; name another place".to_string());
+            return failed("it is not a regular file; choose another path".to_string());
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => return failed(error.to_string()),
         _ => {}
@@ -31,14 +31,14 @@ pub fn check_file(path: &Path, read_only: bool) -> Result<()> {
     match fs::metadata(folder) {
         _ if read_only => Ok(()),
         Ok(found) if found.is_dir() => check_writable(folder),
-        _ => failed(format!("there is no folder {}; create it first", folder.display())),
+        _ => failed(format!("the folder {} does not exist; create it first", folder.display())),
     }
 }
 
-/// Checks that the folder `path` can hold prompt caches. Creates it if it does not exist.
+/// Checks that the folder `path` can hold prompt caches. Creates the folder if it does not exist.
 ///
 /// # Errors
-/// If something else is at `path`, or the folder cannot be created or written.
+/// If `path` is not a folder, or the folder cannot be created or written.
 pub fn check_folder(path: &Path, read_only: bool) -> Result<()> {
     let failed = |why: String| Err(Error::Cache { path: path.to_path_buf(), why });
     match fs::metadata(path) {
@@ -73,14 +73,14 @@ fn check_writable(folder: &Path) -> Result<()> {
     }
 }
 
-/// Writes `parts` to a temporary file beside `path`, readable by this user alone. When it is on the disk, the file is
-/// renamed to `path`. A reader, even after a crash, finds either the old file or the new one. Several writers may run
-/// at the same time.
+/// Writes `parts` to a temporary file beside `path`, readable by this user alone. Once the file is on disk, it is
+/// renamed to `path`. A reader, even after a crash, finds either the old file or the new file. Several writers may
+/// run at the same time.
 pub fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     base::replace_with(path, Rights::Private, |file| parts.iter().try_for_each(|part| file.write_all(part)))
 }
 
-/// Removes temporary files for `names` in `folder` that killed writers have left.
+/// Removes temporary files for `names` in `folder` that killed writers left behind.
 pub fn remove_left_behind(folder: &Path, names: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -170,7 +170,7 @@ mod tests {
             (check_file(folder.path(), false), "it is a folder"),
             (check_file(&pipe, false), "not a regular file"),
             (check_file(Path::new("/dev/null"), false), "not a regular file"),
-            (check_file(&folder.path().join("none/cache"), false), "there is no folder"),
+            (check_file(&folder.path().join("none/cache"), false), "does not exist; create it first"),
             (check_folder(&file, false), "it is not a folder"),
             (check_folder(&folder.path().join("none"), true), "does not create it"),
             (check_folder(&file.join("below"), false), "cannot be created"),

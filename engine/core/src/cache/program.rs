@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::{Digest, hex};
 
-/// Returns the SHA-256, in hexadecimal digits, of this program's file and of llama.cpp's shared libraries if it has
-/// any. Two programs of the same versions may come from different compilers or target different processors, and then
+/// Returns the SHA-256, in hexadecimal digits, of this program's file and of llama.cpp's shared libraries, if any.
+/// Two programs of the same version may come from different compilers or target different processors, and then they
 /// round differently.
 pub(super) fn digest() -> &'static str {
     static KNOWN: OnceLock<String> = OnceLock::new();

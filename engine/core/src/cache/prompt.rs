@@ -28,10 +28,10 @@ pub struct PromptCache {
 /// Use of the cache in a generation.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCacheReport {
-    /// Size of the file that was read, and the time to find, read, check and restore it; `None` if there was none.
+    /// Size of the file that was read, and the time to find, read, check and restore it; `None` if no file was read.
     pub read: Option<(Bytes, Duration)>,
-    /// Number of tokens and size of the file that was written, and the time of the writing thread, which ran beside
-    /// the generation; `None` if nothing was written.
+    /// Number of tokens and size of the file that was written, and the time of the writing thread, which ran in
+    /// parallel with the generation; `None` if nothing was written.
     pub written: Option<(usize, Bytes, Duration)>,
     /// Notes for the user.
     pub notes: Vec<String>,
@@ -48,10 +48,10 @@ impl PromptCache {
 type Writing = JoinHandle<(std::result::Result<Saved, String>, Duration)>;
 
 /// Generates like [`generate`](crate::generate::generate), but restores the longest cached beginning of the prompt,
-/// and caches the prompt when it is evaluated. Failures of the cache become notes and do not end the generation.
+/// and caches the prompt after evaluating it. Failures of the cache become notes and do not end the generation.
 ///
 /// # Errors
-/// Those of the generation.
+/// Errors of the generation.
 pub fn generate(
     session: &mut Session,
     chain: &mut Chain,
@@ -64,7 +64,7 @@ pub fn generate(
     let context = session.current();
     context.model().check_length(request.prompt.len(), context.n_ctx())?;
     let prompt = context.model().tokenize(request.prompt)?;
-    // The cache needs the row of logits.
+    // The cache needs the logits on the host.
     session.sample_on_device(DeviceSampling::Off);
     session.place_sampling(chain)?;
     check_prompt(session.current(), 0, &prompt)?;
@@ -89,7 +89,7 @@ pub fn generate(
             Ok((Ok(Saved::Written(size)), time)) => report.written = Some((prompt.len(), size, time)),
             Ok((Ok(Saved::Known), _)) => {}
             Ok((Err(why), _)) => report.notes.push(why),
-            Err(_) => report.notes.push("the prompt cache is not written: its thread panicked".to_string()),
+            Err(_) => report.notes.push("the prompt cache was not written: its thread panicked".to_string()),
         }
     }
     generated?;
@@ -99,8 +99,8 @@ pub fn generate(
 /// State of the session after reading the cache.
 #[derive(Default)]
 struct Begun {
-    /// Number of prompt tokens that the session holds. If it holds all of them, `row` has the logits of the last
-    /// token; otherwise at least one token is left to evaluate.
+    /// Number of prompt tokens that the session holds. If the session holds all prompt tokens, `row` contains the
+    /// logits of the last token; otherwise at least one token remains to be evaluated.
     held: usize,
     row: Option<Vec<f32>>,
     /// False if a file was found and could not be used.
@@ -143,7 +143,7 @@ fn put(
     session.restore(&loaded.content.state).map_err(|error| refused(error.to_string()))?;
     let context = session.current();
     if !context.holds(0, loaded.tokens.len()) {
-        return Err(refused("its tokens are not at their positions".to_string()));
+        return Err(refused("the restored tokens are not at their positions".to_string()));
     }
     let row = &loaded.content.logits;
     let whole = loaded.common == prompt.len() && loaded.tokens.len() == prompt.len();
@@ -153,11 +153,11 @@ fn put(
     let keep = loaded.common.min(prompt.len() - 1);
     match context.keep(keep) == keep {
         true => Ok((keep, None)),
-        false => Err(refused("a part of it cannot be removed from the context".to_string())),
+        false => Err(refused("its last tokens cannot be removed from the context".to_string())),
     }
 }
 
-/// Starts writing the state of the session, unless the cache has it already.
+/// Starts writing the state of the session, unless the cache already contains it.
 fn keep(
     session: &mut Session,
     cache: &PromptCache,
@@ -170,7 +170,7 @@ fn keep(
     let context = session.current();
     let taken = context.logits().map(<[f32]>::to_vec).and_then(|row| Ok((row, context.save()?)));
     let (row, state) = match taken {
-        // Logits that are NaN make the generation fail, so nothing is kept.
+        // NaN logits make the generation fail, so nothing is kept.
         Ok((row, _)) if has_nan(&row) => return None,
         Ok(taken) => taken,
         Err(error) => {
@@ -186,7 +186,7 @@ fn keep(
     match Builder::new().name("cache-write".to_string()).spawn(write) {
         Ok(writing) => Some(writing),
         Err(why) => {
-            report.notes.push(format!("the prompt cache is not written: cannot start a thread: {why}"));
+            report.notes.push(format!("the prompt cache was not written: cannot start a thread: {why}"));
             None
         }
     }

@@ -1,8 +1,7 @@
 //! Random salt of a cache folder, which protects the digests of scopes in it.
 //!
-//! The scope of a client with an API key depends on nothing but the key. Without a salt, a copy of a cache file would
-//! let its reader test guessed keys. The salt is kept in the folder, so that a restarted server finds its entries
-//! again.
+//! The scope of a client with an API key depends on nothing but the key. Without a salt, the owner of a copied cache
+//! file could test guessed keys. The salt is kept in the folder, so that a restarted server finds its entries again.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -22,8 +21,8 @@ const NAME: &str = "scopes.salt";
 /// Bytes of a salt.
 const BYTES: usize = 32;
 
-/// Returns the digest that stands for `scope` in the files of `folder`. Creates the salt if there is none, unless the
-/// folder is `read_only`; then the result is `None`, and no file of the scope can be there.
+/// Returns the digest that represents `scope` in the files of `folder`. Creates a missing salt. If the salt is
+/// missing and the folder is `read_only`, returns `None`, because no file can belong to the scope.
 ///
 /// # Errors
 /// A message if the salt cannot be read or created.
@@ -34,7 +33,7 @@ pub fn salted(folder: &Path, scope: Digest, read_only: bool) -> Result<Option<Di
     let path = folder.join(NAME);
     let failed = |why: String| {
         format!(
-            "cannot use the salt {}: {why}; prompts of clients are not cached on disk until it is removed",
+            "cannot use the salt {}: {why}; until you remove it, the prompts of clients are not cached on disk",
             path.display()
         )
     };
@@ -47,7 +46,7 @@ pub fn salted(folder: &Path, scope: Digest, read_only: bool) -> Result<Option<Di
         found => found,
     };
     let salt = salt.map_err(failed)?.ok_or_else(|| failed("it was removed".to_string()))?;
-    // Both have a fixed length, so no salt and scope have the same digest as another pair.
+    // The salt and the scope have fixed lengths, so no other pair has the same digest.
     Ok(Some(Sha256::new().chain_update(salt).chain_update(scope).finalize().into()))
 }
 
@@ -63,14 +62,14 @@ fn read(path: &Path) -> Result<Option<[u8; BYTES]>, String> {
         return Err("other users can read it".to_string());
     }
     let mut bytes = Vec::with_capacity(BYTES);
-    // A byte more than a salt has shows that the file is longer.
+    // One extra byte reveals a file that is too long.
     file.take(BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|why| why.to_string())?;
     let length = bytes.len();
     let salt = bytes.try_into().map_err(|_| format!("it has {length} bytes instead of {BYTES}"))?;
     Ok(Some(salt))
 }
 
-/// Creates a random salt at `path`, unless another process is faster.
+/// Creates a random salt at `path`, unless another process creates one first.
 fn create(path: &Path) -> io::Result<()> {
     let mut salt = [0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut salt)?;
@@ -120,7 +119,7 @@ mod tests {
             fs::write(&path, vec![7; bytes]).expect("written");
             fs::set_permissions(&path, Permissions::from_mode(mode)).expect("a mode");
             let why = salted(folder.path(), SCOPE, false).expect_err("it is no salt");
-            assert!(why.contains(expected) && why.contains("until it is removed"), "{why}");
+            assert!(why.contains(expected) && why.contains("until you remove it"), "{why}");
         }
     }
 }

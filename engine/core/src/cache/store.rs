@@ -1,8 +1,8 @@
-//! Store of prompt caches on the disk: one file, or a folder of files with a size limit.
+//! Store of prompt caches on disk: one file, or a folder of files with a size limit.
 //!
 //! In a folder, the name of a file consists of the digests of its key, of its first tokens and of all its tokens. The
-//! names alone show which files have the same beginning as a prompt, and no others are opened. Of these only the
-//! heads are read, and the content of the chosen file.
+//! name alone shows whether a file has the same beginning as a prompt, and no other files are opened. Of the matching
+//! files, only the heads are read; the content is read only for the chosen file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use super::entry::{self, Content, Head, Parts, Unfit};
 use super::key::CacheKey;
 use super::{place, salt};
 
-/// Number of tokens that a prompt must share with a file in a folder, and number of new tokens from which a prompt is
-/// written. Fewer tokens are evaluated nearly as fast.
+/// Number of tokens that a prompt must share with a file in a folder, and minimum number of new tokens for a prompt
+/// to be written. Evaluating fewer tokens is nearly as fast as reading them.
 pub const BLOCK: usize = 128;
 
 /// Default size limit of a folder.
 pub const DEFAULT_BOUND: Bytes = Bytes::gib(2);
 
-/// Largest number of tokens in a file per token that is used. Reading a token takes a small part of the time of
-/// evaluating it.
+/// Maximum number of tokens read from a file per token that is used. Reading a token is much faster than evaluating
+/// it.
 const READ_FOR_ONE: usize = 16;
 
 /// Ending of file names in a folder.
@@ -45,7 +45,7 @@ enum CacheStorage {
     Folder { path: PathBuf, bound: Bytes },
 }
 
-/// File that shares a beginning with a prompt.
+/// Cache file whose tokens share a prefix with a prompt.
 #[derive(Debug)]
 pub struct CachedPrefix {
     /// Number of tokens that the file and the prompt share.
@@ -98,11 +98,10 @@ impl Store {
         Ok(Store { place: CacheStorage::File(path.to_path_buf()), read_only })
     }
 
-    /// Returns a store that is the folder `path`, with at most `bound` bytes. Creates the folder if it does not
-    /// exist.
+    /// Returns a store that is the folder `path`, limited to `bound` bytes. Creates the folder if it does not exist.
     ///
     /// # Errors
-    /// If `path` cannot be such a folder.
+    /// If `path` is not a folder, or the folder cannot be created or written.
     pub fn folder(path: &Path, bound: Bytes, read_only: bool) -> Result<Self> {
         place::check_folder(path, read_only)?;
         Ok(Store { place: CacheStorage::Folder { path: path.to_path_buf(), bound }, read_only })
@@ -122,7 +121,7 @@ impl Store {
             return Err(Error::Cache {
                 path: path.to_path_buf(),
                 why:
-                    "it is a file, and --prompt-cache-size limits a folder: remove that flag, or choose a folder"
+                    "it is a file, but --prompt-cache-size applies to a folder; remove the flag, or choose a folder"
                         .into(),
             });
         }
@@ -141,7 +140,7 @@ impl Store {
         self.read_only
     }
 
-    /// Returns `key` in `scope`, as the files of this store name it; `None` if the store cannot have a file of the
+    /// Returns `key` in `scope`, as the files of this store name it; `None` if the store cannot contain a file of the
     /// scope.
     ///
     /// # Errors
@@ -157,8 +156,8 @@ impl Store {
         }
     }
 
-    /// Finds the file that shares the longest beginning with `prompt` and fits a context of `n_ctx` tokens. The
-    /// context already has the first `have` tokens. Problems with files are added to `notes`.
+    /// Finds the file that shares the longest beginning with `prompt` and fits into a context of `n_ctx` tokens. The
+    /// context already holds the first `have` tokens. Problems with files are added to `notes`.
     pub fn find(
         &self,
         key: &CacheKey,
@@ -226,8 +225,8 @@ impl Store {
         match entry::read_content(&mut found.file, &found.head) {
             Ok(content) => {
                 if let (CacheStorage::Folder { .. }, false) = (&self.place, self.read_only) {
-                    // Marks the file as recently used, so that it is evicted last. A failure only makes the eviction
-                    // earlier.
+                    // Marks the file as recently used, so that it is evicted last. If this fails, the file is only
+                    // evicted earlier.
                     let _ = found.file.set_modified(SystemTime::now());
                 }
                 Some(Loaded {
@@ -257,8 +256,8 @@ impl Store {
     fn not_used(&self, path: &Path, why: &Unfit) -> String {
         let then = match why {
             _ if self.read_only => "",
-            Unfit::NoCache | Unfit::NotOurs | Unfit::NotRegular => ", and is not changed",
-            _ => "; it is written again",
+            Unfit::NoCache | Unfit::NotOurs | Unfit::NotRegular => "; the file is left unchanged",
+            _ => "; the file will be rewritten",
         };
         format!("the prompt cache {} is not used: {why}{then}", path.display())
     }
@@ -267,14 +266,14 @@ impl Store {
     fn drop_damaged(&self, path: &Path, why: &Unfit, notes: &mut Vec<String>) {
         let ours = matches!(why, Unfit::Damaged(_) | Unfit::NoCache | Unfit::Empty | Unfit::Refused(_));
         let removed = ours && !self.read_only && fs::remove_file(path).is_ok();
-        let then = if removed { "; the file is removed" } else { "" };
+        let then = if removed { "; the file was removed" } else { "" };
         notes.push(format!("the prompt cache {} is not used: {why}{then}", path.display()));
     }
 
     /// Saves `state`, the state after `tokens`, and the logits of the last token if they are given.
     ///
     /// # Errors
-    /// The reason that it could not be written.
+    /// The reason that the state could not be written.
     pub fn save(
         &self,
         key: &CacheKey,
@@ -328,8 +327,8 @@ impl Store {
         Ok(Saved::Written(parts.size()))
     }
 
-    /// True if a file that fits a context of `n_ctx` tokens holds `tokens`; in a folder, up to [`BLOCK`] of them may
-    /// be missing. Reads the heads of the files with the same beginning.
+    /// True if a file that fits into a context of `n_ctx` tokens holds `tokens`; in a folder, up to [`BLOCK`] of them
+    /// may be missing. Reads the heads of the files with the same beginning.
     pub fn holds(&self, key: &CacheKey, tokens: &[Token], n_ctx: u32) -> bool {
         let common = |path: &Path| {
             let found = look(path, key, tokens).ok();
@@ -343,8 +342,8 @@ impl Store {
         }
     }
 
-    /// Removes files whose tokens are a beginning of `tokens`: the new file serves the same prompts. Files of at most
-    /// half the length stay, because prompts that share no more can read them in a fraction of the time.
+    /// Removes files whose tokens are a beginning of `tokens`, because the new file serves the same prompts. Files of
+    /// at most half the length stay: a prompt that shares only their tokens can read them in a fraction of the time.
     fn remove_superseded(&self, folder: &Path, key: &CacheKey, tokens: &[Token], but: &Path) {
         for path in alike(folder, key, tokens) {
             let Ok(found) = look(&path, key, tokens) else { continue };
@@ -400,11 +399,11 @@ fn alike(folder: &Path, key: &CacheKey, tokens: &[Token]) -> Vec<PathBuf> {
     alike.map(|entry| entry.path()).collect()
 }
 
-/// Removes the least recently used files of `folder` until `more` bytes fit below `bound`.
+/// Removes the least recently used files of `folder` until `more` bytes can be added within the limit `bound`.
 fn make_room(folder: &Path, bound: Bytes, more: Bytes) -> std::result::Result<(), String> {
     if more > bound {
         return Err(format!(
-            "the prompt is not cached in {}: it needs {more}, and --prompt-cache-size is {bound}",
+            "the prompt is not cached in {}: it needs {more}, but --prompt-cache-size is {bound}",
             folder.display()
         ));
     }
@@ -490,7 +489,7 @@ mod tests {
             (tokens(400, 9, 10), 400),
             (tokens(300, 2, 300), 500),
             (tokens(0, 3, 128), 128),
-            // Too few tokens in common, or too few to be looked up.
+            // The common prefix is too short, or the prompt is too short to be looked up.
             (tokens(100, 9, 500), 0),
             (tokens(0, 3, 127), 0),
             (tokens(0, 8, 500), 0),
@@ -501,7 +500,7 @@ mod tests {
         let foreign = CacheKey { settings: [9; 32], ..key() };
         let mut notes = Vec::new();
         assert!(store.find(&foreign, &tokens(400, 1, 600), 0, 100_000, &mut notes).is_none());
-        // Nothing is found if the context is too small, or already holds nearly as much.
+        // No file is found if the context is too small, or already holds nearly as many tokens.
         let small = store.find(&key(), &tokens(400, 1, 600), 0, 899, &mut notes);
         assert_eq!(small.map(|found| found.common), Some(300), "the one that fits");
         assert!(store.find(&key(), &tokens(400, 1, 600), 880, 100_000, &mut notes).is_none());
@@ -519,7 +518,7 @@ mod tests {
             (tokens(200, 1, 150), false, 1),
             (tokens(180, 1, 0), false, 1),
             (tokens(200, 2, 150), true, 2),
-            // The new file is so long that the shorter ones stay.
+            // The new file is so long that the shorter files stay.
             (tokens(200, 1, 1000), true, 3),
             (tokens(100, 1, 0), false, 3),
         ];
@@ -563,7 +562,7 @@ mod tests {
         let store = Store::folder(folder.path(), Bytes::gib(1), false).expect("a folder");
         let reader = Store::folder(folder.path(), Bytes::gib(1), true).expect("a folder");
         let held = tokens(0, 1, 200);
-        // A byte of the head, and one near the end.
+        // A byte of the head, and a byte near the end.
         for at in [150, 2900] {
             save(&store, &held).expect("written");
             let path = folder.path().join(name(&key(), &held));
@@ -574,7 +573,7 @@ mod tests {
             assert!(found == 0 && notes.len() == 1 && notes[0].contains("damaged"), "{notes:?}");
             assert!(path.exists(), "a reader removes nothing");
             let (found, notes) = common(&store, &held);
-            assert!(found == 0 && notes.len() == 1 && notes[0].contains("the file is removed"), "{notes:?}");
+            assert!(found == 0 && notes.len() == 1 && notes[0].contains("the file was removed"), "{notes:?}");
             assert!(!path.exists());
         }
     }
@@ -594,13 +593,16 @@ mod tests {
         let foreign = CacheKey { model: [9; 32], ..key() };
         store.save(&foreign, &first, &[], vec![1]).expect("written");
         let (found, notes) = common(&store, &first);
-        assert!(found == 0 && notes[0].contains("another model; it is written again"), "{notes:?}");
+        assert!(found == 0 && notes[0].contains("another model; the file will be rewritten"), "{notes:?}");
 
         fs::write(&path, "a text").expect("written");
         let mode = fs::Permissions::from_mode(0o600);
         fs::set_permissions(&path, mode).expect("a mode");
         let (found, notes) = common(&store, &first);
-        assert!(found == 0 && notes[0].contains("not a prompt cache, and is not changed"), "{notes:?}");
+        assert!(
+            found == 0 && notes[0].contains("not a prompt cache; the file is left unchanged"),
+            "{notes:?}"
+        );
         assert!(save(&store, &first).is_err());
         assert_eq!(fs::read(&path).expect("it is there"), b"a text");
     }

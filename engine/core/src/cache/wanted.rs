@@ -10,8 +10,8 @@ use super::store::Store;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Store and digest of a requested prompt cache. The digest is computed before the model is loaded, because loading
-/// takes longer, and the files may change meanwhile.
+/// Store and digest of a requested prompt cache. The digest is computed before the model is loaded, because the files
+/// may change during the long load.
 #[derive(Debug)]
 pub struct PromptCacheRequest {
     store: Store,
@@ -27,8 +27,8 @@ impl PromptCacheRequest {
         Ok(PromptCacheRequest { store, digest: ModelDigest::of(path)? })
     }
 
-    /// Returns the store and the key of what `model` evaluates in a context of `n_ctx` tokens; `split` is true if
-    /// prompts have weights of their own.
+    /// Returns the store, and the key of prompts that `model` evaluates in a context of `n_ctx` tokens. `split` is
+    /// true if prompts are evaluated with a separate copy of the weights.
     ///
     /// # Errors
     /// If the model's context keeps anything but K and V of every token, or if the model's files have changed.
@@ -44,7 +44,7 @@ impl PromptCacheRequest {
         if !model.has_plain_cache() {
             return failed(format!(
                 "{} does not keep K and V of every token (it has a sliding window or a recurrent state), so its \
-                 prompts cannot be cached on the disk",
+                 prompts cannot be cached on disk",
                 model.description()
             ));
         }

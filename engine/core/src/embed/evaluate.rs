@@ -1,4 +1,4 @@
-//! Evaluation of texts to embeddings, and their distribution over batches.
+//! Evaluation of texts to embeddings, and grouping of texts into batches.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::core_lock::Seat;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Largest number of tokens of a batch. llama.cpp keeps a row of logits, as long as the vocabulary, for each of them.
+/// Maximum number of tokens in a batch. For each token, llama.cpp keeps a row of logits as long as the vocabulary.
 pub const BATCH: u32 = 64;
 
-/// Largest number of tokens of a batch for models without causal attention: the whole text must be in one batch.
+/// Maximum number of tokens in a batch for models without causal attention: the whole text must be in one batch.
 const WHOLE: u32 = 512;
 
-/// Largest number of texts in a batch.
+/// Maximum number of texts in a batch.
 const TEXTS: u32 = 16;
 
 /// Size of the smallest context in tokens.
@@ -33,7 +33,7 @@ pub fn longest(model: &Model, n_ctx: u32) -> usize {
     most.min(trained) as usize
 }
 
-/// Evaluator of texts. Its context grows to the size that the longest text so far needs.
+/// Evaluator of texts. The evaluator's context grows to the size that the longest text so far needs.
 pub struct Evaluator {
     embedding: Embedding,
     pooling: Pooling,
@@ -46,7 +46,7 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// Makes an evaluator for texts of `longest` tokens, with the `threads` of another context.
+    /// Creates an evaluator for texts of `longest` tokens, with the `threads` of another context.
     ///
     /// # Errors
     /// If its context does not fit into memory.
@@ -67,7 +67,7 @@ impl Evaluator {
             ..context_options(model, settings, true)
         };
         let cache = cache_size(model, &options).unwrap_or(Bytes(0));
-        // The memory that is left while the model and its first context are loaded.
+        // Memory that is available while the model and its first context are loaded.
         if let Some(available) = RuntimeHost::read().memory().filter(|available| cache > *available) {
             let mend = "request embeddings of shorter texts, or lower -c";
             let path = model.path().to_path_buf();
@@ -79,7 +79,7 @@ impl Evaluator {
                 mend: mend.to_string(),
             });
         }
-        // A recurrent state is as large for each further text as for the first.
+        // Each further text needs another recurrent state of the same size.
         let sequences = if model.has_plain_cache() { TEXTS } else { 1 };
         Ok(Evaluator {
             embedding: Embedding::new(model, &options, sequences, threads)?,
@@ -97,12 +97,12 @@ impl Evaluator {
         tokens <= self.embedding.n_ctx() as usize
     }
 
-    /// Returns the embeddings of `texts`, or of the first ones: between two texts, `pause` returns true to stop
-    /// there. Before each batch, `limit` returns the largest number of tokens for it, or the error that ends the
-    /// evaluation.
+    /// Returns the embeddings of `texts`, or of the first ones if `pause` stops the evaluation: `pause` is called
+    /// between two texts and returns true to stop. Before each batch, `limit` returns the maximum number of tokens
+    /// for the batch, or the error that ends the evaluation.
     ///
     /// # Errors
-    /// Those of `limit` and of the evaluation.
+    /// Errors of `limit` and of the evaluation.
     pub fn embed<E: From<Error>>(
         &mut self,
         texts: &[Vec<Token>],
@@ -110,7 +110,7 @@ impl Evaluator {
         mut limit: impl FnMut() -> std::result::Result<u32, E>,
         pause: impl Fn() -> bool,
     ) -> std::result::Result<Vec<Vec<f32>>, E> {
-        // A request that was interrupted may have left its tokens.
+        // An interrupted request may have left its tokens behind.
         self.embedding.clear();
         let most = self.embedding.n_batch();
         let mut found = Vec::with_capacity(texts.len());
@@ -197,8 +197,8 @@ impl Evaluator {
     }
 }
 
-/// Returns how many of the first texts, with these `lengths`, fit into a batch of `room` tokens; 0 if the first does
-/// not fit.
+/// Returns how many of the first texts, with these `lengths`, fit into a batch of `room` tokens; 0 if the first text
+/// does not fit.
 fn together(lengths: impl Iterator<Item = usize>, room: usize, most: usize) -> usize {
     let sums = lengths.scan(0, |sum, length| {
         *sum += length;

@@ -29,22 +29,24 @@ impl FromStr for Pooling {
 }
 
 impl Pooling {
-    /// Returns the pooling that `model` was trained for; the mean if its file does not say.
+    /// Returns the pooling that `model` was trained for; the mean if its file does not specify one.
     ///
     /// # Errors
-    /// If the file names another kind of pooling.
+    /// If the file specifies an unsupported kind of pooling.
     pub fn of(model: &Model) -> Result<Self, String> {
         let architecture = model.metadata("general.architecture").unwrap_or_default();
         Self::read(model.metadata(&format!("{architecture}.pooling_type")).as_deref())
     }
 
-    /// Converts llama.cpp's number of a pooling.
+    /// Converts llama.cpp's number for a pooling method.
     fn read(number: Option<&str>) -> Result<Self, String> {
         match number {
             None | Some("0" | "1" | "-1") => Ok(Pooling::Mean),
             Some("2") => Ok(Pooling::First),
             Some("3") => Ok(Pooling::Last),
-            Some("4") => Err("this model ranks texts (pooling_type 4) and makes no embeddings".to_string()),
+            Some("4") => {
+                Err("this model is a reranker (pooling_type 4) and computes no embeddings".to_string())
+            }
             Some(other) => Err(format!("this model's pooling_type {other} is unknown")),
         }
     }
@@ -80,8 +82,8 @@ impl Pool {
         }
     }
 
-    /// Returns the embedding, scaled to length 1; `None` if it contains NaN or infinity. Dividing the sum to a mean
-    /// would not change its direction.
+    /// Returns the embedding, scaled to length 1; `None` if it contains NaN or infinity. The sum is not divided to a
+    /// mean, because this would not change its direction.
     pub fn finish(self) -> Option<Vec<f32>> {
         let length = self.sum.iter().map(|value| value * value).sum::<f64>().sqrt();
         if !length.is_finite() {

@@ -1,10 +1,10 @@
-//! Estimate of the memory that a model needs on each device and on the host, made before it is loaded, and of the
+//! Estimate, made before a model is loaded, of the memory that it needs on each device and on the host, and of the
 //! number of layers that fit.
 //!
-//! llama.cpp computes the estimate itself. It loads the model without memory (`no_alloc`) and makes a context, which
-//! then reports the size of each kind of buffer: the weights in their layout, K and V and recurrent states, and the
-//! buffers of the largest graph. That takes as long as reading the header. It is exact except for the memory of a
-//! device's own libraries ([`llama::fit::CUDA_RUNTIME`]).
+//! llama.cpp computes the estimate itself. llama.cpp loads the model without memory (`no_alloc`) and creates a
+//! context, which then reports the size of each kind of buffer: the weights in their layout, K and V and recurrent
+//! states, and the buffers of the largest graph. The estimate takes as long as reading the header. The estimate is
+//! exact except for the memory of a device's own libraries ([`llama::fit::CUDA_RUNTIME`]).
 
 #[cfg(test)]
 mod tests;
@@ -25,14 +25,14 @@ use llama::{Context, Device, Model, ModelOptions};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Contexts of a model, as far as they affect its memory.
+/// Contexts of a model, described by the properties that affect its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seats {
     /// Number of contexts.
     pub contexts: u32,
     /// Number of sequences in each context.
     pub sequences: u32,
-    /// Number of rows of logits that a batch may ask for, if there are several sequences.
+    /// Maximum number of rows of logits per batch, if there are several sequences.
     pub rows: u32,
 }
 
@@ -47,13 +47,13 @@ pub struct EstimatedModel<'a> {
     checked: &'a Checked,
     settings: &'a Settings,
     seats: Seats,
-    /// Devices that may take layers.
+    /// Devices that may hold layers.
     takers: Vec<Device>,
     /// Total and free memory of each device; `None` if a device does not report it.
     rooms: Vec<Option<(Bytes, Bytes)>>,
     /// Memory that is available on the host.
     host: Option<Bytes>,
-    /// Size of the adapters, which lie with the weights.
+    /// Size of the adapters, which are stored with the weights.
     adapters: u64,
     /// Number of repeating layers.
     n_layer: u32,
@@ -95,7 +95,7 @@ impl<'a> EstimatedModel<'a> {
         })
     }
 
-    /// Estimates the memory that the model takes if it is loaded with `offload`.
+    /// Estimates the memory that the model needs if it is loaded with `offload`.
     ///
     /// # Errors
     /// If llama.cpp refuses the model or the context, or returns no estimate.
@@ -119,16 +119,16 @@ impl<'a> EstimatedModel<'a> {
         Ok(needs)
     }
 
-    /// True if the number of layers on devices must be found.
+    /// True if the number of layers on devices must be determined.
     fn is_open(&self) -> bool {
         let by_layer = matches!(self.settings.split_mode.value, SplitMode::Layer | SplitMode::None);
         self.settings.gpu_layers.value == GpuLayers::Auto && by_layer && !self.takers.is_empty()
     }
 
-    /// Finds how many layers fit; returns `None` if the settings give the number.
+    /// Finds how many layers fit; returns `None` if the settings specify the number.
     ///
     /// # Errors
-    /// Those of [`needs`](Self::needs).
+    /// Errors of [`needs`](Self::needs).
     pub fn plan(&self) -> Result<Option<LayerPlan>> {
         if !self.is_open() || self.n_layer == 0 {
             return Ok(None);
@@ -179,8 +179,8 @@ impl<'a> EstimatedModel<'a> {
         Ok(Some(LayerPlan { offload, layers, all: self.n_layer + 1, n_cpu_moe, needs, missing, kept }))
     }
 
-    /// Returns the proportions in which several devices share layers: by the free memory of each, less what it always
-    /// needs. The estimate and the load use the same proportions.
+    /// Returns the proportions in which several devices share layers: the free memory of each device, minus the
+    /// memory that it always needs. The estimate and the load use the same proportions.
     fn shares(&self, asked: &Offload) -> TensorSplit {
         let given = !asked.tensor_split.0.is_empty();
         if given || self.takers.len() < 2 {
@@ -196,14 +196,14 @@ impl<'a> EstimatedModel<'a> {
     }
 }
 
-/// Makes a context of `model` in the same way as its users do.
+/// Creates a context of `model` in the same way as its users do.
 fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Context> {
     let options = crate::context_options::context_options(model, settings, true);
     Context::shared_with_rows(model, &options, seats.sequences, seats.rows)
 }
 
 /// Estimates the memory of the model at `path` with `settings`, the memory that is available, and, if the settings
-/// leave it open, the placement of its layers.
+/// leave it open, the placement of the layers.
 ///
 /// # Errors
 /// If the file cannot be read, the devices are not available, or llama.cpp refuses the model.
@@ -221,10 +221,10 @@ pub fn estimate(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) ->
     Ok(Estimate { needs, plan, used: Vec::new() })
 }
 
-/// Returns the memory that the loaded `model` and a context with `settings` really take.
+/// Returns the memory that the loaded `model` and a context with `settings` actually use.
 ///
 /// # Errors
-/// If the context cannot be made, or llama.cpp does not report its memory.
+/// If the context cannot be created, or llama.cpp does not report its memory.
 pub fn used(
     model: &Arc<Model>,
     settings: &Settings,
@@ -232,7 +232,8 @@ pub fn used(
 ) -> Result<Vec<Need>> {
     let mut taken = context(model, settings, Seats::default())?.taken()?;
     for one in taken.iter_mut().filter(|one| one.is_host && one.weights > 0) {
-        // A mapped file counts with the whole range that contains its tensors, and so with others between them.
+        // For a mapped file, llama.cpp counts the whole range that contains a buffer's tensors, including other
+        // tensors in between.
         let mapped = report
             .weights
             .iter()

@@ -10,13 +10,13 @@ use super::{EstimatedModel, Seats, context};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, Settings};
 
-/// Returns the result of `choose` and the number of estimates it made. Each layer takes 10 without its experts, the
-/// experts of a layer take 90, and buffers take 50.
+/// Returns the result of `choose` and the number of estimates it made. Each layer needs 10 without its experts, the
+/// experts of a layer need 90, and buffers need 50.
 fn found(room: i64, n_layer: u32, is_mixture: bool, asked: CpuMoe) -> (Option<(u32, u32)>, u32) {
     let mut looks = 0;
     let mut excess = |layers: u32, n_cpu_moe: u32| -> Result<i64, Infallible> {
         looks += 1;
-        // llama.cpp counts layers from the last one, and experts from the first.
+        // llama.cpp counts layers from the last, and experts from the first.
         let first = (n_layer + 1).saturating_sub(layers);
         let with_experts = (first.max(n_cpu_moe)..n_layer).count() as i64;
         Ok(50 + i64::from(layers) * 10 + with_experts * 90 - room)
@@ -33,13 +33,13 @@ fn layers_go_whole_and_experts_stay_first() {
         (5000, false, auto, Some((33, 0))),
         (5000, true, auto, Some((33, 0))),
         (3260, true, auto, Some((33, 0))),
-        // One byte less than everything needs.
+        // One byte less than the total need.
         (3259, true, auto, Some((33, 1))),
         (3259, false, auto, Some((32, 0))),
-        // The experts of 10 layers fit in addition to the rest.
+        // The experts of 10 layers also fit.
         (50 + 330 + 900, true, auto, Some((33, 22))),
         (50 + 330, true, auto, Some((33, 32))),
-        // Not even all layers without their experts fit.
+        // Even without experts, not all layers fit.
         (50 + 329, true, auto, Some((32, 32))),
         (50 + 110, true, auto, Some((11, 32))),
         (50, true, auto, Some((0, 32))),
@@ -63,7 +63,7 @@ fn layers_go_whole_and_experts_stay_first() {
     assert_eq!(found(5000, 32, false, auto).1, 1, "what fits whole is looked at once");
 }
 
-/// The CPU takes as much as estimated for one sequence, for several, and for several contexts.
+/// The CPU uses exactly the estimated memory for one sequence, for several sequences, and for several contexts.
 #[test]
 fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -121,7 +121,7 @@ fn the_device_with_the_least_room_decides() {
     assert_eq!(
         figures::lack(&needs).as_deref(),
         Some(
-            "CUDA1 would need 901 MiB (901 MiB of weights, 0 B of cache, 0 B for computing), and 900 MiB are free; \
+            "CUDA1 would need 901 MiB (901 MiB of weights, 0 B of cache, 0 B for computing), but only 900 MiB are free; \
              --gpu-layers auto uses as many layers as fit"
         )
     );
@@ -133,8 +133,8 @@ fn the_device_with_the_least_room_decides() {
     assert_eq!(
         figures::lack_beside_weights(&[loaded]).as_deref(),
         Some(
-            "CUDA0 would need 310 MiB (250 MiB of cache, 60 MiB for computing) beside 900 MiB of weights, and 300 MiB are free; \
-             --gpu-layers auto uses as many layers as fit"
+            "CUDA0 would need 310 MiB (250 MiB of cache, 60 MiB for computing) in addition to 900 MiB of weights, but only \
+             300 MiB are free; --gpu-layers auto uses as many layers as fit"
         )
     );
 }
@@ -203,7 +203,7 @@ fn what_several_devices_hold_together_is_shared_and_nobody_elses() {
         (nameless[0].weights_bytes.0, nameless[1].weights_bytes.0, nameless[2].weights_bytes.0),
         (501, 501, 0)
     );
-    // A device that is not in the list counts as the host, so that its memory is still reported.
+    // A device that is not on the list counts as the host, so that its memory is still reported.
     let other = figures::add_up(&[taken("CUDA7", false, 9)], &takers, 1, 0);
     assert_eq!(other[2].weights_bytes.0, 9);
 }

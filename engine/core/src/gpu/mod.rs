@@ -1,5 +1,5 @@
-//! Detection of a missing GPU. If a build was made for a GPU, or the user asks for one, and none is available, Anneal
-//! reports that with the reason instead of silently computing on the CPU.
+//! Detection of a missing GPU. If a build was made for a GPU, or the user requires one, but no GPU is available,
+//! Anneal reports an error with the reason instead of silently computing on the CPU.
 
 mod reasons;
 
@@ -24,7 +24,7 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::{Settings, Source};
 pub use reasons::{Evidence, reasons};
 
-/// Devices that a build promises, those that are available, and the reasons for a difference.
+/// Devices that a build promises, devices that are available, and the reasons for a difference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuState {
     /// Description of the GPUs that the build was made for, from its record, such as `CUDA 13.5 for 89-real`.
@@ -32,12 +32,12 @@ pub struct GpuState {
     pub promised: Option<String>,
     /// Descriptions of the available devices.
     pub devices: Vec<String>,
-    /// Reasons that a promised device is missing, with remedies, the likeliest first.
+    /// Reasons that a promised device is missing, with remedies, the most likely reason first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<Reason>,
 }
 
-/// Reads the available devices. If a promised one is missing, asks the driver, which can take seconds.
+/// Reads the available devices. If a promised device is missing, asks the driver, which can take seconds.
 pub fn state(runtime_host: &RuntimeHost) -> GpuState {
     let devices = placement::devices();
     let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
@@ -56,7 +56,7 @@ pub fn require_device(path: &Path, settings: &Settings, runtime_host: &RuntimeHo
     require_device_for(&format!("run {}", path.display()), settings, runtime_host)
 }
 
-/// Checks like [`require_device`] for another operation than loading. `what` names the operation, in words that
+/// Checks like [`require_device`], for another operation than loading. `what` names the operation, in words that
 /// follow "cannot".
 ///
 /// # Errors
@@ -69,7 +69,7 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
     let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
     let devices = came_up(settings);
     if !devices.is_empty() {
-        // A worker's device is a device as well, and would hide that the machine's own GPU is missing.
+        // A worker's device also counts, and would hide that the machine's own GPU is missing.
         let is_unasked = settings.devices.value == Devices::Auto;
         if promised.is_some() && is_unasked && !devices.iter().any(|device| device.backend == "CUDA") {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
@@ -78,17 +78,18 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
                 .next()
                 .map_or(String::new(), |why| why.to_string());
             llama::notice::warn(&format!(
-                "no CUDA device is available, and {} is used instead: {why}",
+                "no CUDA device is available, so {} is used instead: {why}",
                 names.join(", ")
             ));
         }
         return Ok(());
     }
-    let what = format!("cannot {what}: no GPU is available, and {}", wanted(settings, runtime_host));
+    let what = format!("cannot {what}: no GPU is available, but {}", wanted(settings, runtime_host));
     Err(refusal(&what, reasons(&Evidence::gather(runtime_host)), ON_THE_CPU))
 }
 
-/// Returns the devices that `settings` may use. Others are not touched, because CUDA would make a context on them.
+/// Returns the devices that `settings` may use. Other devices are not touched, because CUDA would create a context on
+/// them.
 fn came_up(settings: &Settings) -> Vec<Device> {
     let mut devices = llama::devices();
     devices.retain(|device| match &settings.devices.value {
@@ -98,8 +99,8 @@ fn came_up(settings: &Settings) -> Vec<Device> {
     devices
 }
 
-/// Warns once if a program for NVIDIA GPUs computes on the CPU. Without a build record nothing promises a GPU, so
-/// nothing is refused.
+/// Warns once if a program for NVIDIA GPUs computes on the CPU. Without a build record, no GPU is promised, so the
+/// run is not refused.
 fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
     static ONCE: Once = Once::new();
     let is_unasked = settings.require_gpu.source == Source::Default
@@ -113,8 +114,9 @@ fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
             let why = reasons(&Evidence::gather(runtime_host)).into_iter().next();
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             llama::notice::warn(&format!(
-                "this program was built for NVIDIA GPUs, and none is available{why}: the CPU computes instead. With the \
-                 build's build_info.json beside the program, or with --require-gpu, that is an error"
+                "this program was built for NVIDIA GPUs, but none is available{why}; the CPU computes instead. To \
+                 make a missing GPU an error, use --require-gpu, or keep the build's build_info.json beside the \
+                 program"
             ));
         });
     }
@@ -136,20 +138,20 @@ pub fn require_room(
     }
     let (devices, path) = (placement::described(&came_up(settings)).join(", "), path.display());
     let what = format!(
-        "cannot run {path}: {devices} has no room for a layer, and {}",
+        "cannot run {path}: {devices} has no room for a layer, but {}",
         wanted(settings, runtime_host)
     );
     let mend = "end other processes on the GPU (`nvidia-smi` lists them), lower -c and -ub, make the cache smaller \
                 with -ctk q8_0 \
-                -ctv q8_0, take a smaller quantisation, or keep less free with --fit-target";
+                -ctv q8_0, use a smaller quantisation, or reserve less memory with --fit-target";
     Err(refusal(&what, vec![Reason::new(plan.to_string(), mend)], ON_THE_CPU))
 }
 
-/// Checks that `model` uses devices as `settings` require: a part of it, or with `full` all of its layers, its cache
-/// and every operation of decode. For `full`, a token is evaluated in a context of its own.
+/// Checks that `model` uses devices as `settings` require: for a part of the model or, with `full`, for all of its
+/// layers, its cache and every operation of decode. For `full`, a token is evaluated in a separate context.
 ///
 /// # Errors
-/// [`Error::NoGpu`], and those of that evaluation.
+/// [`Error::NoGpu`], and errors of the evaluation.
 pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHost) -> Result<()> {
     let require = settings.require_gpu.value;
     if require == RequireGpu::No {
@@ -159,9 +161,9 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
     let path = model.path().display();
     let wanted = wanted(settings, runtime_host);
     if model.on_devices() == 0 {
-        let what = format!("cannot run {path}: no part of the model is on {}, and {wanted}", devices());
+        let what = format!("cannot run {path}: no part of the model is on {}, but {wanted}", devices());
         let none = format!("all {} of weights are on the host", Bytes(model.size()));
-        let more = "put layers on the device with --gpu-layers, as many as fit, and remove --devices none";
+        let more = "put as many layers as fit on the device with --gpu-layers, and remove --devices none";
         return Err(refusal(&what, vec![Reason::new(none, more)], ON_THE_CPU));
     }
     // Embeddings have no decode, so only the placement of the weights is checked.
@@ -175,18 +177,19 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
     }
     let layers = report.layers;
     let what = format!(
-        "cannot run {path}: {} has only {} of {} layers, and {wanted}",
+        "cannot run {path}: {} has only {} of {} layers, but {wanted}",
         devices(),
         layers.on_devices,
         layers.all
     );
     let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
-    let leave = "--require-gpu accepts a part of the model on the GPU, --require-gpu=no allows the CPU alone";
+    let leave = "use --require-gpu to accept a part of the model on the GPU, or --require-gpu=no to allow the CPU \
+                 alone";
     Err(refusal(&what, reasons, leave))
 }
 
-/// Warns, before the model in `parts` is loaded, if its prompts will need cuBLAS and cuBLAS is missing: ggml ends the
-/// process at the first multiplication with it.
+/// Warns, before the model in `parts` is loaded, if its prompts need cuBLAS and cuBLAS is missing. Without this
+/// warning, ggml ends the process at the first multiplication with cuBLAS.
 pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings, runtime_host: &RuntimeHost) {
     let is_here = placed.takers.iter().any(|device| device.backend == "CUDA");
     let cuda = runtime_host.build.as_ref().and_then(|(_, build)| build.cuda.as_ref());
@@ -201,24 +204,24 @@ pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings,
     }
 }
 
-/// Describes the tensors in `parts` that cuBLAS multiplies with in large batches: see `ggml_cuda_mul_mat` in
-/// ggml-cuda.cu. Returns `None` if there are none.
+/// Describes the tensors in `parts` that cuBLAS multiplies in large batches: see `ggml_cuda_mul_mat` in ggml-cuda.cu.
+/// Returns `None` if there are none.
 fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &str) -> Option<String> {
     if mul_mat == "cublas" {
-        return Some("this build's matrices".to_string());
+        return Some("this build's matrix products".to_string());
     }
     if flash_attention == FlashAttention::Off {
-        return Some("the products of attention without flash attention (-fa off)".to_string());
+        return Some("the matrix products of attention without flash attention (-fa off)".to_string());
     }
     let mut tensors = parts.iter().flat_map(|part| part.tensors());
     let first = tensors.find(|tensor| is_float_product(&tensor.name, &tensor.dims, tensor.kind))?;
     Some(format!("matrices that are not quantised ({} is {})", printable(&first.name), first.kind))
 }
 
-/// True if the tensor is a factor of a matrix product and is not quantised. Embeddings are only looked up; embeddings
+/// True if the tensor is a factor of a matrix product and is not quantised. Embeddings are only looked up. Embeddings
 /// that also serve as the output are quantised if the other tensors are.
 fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
-    // Tensors of recurrent layers, which llama.cpp never quantises and uses for convolutions.
+    // Tensors of recurrent layers, which llama.cpp uses for convolutions and never quantises.
     let is_convolved = ["ssm_conv1d", "shortconv.conv", "ssm_a"].iter().any(|part| name.contains(part));
     !is_convolved
         && dims.get(1).is_some_and(|rows| *rows > 1)
@@ -226,23 +229,23 @@ fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
         && !kind.is_quantised()
 }
 
-/// Describes what requires the GPU, in words that follow "and".
+/// Describes what requires the GPU, in words that follow "but".
 fn wanted(settings: &Settings, runtime_host: &RuntimeHost) -> String {
     let promised =
         runtime_host.build.as_ref().and_then(|(path, build)| Some((path, promised_device(build)?)));
     let what = match settings.require_gpu.value {
-        RequireGpu::Full => "--require-gpu=full needs the whole model on one",
-        _ => "--require-gpu needs one",
+        RequireGpu::Full => "--require-gpu=full requires the whole model on a GPU",
+        _ => "--require-gpu requires a GPU",
     };
     match (settings.require_gpu.source, promised) {
         (Source::BuildInfo, Some((path, promise))) => {
-            format!("this build was made for one ({promise}, according to {})", path.display())
+            format!("this build was made for a GPU ({promise}, according to {})", path.display())
         }
         _ => what.to_string(),
     }
 }
 
-/// Makes the error of a missing GPU; `leave` says how to run without one.
+/// Creates the error for a missing GPU; `leave` describes how to run without one.
 fn refusal(what: &str, reasons: Vec<Reason>, leave: &str) -> Error {
     Error::NoGpu { what: format!("{what}; {leave}"), because: Reason::chain(reasons).map(Box::new) }
 }

@@ -7,14 +7,14 @@ use llama::error::GpuReason as Reason;
 
 use crate::runtime_host::RuntimeHost;
 
-/// Free memory below which not even a CUDA context fits: it takes 200 to 600 MiB, depending on the GPU and the
-/// kernels that are loaded.
+/// Free memory below which not even a CUDA context fits: a context needs 200 to 600 MiB, depending on the GPU and the
+/// loaded kernels.
 const LEAST_MEMORY: Bytes = Bytes::mib(600);
 
-/// Everything that is known if no device is available.
+/// Everything that is known about the machine if no device is available.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// CUDA version and architectures that the build needs; `None` if it was not made for CUDA.
+    /// CUDA version and architectures that the build needs; `None` if the build was not made for CUDA.
     pub cuda: Option<Cuda>,
     /// Backends that the program contains.
     pub backends: Vec<String>,
@@ -57,7 +57,7 @@ const SAID: [(&str, &str); 11] = [
     (
         "driver version is insufficient",
         "the driver is older than this build's toolkit, or missing: `nvidia-smi` shows the newest CUDA version that \
-         it supports",
+         the driver supports",
     ),
     (
         "no CUDA-capable device",
@@ -71,7 +71,8 @@ const SAID: [(&str, &str); 11] = [
     ),
     (
         "holds code for",
-        "`anneal info` shows the GPU's architecture: build for it with `cargo xtask build-cuda --cuda-arch …`",
+        "`anneal info` shows the GPU's architecture: build for that architecture with `cargo xtask build-cuda \
+         --cuda-arch …`",
     ),
     (
         "unsupported toolchain",
@@ -90,19 +91,22 @@ const SAID: [(&str, &str); 11] = [
     ),
     (
         "system not yet initialized",
-        "the GPUs are linked by NVSwitch and its service does not run: `sudo systemctl start nvidia-fabricmanager`",
+        "the GPUs are linked by NVSwitch, but its service is not running: start it with `sudo systemctl start \
+         nvidia-fabricmanager`",
     ),
     (
         "MPS",
-        "the multi-process service does not answer: `nvidia-cuda-mps-control -d` starts it, or unset CUDA_MPS_PIPE_DIRECTORY",
+        "the multi-process service does not answer: start it with `nvidia-cuda-mps-control -d`, or unset \
+         CUDA_MPS_PIPE_DIRECTORY",
     ),
     (
         "unknown error",
-        "the driver's memory module may be missing: `sudo modprobe nvidia-uvm`; in a container, restart it",
+        "the driver's memory module may be missing: load it with `sudo modprobe nvidia-uvm`, and restart the \
+         container if there is one",
     ),
 ];
 
-/// Returns the reasons that no device is available, the likeliest first; there is always at least one.
+/// Returns the reasons that no device is available, the most likely first; there is always at least one.
 pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if !evidence.can_use_cuda() {
@@ -141,7 +145,8 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
         reasons.push(Reason::new(fault.as_str(), known.map_or("", |(_, mend)| mend)));
     }
     for line in &evidence.log {
-        // Without a driver, the CUDA runtime calls the driver too old. The reason found above is more accurate.
+        // Without a driver, the CUDA runtime reports that the driver is too old. The reason found above is more
+        // accurate.
         let is_clear = reasons.iter().any(|reason| reason.what.contains("driver"));
         let known = SAID.iter().find(|(words, _)| line.contains(words));
         let mend = match known {
@@ -154,7 +159,7 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
     if reasons.is_empty() {
         reasons.push(Reason::new(
             "neither the driver nor ggml reports a reason",
-            "`nvidia-smi` shows if other programs can use the GPU; `anneal info` and --verbose show what this \
+            "`nvidia-smi` shows whether other programs can use the GPU; `anneal info` and --verbose show what this \
              program detects",
         ));
     }
@@ -162,23 +167,23 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
 }
 
 /// Returns a reason if the driver is too old. Within a major version of CUDA, every driver runs the output of every
-/// toolkit; a newer major version needs a newer driver (CUDA compatibility guide, "minor version compatibility", with
-/// a table of drivers).
+/// toolkit. A newer major version needs a newer driver (CUDA compatibility guide, "minor version compatibility",
+/// which has a table of drivers).
 fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
     let (major, (knows, minor)) = (cuda.major()?, driver.cuda?);
     if knows >= major {
         return None;
     }
     let version = driver.version.as_deref().unwrap_or("that is loaded");
-    let least = driver_at_least(major).unwrap_or("of that CUDA");
+    let least = driver_at_least(major).unwrap_or("the version of that toolkit");
     Some(Reason::new(
         format!(
-            "the NVIDIA driver {version} supports CUDA {knows}.{minor}, and this build was made with toolkit {}",
+            "the NVIDIA driver {version} supports CUDA {knows}.{minor}, but this build was made with CUDA toolkit {}",
             cuda.toolkit
         ),
         format!(
-            "update the driver to {least} or later, or build with a toolkit of CUDA {knows} (CUDA_HOME names it, `cargo xtask \
-             build-cuda` takes it)"
+            "update the driver to {least} or later, or build with a toolkit of CUDA {knows} (set CUDA_HOME to its \
+             folder for `cargo xtask build-cuda`)"
         ),
     ))
 }
@@ -191,12 +196,12 @@ fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
         ComputeMode::Shared => {}
         ComputeMode::Prohibited => reasons.push(Reason::new(
             format!("no process may compute on {name}: its compute mode is \"prohibited\""),
-            "`sudo nvidia-smi -c 0` allows it",
+            "allow processes with `sudo nvidia-smi -c 0`",
         )),
         ComputeMode::Exclusive => reasons.push(Reason::new(
             format!("{name} serves one process at a time (compute mode \"exclusive process\"), and another process \
-                     may use it"),
-            "`nvidia-smi` lists processes; end the other one, wait, or let several share the GPU with `sudo \
+                     may be using it"),
+            "end the other process (`nvidia-smi` lists it), wait, or let several processes share the GPU with `sudo \
              nvidia-smi -c 0`",
         )),
     }
@@ -205,7 +210,7 @@ fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
         if card.gpu.memory.0 > 0 && free < LEAST_MEMORY {
             reasons.push(Reason::new(
                 format!(
-                    "{name} has {free} of {} free, and a program needs about {LEAST_MEMORY} before it loads a model",
+                    "{name} has {free} of {} free, but a program needs about {LEAST_MEMORY} before it loads a model",
                     card.gpu.memory
                 ),
                 "`nvidia-smi` lists the processes that use it; end them, or wait",
@@ -219,7 +224,7 @@ fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
     {
         reasons.push(Reason::new(
             format!(
-                "{name} has compute capability {major}.{minor}, and this build has code only for {}",
+                "{name} has compute capability {major}.{minor}, but this build has code only for {}",
                 cuda.architectures.join(", ")
             ),
             format!("build for it with `cargo xtask build-cuda --cuda-arch {major}{minor}`"),

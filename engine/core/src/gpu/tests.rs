@@ -1,4 +1,4 @@
-//! Tests of the reasons, with a scripted driver and messages in the form of the CUDA runtime's.
+//! Tests of the reasons, with a scripted driver and messages in the form used by the CUDA runtime.
 
 use build_info::BuildInfo;
 use host::Root;
@@ -21,7 +21,7 @@ fn cuda_build() -> RuntimeHost {
     RuntimeHost { build: Some((path.to_path_buf(), build)), ..RuntimeHost::default() }
 }
 
-/// Machine whose driver answers by `script`; without a script there is no driver.
+/// Machine whose driver answers as `script` prescribes; without a script, the machine has no driver.
 struct Machine {
     folder: tempfile::TempDir,
     fake: Option<Fake>,

@@ -1,7 +1,7 @@
-//! Placement of a model: the device, or the host, that computes each operation and holds each weight and the cache.
+//! Placement of a model: the device (or the host) that computes each operation and holds each weight and the cache.
 //!
-//! llama.cpp falls back to the CPU without a message, layer by layer and operation by operation. A separate run asks
-//! its scheduler about every operation ([`observe`]), and a [`PlacementReport`] sums up the result.
+//! llama.cpp falls back to the CPU without a message, layer by layer and operation by operation. A separate run
+//! queries llama.cpp's scheduler about every operation ([`observe`]), and a [`PlacementReport`] sums up the result.
 
 mod report;
 mod text;
@@ -21,14 +21,14 @@ use crate::threads;
 
 pub use report::{Fault, HostOps, Layers, Phase, PlacementReport, Share, Stored, TensorRole, Why};
 
-/// Number of prompt tokens. It is above 32 (`GGML_OP_OFFLOAD_MIN_BATCH`), the batch size from which devices take over
-/// products with weights in the host's memory, so that the run behaves like a real prompt.
+/// Number of prompt tokens. The number exceeds 32 (`GGML_OP_OFFLOAD_MIN_BATCH`), the batch size from which devices
+/// also compute products with weights in the host's memory, so the run behaves like a real prompt.
 pub const PROMPT: u32 = 64;
 
 /// Evaluates a prompt and a token of `model` with `settings` and reports the placement.
 ///
 /// # Errors
-/// Those of making a context and of evaluating. Models that generate no text are refused.
+/// Errors of creating a context and of evaluating. Models that generate no text are refused.
 pub fn observe(
     model: &Arc<Model>,
     settings: &Settings,
@@ -41,10 +41,10 @@ pub fn observe(
     Ok(PlacementReport::new(&seen, &[("prefill", prompt), ("decode", 1)], devices()))
 }
 
-/// Reports the placement of a single token only, for callers that check decode.
+/// Reports the placement of a single token, for callers that check only decode.
 ///
 /// # Errors
-/// Those of [`observe`].
+/// Errors of [`observe`].
 pub fn observe_decode(
     model: &Arc<Model>,
     settings: &Settings,
@@ -77,7 +77,7 @@ fn run(
     crate::context_options::check_generates(model)?;
     let mut watch = Watch::new(model, options)?;
     threads::attach(watch.context(), settings, runtime_host.host.as_ref())?;
-    // The choice of tokens does not matter: the placement depends only on their number.
+    // The choice of tokens does not matter: the placement depends only on the number of tokens.
     let first = model.begin_token().unwrap_or(0);
     for (phase, count) in phases.iter().enumerate() {
         let tokens: Vec<Token> = vec![first; *count as usize];

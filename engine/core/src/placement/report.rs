@@ -1,4 +1,4 @@
-//! Report of where a model computes, summed up from one observed run.
+//! Report of the devices that compute a model's operations, summed up from one observed run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,12 +27,12 @@ pub struct PlacementReport {
     pub host_ops: Vec<HostOps>,
 }
 
-/// Numbers of layers, by the placement of their weights. The input embeddings do not count as a layer.
+/// Number of layers by the placement of their weights. The input embeddings do not count as a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
     /// Number of layers whose weights are all on devices.
     pub on_devices: usize,
-    /// Number of all layers, including the output as one.
+    /// Number of all layers, including the output as one layer.
     pub all: usize,
 }
 
@@ -45,7 +45,7 @@ pub struct Stored {
     pub buffer: String,
     /// True if the buffer is in the host's memory.
     pub host: bool,
-    /// Size of all its tensors.
+    /// Size of all tensors in the buffers.
     pub bytes: Bytes,
     /// Number of tensors.
     pub tensors: usize,
@@ -65,7 +65,7 @@ pub enum TensorRole {
     Attention,
     /// The feed-forward part.
     FeedForward,
-    /// Experts of a mixture, of which each token reads some.
+    /// Experts of a mixture; each token reads some of them.
     Experts,
     /// Norms.
     Norm,
@@ -124,7 +124,7 @@ pub struct Share {
 pub struct HostOps {
     /// ggml's name of the operation.
     pub op: String,
-    /// Reason that the host computes them.
+    /// Reason that the host computes the operations.
     pub why: Why,
     /// Number of operations.
     pub ops: usize,
@@ -148,7 +148,7 @@ pub enum Why {
     Weights,
     /// The cache of the operation is in the host's memory.
     Cache,
-    /// The weights of its layer, and therefore its inputs, are in the host's memory.
+    /// The weights of the operation's layer, and therefore its inputs, are in the host's memory.
     Layer,
     /// The device has no kernel for the operation, or its inputs come from the host.
     Unsupported,
@@ -164,7 +164,8 @@ pub struct Fault {
 }
 
 impl PlacementReport {
-    /// Sums up what was `seen` in phases with these names and numbers of tokens, on a machine with these `devices`.
+    /// Sums up the graphs in `seen`. `phases` are the names of the phases and their numbers of tokens; `devices` are
+    /// the devices of the machine.
     pub fn new(seen: &GraphsSeen, phases: &[(&'static str, u32)], devices: Vec<String>) -> Self {
         let of = |is_cache: bool| stored(seen, |held| held.is_cache == is_cache);
         let numbered = phases.iter().enumerate();
@@ -185,7 +186,7 @@ impl PlacementReport {
         held || self.phases.iter().flat_map(|phase| &phase.devices).any(|share| !share.host)
     }
 
-    /// Returns the report as JSON, with its faults, so that a reader need not derive them.
+    /// Returns the report as JSON, including its faults, so that readers do not have to derive the faults.
     pub fn to_json(&self) -> Value {
         let mut value = json!(self);
         value["faults"] = json!(self.faults());
@@ -296,7 +297,7 @@ impl TensorRole {
     }
 }
 
-/// True for tensors of which each token takes one row.
+/// True for a tensor from which each token reads one row.
 fn is_embedding(name: &str) -> bool {
     ["token_embd.", "per_layer_token_embd.", "position_embd.", "token_types."]
         .iter()
@@ -332,8 +333,8 @@ fn place(seen: &GraphsSeen, index: usize) -> &Buffer {
 /// Returns the role of each held tensor.
 fn kinds(seen: &GraphsSeen) -> Vec<TensorRole> {
     let mut kinds: Vec<TensorRole> = seen.held.iter().map(TensorRole::of).collect();
-    // A model whose output has no matrix of its own multiplies with the embeddings, of which a second copy with the
-    // same name may exist.
+    // If a model's output has no separate matrix, the output multiplies with the embeddings. A second copy of the
+    // embeddings may exist under the same name.
     for index in seen.ops.iter().filter(|op| op.op == "MUL_MAT").flat_map(|op| &op.held) {
         if kinds.get(*index) == Some(&TensorRole::Embedding) {
             kinds[*index] = TensorRole::Output;

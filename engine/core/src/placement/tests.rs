@@ -1,4 +1,4 @@
-//! Reports on graphs like llama.cpp's, with a GPU that this machine does not have.
+//! Tests of reports on graphs in the form of llama.cpp's, with a GPU that this machine does not have.
 
 use build_info::Bytes;
 use llama::{Buffer, GraphsSeen, Kept, Operation};
@@ -118,8 +118,8 @@ fn a_model_that_is_all_on_a_gpu_has_no_fault() {
 
 #[test]
 fn what_lands_on_the_host_is_told_with_its_reason() {
-    // Function that makes the fault; the expected reason, the number of its operations, its layers, and words of the
-    // fault.
+    // Function that causes the fault, then the expected reason, the number of operations, their layers, and words of
+    // the fault.
     type Make = fn(&mut Graph);
     type Case<'a> = (&'a str, Make, &'a [(Why, &'a str, usize)], &'a [&'a str]);
     let cases: [Case<'_>; 4] = [
@@ -185,7 +185,7 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
 
 #[test]
 fn an_output_that_shares_its_matrix_with_the_input_is_the_outputs() {
-    // Place of the output, and the expected numbers of layers on devices and of faults.
+    // Placement of the output, and the expected number of layers on devices and of faults.
     for (place, on_devices, faults) in [(GPU, 2, 0), (HOST, 1, 2)] {
         let mut graph = Graph::new();
         graph.input();

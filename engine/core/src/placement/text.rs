@@ -85,7 +85,7 @@ fn verdict(f: &mut fmt::Formatter<'_>, report: &PlacementReport) -> fmt::Result 
         writeln!(
             f,
             "  {input} {operations} of the input layer, which {looks} up a row of the token embeddings: llama.cpp \
-             always leaves that to the CPU, and it costs almost no time"
+             always does this on the CPU, which costs almost no time"
         )?;
     }
     for ops in &wrong {
@@ -113,14 +113,15 @@ fn one_fault(ops: &HostOps) -> String {
             "its weights are on the host, so each token waits for the CPU to read them: raise --gpu-layers, if \
              memory allows"
         }
-        Why::Layer => "the weights of its layer are on the host, and therefore its inputs",
+        Why::Layer => "the weights of its layer are on the host, so its inputs are too",
         Why::Cache => {
-            "its part of the KV cache is on the host, where it is read or copied for each token, and more with each \
-             token of text: put it on the device, if necessary with a smaller -c or -ctk q8_0 -ctv q8_0"
+            "its part of the KV cache is on the host, where it is read or copied for each token, at a cost that \
+             grows with the context: put the cache on the device, if necessary with a smaller -c or -ctk q8_0 -ctv \
+             q8_0"
         }
         Why::Unsupported => {
-            "the device has no kernel for it, or its inputs come from the host, so the device waits for the CPU each \
-             time: another cache type, or -fa on or off, may have a kernel"
+            "the device has no kernel for it, or its inputs are on the host, so the device waits for the CPU: a \
+             kernel may exist for another cache type or another value of -fa"
         }
     };
     let read = match ops.weight_bytes.0 {

@@ -11,7 +11,7 @@ use crate::runtime_host::RuntimeHost;
 /// Checks that every value is valid by itself and together with the others.
 ///
 /// # Errors
-/// If a value is invalid, or excludes another.
+/// If a value is invalid, or conflicts with another value.
 pub fn check(requested: &Requested) -> Result<()> {
     for (flag, threads) in [("-t", requested.decode_threads), ("-tb", requested.prefill_threads)] {
         if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
@@ -23,12 +23,12 @@ pub fn check(requested: &Requested) -> Result<()> {
     }
     if let Some(threads) = requested.blas_threads.filter(|threads| *threads > MAX_THREADS) {
         return usage(format!(
-            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 for as many as llama.cpp uses itself"
+            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 for the phase's number of threads"
         ));
     }
     for (flag, tokens) in [("-b", requested.n_batch), ("-ub", requested.n_ubatch)] {
         if let Some(tokens) = tokens.filter(|tokens| !(1..=1 << 20).contains(tokens)) {
-            return usage(format!("{flag} {tokens}: a batch has 1 to {} tokens", 1 << 20));
+            return usage(format!("{flag} {tokens}: use 1 to {} tokens", 1 << 20));
         }
     }
     if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
@@ -91,7 +91,8 @@ fn offload(requested: &Requested) -> Offload {
     }
 }
 
-/// Checks that this process may use all the requested CPUs; llama.cpp would only warn, and continue without binding.
+/// Checks that this process may use all the requested CPUs. Without this check, llama.cpp would only warn, and
+/// continue without binding threads.
 ///
 /// # Errors
 /// If a CPU is not available.

@@ -1,4 +1,4 @@
-//! Contexts that are longer than the model's training.
+//! Warning about contexts that are longer than the model's training length.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use llama::rope::trained_context;
 use super::resolved::Settings;
 use super::source::Source;
 
-/// Returns a warning if `settings` ask for a longer context than the model at `path` was trained for. Returns nothing
-/// if the file cannot be read: its load reports that.
+/// Returns a warning if `settings` request a longer context than the model at `path` was trained for. Returns nothing
+/// if the file cannot be read, because the load reports that error.
 pub fn context_warning(path: &Path, settings: &Settings) -> Option<String> {
     let asked = settings.n_ctx.value;
     if settings.n_ctx.source == Source::Default || asked == 0 {

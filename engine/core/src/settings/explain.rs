@@ -12,7 +12,7 @@ use super::source::{Setting, Source};
 /// One line of `info --explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    /// Name of the setting: that of its flag.
+    /// Name of the setting, which is also the name of its flag.
     pub name: &'static str,
     /// Value of the setting.
     pub value: String,
@@ -25,16 +25,16 @@ impl Settings {
         match (&self.blas, self.blas_threads.value) {
             (None, _) => "none in this build".to_string(),
             (Some(blas), _) if !blas.threads_obeyed => {
-                "as llama.cpp, cannot be set in this build".to_string()
+                "the same as llama.cpp; this build cannot set it".to_string()
             }
-            (_, 0) => "as many as the phase has".to_string(),
+            (_, 0) => "the phase's number of threads".to_string(),
             (_, threads) => threads.to_string(),
         }
     }
 
     fn split_layout_in_words(&self) -> &'static str {
         match self.split_layout.value {
-            // Only a measurement on this machine turns it on.
+            // Only a measurement on this machine turns the split layout on.
             SplitLayout::Auto => "auto: off, because no tuning record shows that it is faster",
             SplitLayout::On => "on",
             SplitLayout::Off => "off",

@@ -68,7 +68,7 @@ pub struct Requested {
 }
 
 impl Requested {
-    /// Returns these values, completed with those of `other`.
+    /// Returns these values, completed with the values of `other`.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         let mut own = self.clone();
@@ -93,7 +93,7 @@ impl Requested {
 }
 
 /// Description of the valid numbers of threads.
-pub const THREADS: &str = "1 to 512, or omit it for the machine's cores";
+pub const THREADS: &str = "1 to 512";
 
 /// Description of the valid batch sizes.
 pub const BATCH: &str = "1 to 1048576";
@@ -114,7 +114,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "lora", flag: Flag::value("FILE[:SCALE]"), key: OF_MODEL, group: Group::Adapters,
         default: DefaultValue::depends("none", "[\"adapter.gguf:1.0\"]"),
-        help: "LoRA adapter in GGUF format, with an optional scale (1 as trained); the flag can be repeated",
+        help: "LoRA adapter in GGUF format, with an optional scale (1 means as trained); can be repeated",
         value: Value::Text(Form::Repeated("files, as [\"adapter.gguf\"]"), |all, text| {
             all.variant.adapters.push(text.parse()?);
             Ok(())
@@ -127,7 +127,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "load-mode", flag: Flag::aliased("MODE", &["lm"]), key: OF_MODEL, group: Group::LoadMode,
         default: DefaultValue::Text("auto"),
-        help: "How to load the weights: auto, none, mmap, mlock, mmap_mlock or direct_io",
+        help: "Method of loading the weights: auto, none, mmap, mlock, mmap_mlock or direct_io",
         value: Value::Text(Form::Word, parsed!(load_mode)),
         slot: slot!(load_mode),
     },
@@ -154,22 +154,22 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     },
     OptionSpec {
         name: "cpu-variant", flag: Flag::value("NAME"), key: Key::NONE, group: Group::Loading,
-        default: DefaultValue::depends("the best that run here", "\"haswell\""),
-        help: "Name of the kernels to load, in a build with several sets (`anneal info` lists them)",
+        default: DefaultValue::depends("the best for this CPU", "\"haswell\""),
+        help: "Name of the kernel set to load, in a build with several (`anneal info` lists them)",
         value: Value::Text(Form::Word, parsed!(cpu_variant)),
         slot: slot!(cpu_variant),
     },
     OptionSpec {
         name: "split-layout", flag: Flag::value("WHEN"), key: Key::NONE, group: Group::Split,
         default: DefaultValue::Text("auto"),
-        help: "Evaluate prompts with the weights in the file's layout and generate with repacked ones: auto (if a measurement on this machine has shown that it is faster), on or off",
+        help: "Evaluate prompts with the weights in the file's layout and generate with repacked ones: auto (only if a measurement on this machine has shown a gain), on or off",
         value: Value::Text(Form::Word, parsed!(split_layout)),
         slot: slot!(split_layout),
     },
     OptionSpec {
         name: "split-from", flag: Flag::value("N"), key: Key::NONE, group: Group::Split,
         default: DefaultValue::Number(DEFAULT_SPLIT_FROM as f64),
-        help: "Length in tokens from which prompts use the split layout",
+        help: "Minimum length, in tokens, of prompts that use the split layout",
         value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.split_from = Some(value) },
         slot: slot!(split_from),
     },
@@ -183,7 +183,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "rope-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "2.0"),
-        help: "Factor by which the context exceeds the model's training length",
+        help: "RoPE scaling factor, the context length divided by the model's training length",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.scale = Some(value as f32) },
         slot: Slot {
             // `--rope-scale` and `--rope-freq-scale` set the same factor.
@@ -204,7 +204,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "rope-freq-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "0.5"),
-        help: "Factor by which positions are multiplied: 1 / --rope-scale; use only one of the two",
+        help: "Factor for positions, the inverse of --rope-scale; use only one of the two options",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.freq_scale = Some(value as f32) },
         slot: Slot {
             // `--rope-scale` and `--rope-freq-scale` set the same factor.
@@ -225,7 +225,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "yarn-ext-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
-        help: "YaRN: share of extrapolation",
+        help: "YaRN: mix of interpolation (0) and extrapolation (1)",
         value: Value::Number { least: 0.0, most: 1.0, range: "0 to 1", set: |all, value| all.variant.rope.yarn_ext_factor = Some(value as f32) },
         slot: slot!(variant.rope.yarn_ext_factor),
     },
@@ -260,14 +260,14 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "batch-size", flag: Flag::short('b', "N"), key: OF_MODEL, group: Group::Context,
         default: DefaultValue::Number(DEFAULT_BATCH as f64),
-        help: "Most tokens evaluated in one call",
+        help: "Maximum number of tokens evaluated in one call",
         value: Value::Whole { least: 1, most: MAX_BATCH, range: BATCH, set: |all, value| all.n_batch = Some(value) },
         slot: slot!(n_batch),
     },
     OptionSpec {
         name: "ubatch-size", flag: Flag::aliased("N", &["ub"]), key: OF_MODEL, group: Group::Context,
         default: DefaultValue::Number(DEFAULT_UBATCH as f64),
-        help: "Most tokens evaluated in one graph",
+        help: "Maximum number of tokens evaluated in one graph",
         value: Value::Whole { least: 1, most: MAX_BATCH, range: BATCH, set: |all, value| all.n_ubatch = Some(value) },
         slot: slot!(n_ubatch),
     },
@@ -281,7 +281,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "cache-type-v", flag: Flag::aliased("TYPE", &["ctv"]), key: OF_MODEL, group: Group::Context,
         default: DefaultValue::Text("f16"),
-        help: "Type of the V cache; a quantised one needs flash attention",
+        help: "Type of the V cache; a quantised type needs flash attention",
         value: Value::Text(Form::Word, parsed!(type_v)),
         slot: slot!(type_v),
     },
@@ -302,7 +302,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "threads-batch", flag: Flag::aliased("N", &["tb"]), key: OF_MODEL, group: Group::Threads,
         default: DefaultValue::depends("--threads if given, else every core", "2"),
-        help: "Number of threads that evaluate prompts, and several requests at once",
+        help: "Number of threads that evaluate prompts and batches of several requests",
         value: Value::Whole { least: 1, most: MAX_THREADS, range: THREADS, set: |all, value| all.prefill_threads = Some(value) },
         slot: slot!(prefill_threads),
     },
@@ -316,14 +316,14 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "affinity", flag: Flag::ValueOrOff { metavar: "WHEN" }, key: OF_MODEL, group: Group::Placement,
         default: DefaultValue::Text("auto"),
-        help: "Bind threads to CPUs: on (one each), off, or auto (only on hybrid CPUs, to the performance cores)",
+        help: "Bind threads to CPUs: on (each thread to one CPU), off, or auto (on hybrid CPUs, to the performance cores)",
         value: Value::Text(Form::Word, parsed!(affinity)),
         slot: slot!(affinity),
     },
     OptionSpec {
         name: "cpu-list", flag: Flag::value("LIST"), key: Key::NONE, group: Group::Placement,
         default: DefaultValue::depends("one CPU of each core", "\"0-3,8\""),
-        help: "CPUs to bind threads to, as in 0-3,8; implies --affinity on",
+        help: "CPUs to bind threads to, for example 0-3,8; implies --affinity on",
         value: Value::Text(Form::Word, |all, text| {
             all.cpus = Some(cpu_list(text)?);
             Ok(())
@@ -333,8 +333,8 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "blas-threads", flag: Flag::value("N"), key: Key::NONE, group: Group::Placement,
         default: DefaultValue::Number(DEFAULT_BLAS_THREADS as f64),
-        help: "Number of threads of the BLAS library, in a build that has one",
-        value: Value::Whole { least: 0, most: MAX_THREADS, range: "1 to 512, or 0 for as many as the phase has", set: |all, value| all.blas_threads = Some(value) },
+        help: "Number of threads for BLAS, in builds with a BLAS library",
+        value: Value::Whole { least: 0, most: MAX_THREADS, range: "1 to 512, or 0 for as many threads as prefill or decode has", set: |all, value| all.blas_threads = Some(value) },
         slot: slot!(blas_threads),
     },
     OptionSpec {
@@ -354,7 +354,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "n-cpu-moe", flag: Flag::aliased("N", &["ncmoe"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends(LATER, "\"auto\""),
-        help: "Number of layers of a mixture of experts, counted from the first, whose experts stay in the host's memory: a number, all, or auto (as many as do not fit on devices with --gpu-layers auto, else none)",
+        help: "Number of mixture-of-experts layers, counted from the first, whose experts stay in the host's memory: a number, all, or auto (with --gpu-layers auto, as many as do not fit on the devices; otherwise none)",
         value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(n_cpu_moe)),
         slot: slot!(n_cpu_moe),
     },
@@ -368,28 +368,28 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "devices", flag: Flag::aliased("LIST", &["device", "dev"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Text("auto"),
-        help: "Devices that may take layers, in this order, by their names in `anneal info`, such as CUDA0,CUDA1; or none, or auto (all)",
+        help: "Devices that may hold layers, in this order, named as in `anneal info` (such as CUDA0,CUDA1); or none, or auto (all)",
         value: Value::Text(Form::List("devices, as [\"CUDA0\"], or \"none\", or \"auto\""), parsed!(devices)),
         slot: slot!(devices),
     },
     OptionSpec {
         name: "split-mode", flag: Flag::aliased("HOW", &["sm"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Text("layer"),
-        help: "Method of splitting a model over several devices: none (one device has all of it), layer, row or tensor",
+        help: "Method of splitting a model over several devices: none (one device holds the whole model), layer, row or tensor",
         value: Value::Text(Form::Word, parsed!(split_mode)),
         slot: slot!(split_mode),
     },
     OptionSpec {
         name: "tensor-split", flag: Flag::aliased("LIST", &["ts"]), key: OF_MODEL, group: Group::Devices,
-        default: DefaultValue::depends("by their free memory", "[3.0, 1.0]"),
-        help: "Proportions of the model on each device, such as 3,1",
+        default: DefaultValue::depends("in proportion to free memory", "[3.0, 1.0]"),
+        help: "Proportions in which the model is split over the devices, such as 3,1",
         value: Value::Text(Form::Numbers, parsed!(tensor_split)),
         slot: slot!(tensor_split),
     },
     OptionSpec {
         name: "main-gpu", flag: Flag::aliased("N", &["mg"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Number(0.0),
-        help: "With --split-mode none: index of the device that takes the whole model",
+        help: "With --split-mode none: index of the device that holds the whole model",
         value: Value::Whole { least: 0, most: 15, range: "0 to 15", set: |all, value| all.main_gpu = Some(value) },
         slot: slot!(main_gpu),
     },
@@ -410,14 +410,14 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "rpc", flag: Flag::value("HOST:PORT,…"), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("none", "[\"10.0.0.2:50052\"]"),
-        help: "Workers on other machines (`anneal worker`) whose devices also take layers; in a build with RPC",
+        help: "Workers on other machines (`anneal worker`) whose devices also hold layers; needs a build with RPC",
         value: Value::Text(Form::List("workers, as [\"10.0.0.2:50052\"]"), parsed!(workers)),
         slot: slot!(workers),
     },
     OptionSpec {
         name: "require-gpu", flag: Flag::Value { short: None, aliases: &[], metavar: "yes|full|no", bare: Some(Bare::AfterEquals("yes")) }, key: Key::SERVER, group: Group::RequireGpu,
         default: DefaultValue::depends("yes in a build for a GPU, else no", "\"no\""),
-        help: "Refuse to run, with exit code 69, if no GPU is available or none holds a part of the model; full: also if a layer, a part of the KV cache or an operation of decode is on the host. `anneal info --placement` shows the placement",
+        help: "Refuse to run (exit code 69) unless a GPU holds a part of the model; full: also refuse if a layer, a part of the KV cache or an operation of decode is on the host. `anneal info --placement` shows the placement",
         value: Value::Text(Form::Word, parsed!(require_gpu)),
         slot: slot!(require_gpu),
     },
@@ -452,21 +452,21 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "seed", flag: Flag::value("N"), key: OF_MODEL.reloaded(), group: Group::Sampling,
         default: DefaultValue::depends("random for each request", "1"),
-        help: "Seed; the same seed on the same build and threads gives the same text",
+        help: "Seed; the same seed, build and number of threads give the same text",
         value: Value::Whole { least: 0, most: u32::MAX - 1, range: "0 to 4294967294, or omit it for a random seed", set: |all, value| all.seed = Some(value) },
         slot: slot!(seed),
     },
     OptionSpec {
         name: "greedy", flag: Flag::Switch, key: Key::NONE, group: Group::Sampling,
         default: DefaultValue::Truth(false),
-        help: "Always choose the likeliest token",
+        help: "Always choose the most likely token",
         value: Value::Truth(|all, value| all.greedy = Some(value)),
         slot: slot!(greedy),
     },
     OptionSpec {
         name: "device-sampling", flag: Flag::Value { short: None, aliases: &[], metavar: "MODE", bare: Some(Bare::NextArgument("on")) }, key: OF_MODEL, group: Group::Sampling,
         default: DefaultValue::Text("auto"),
-        help: "Sample tokens on the device that computes the logits, as far as possible, so that a GPU sends a token instead of a row of logits: auto (if the device is not the CPU), on (also on the CPU) or off",
+        help: "Sample on the device that computes the logits where possible, so that a GPU sends a token instead of a row of logits: auto (if the device is not the CPU), on (also on the CPU) or off",
         value: Value::Text(Form::WordOrTruth, parsed!(device_sampling)),
         slot: slot!(device_sampling),
     },

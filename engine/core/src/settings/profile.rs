@@ -1,4 +1,4 @@
-//! Settings that the profile of a build recommends. They override the defaults and nothing else.
+//! Settings that the profile of a build recommends. These settings override only the defaults.
 
 use build_info::promised_device;
 use llama::offload::{CpuMoe, Devices, GpuLayers};
@@ -35,7 +35,7 @@ pub(super) fn wanted(
                 Err(_) => ("the defaults", Requested::default()),
             };
             warnings.push(format!(
-                "{what} of this build's profile: not used, because it contradicts the requested settings: {why}"
+                "{what} of this build's profile: not used, because of a conflict with the requested settings: {why}"
             ));
             left
         }

@@ -29,7 +29,7 @@ impl Settings {
     /// Resolves like [`resolve`](Self::resolve), with tuned values for everything that was not requested.
     ///
     /// # Errors
-    /// Those of [`resolve`](Self::resolve).
+    /// Errors of [`resolve`](Self::resolve).
     pub fn resolve_tuned(
         requested: &Requested,
         tuned: Option<&Requested>,
@@ -49,7 +49,7 @@ impl Settings {
             let held = asked.next_multiple_of(CTX_STEP);
             if held != asked {
                 warnings.push(format!(
-                    "-c {asked}: llama.cpp makes contexts in steps of {CTX_STEP} tokens, so this one has {held}"
+                    "-c {asked}: raised to {held}, because the size of a context is a multiple of {CTX_STEP} tokens"
                 ));
             }
             held
@@ -190,7 +190,7 @@ impl Settings {
     }
 }
 
-/// Returns the source of RoPE scaling: the configuration file if any of its options comes from there.
+/// Returns the source of RoPE scaling: the configuration file if any RoPE option comes from the file.
 fn rope_source(requested: &Requested) -> Source {
     let is_in_file = |option: &OptionSpec<Requested>| {
         option.group == Group::Rope && requested.from_file.contains(option.name)
@@ -213,7 +213,7 @@ fn cpu_variant(
     }
 }
 
-/// Returns true if the tiled kernels are used. ggml's own variable overrides the tuning record.
+/// True if the tiled kernels are used. ggml's own variable overrides the tuning record.
 fn tiled(requested: &Requested, tuned: &Requested, runtime_host: &RuntimeHost) -> Setting<bool> {
     let variable = runtime_host.environment.tiled.as_deref().filter(|_| requested.tiled.is_none());
     match variable {

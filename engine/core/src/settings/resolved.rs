@@ -27,19 +27,19 @@ pub struct Settings {
     pub prefill_threads: Setting<u32>,
     /// Binding of threads to CPUs.
     pub affinity: Setting<Affinity>,
-    /// Logical CPUs for the threads, one of each core.
+    /// Logical CPUs for the threads, one CPU of each core.
     pub cpus: Setting<Vec<u32>>,
     /// Polling level of waiting threads: 0 sleeps, 100 spins.
     pub poll: Setting<u32>,
-    /// Number of threads of the BLAS library; 0 uses as many as the phase has.
+    /// Number of threads of the BLAS library; 0 uses the phase's number of threads.
     pub blas_threads: Setting<u32>,
-    /// BLAS library that is linked; `None` without one.
+    /// BLAS library that is linked; `None` if no BLAS library is linked.
     pub blas: Option<Blas>,
     /// Size of the context in tokens; 0 uses the model's training length.
     pub n_ctx: Setting<u32>,
-    /// Most tokens in one call (`-b`).
+    /// Maximum number of tokens in one call (`-b`).
     pub n_batch: Setting<u32>,
-    /// Most tokens in one graph (`--ubatch-size`).
+    /// Maximum number of tokens in one graph (`--ubatch-size`).
     pub n_ubatch: Setting<u32>,
     /// Method of loading the weights into memory.
     pub load_mode: Setting<LoadMode>,
@@ -53,7 +53,7 @@ pub struct Settings {
     pub cpu_variant: Setting<Option<String>>,
     /// Use of a second copy of the weights, in the file's layout, for prefill.
     pub split_layout: Setting<SplitLayout>,
-    /// Number of tokens of the shortest prompt that the second copy evaluates.
+    /// Minimum length, in tokens, of a prompt that the second copy of the weights evaluates.
     pub split_from: Setting<u32>,
     /// Type of the K cache.
     pub type_k: Setting<KvType>,
@@ -63,25 +63,25 @@ pub struct Settings {
     pub flash_attention: Setting<FlashAttention>,
     /// Number of layers on devices.
     pub gpu_layers: Setting<GpuLayers>,
-    /// Number of layers whose experts stay in the host's memory, in a mixture of experts.
+    /// Number of mixture-of-experts layers whose experts stay in the host's memory.
     pub n_cpu_moe: Setting<CpuMoe>,
     /// Memory that stays free on each device when the number of layers is chosen automatically.
     pub fit_target: Setting<Bytes>,
-    /// Devices that may take layers.
+    /// Devices that may hold layers.
     pub devices: Setting<Devices>,
     /// Method of splitting a model over several devices.
     pub split_mode: Setting<SplitMode>,
     /// Proportions of the devices' shares of a model.
     pub tensor_split: Setting<TensorSplit>,
-    /// Index of the device that takes all layers if they are not split.
+    /// Index of the device that holds all layers if they are not split.
     pub main_gpu: Setting<u32>,
-    /// True if K and V lie on the devices of their layers.
+    /// True if K and V are stored on the devices of their layers.
     pub kv_offload: Setting<bool>,
     /// True if devices also compute with weights in the host's memory.
     pub op_offload: Setting<bool>,
     /// Workers whose devices are used.
     pub workers: Setting<Workers>,
-    /// Amount of GPU use below which a run is refused.
+    /// Amount of GPU use that a run requires.
     pub require_gpu: Setting<RequireGpu>,
     /// True if ggml launches CUDA graphs; `None` in a build without CUDA.
     pub cuda_graphs: Option<Setting<bool>>,
@@ -89,39 +89,39 @@ pub struct Settings {
     pub cuda_fusion: Option<Setting<bool>>,
     /// Way in which a thread waits for a GPU; `None` in a build without CUDA.
     pub cuda_wait: Option<Setting<CudaWait>>,
-    /// True if the likeliest token is always chosen.
+    /// True if the most likely token is always chosen.
     pub greedy: Setting<bool>,
     /// Temperature.
     pub temperature: Setting<f32>,
     /// Number of candidates that top-k keeps.
     pub top_k: Setting<u32>,
-    /// Probability mass that top-p keeps.
+    /// Cumulative probability that top-p keeps.
     pub top_p: Setting<f32>,
-    /// Least probability that min-p keeps, relative to that of the likeliest token.
+    /// Minimum probability of the tokens that min-p keeps, relative to the most likely token.
     pub min_p: Setting<f32>,
-    /// Seed; `None` draws a new one at each start.
+    /// Seed; `None` draws a new seed at each start.
     pub seed: Setting<Option<u32>>,
-    /// Use of the device that computes the logits for sampling too.
+    /// Use of the device that computes the logits for sampling.
     pub device_sampling: Setting<DeviceSampling>,
-    /// Adapters and RoPE scaling, in which the model differs from its file.
+    /// Adapters and RoPE scaling that differ from the model's file.
     pub variant: Variant,
     /// Source of the adapters, if there are any.
     pub adapters_from: Source,
     /// Source of the RoPE scaling, if it is not the model's own.
     pub rope_from: Source,
-    /// Program `anneal` that loads a model in a process of its own before it is loaded here: see [`crate::trial`].
-    /// `None` in `anneal` itself, which runs its own trials.
+    /// Program `anneal` that first loads a model in a separate process: see [`crate::trial`]. `None` in `anneal`
+    /// itself, which runs its own trials.
     pub trial_program: Option<PathBuf>,
-    /// Description of what limited the number of threads.
+    /// Description of the limit on the number of threads.
     pub bound_by: String,
 }
 
-/// Default size of the context in tokens. It is enough for a conversation and fits into the memory of a small
-/// machine; the training length of new models can need tens of gigabytes.
+/// Default size of the context in tokens. The default is enough for a conversation and fits into the memory of a
+/// small machine; the training length of new models can need tens of gigabytes.
 pub const DEFAULT_CTX: u32 = 4096;
 
-/// Default number of tokens of the shortest prompt for a split layout. Both the cost of moving the sequence and the
-/// gain are nearly proportional to the length, so the limit only excludes prompts for which neither matters.
+/// Default minimum length, in tokens, of a prompt that uses the split layout. Both the gain and the cost of moving
+/// the sequence are nearly proportional to the length, so the limit only excludes prompts for which neither matters.
 pub const DEFAULT_SPLIT_FROM: u32 = 64;
 
 /// Default polling level of waiting threads: llama.cpp's default.
@@ -134,7 +134,7 @@ pub const DEFAULT_BATCH: u32 = 2048;
 pub const DEFAULT_UBATCH: u32 = 512;
 
 /// Default number of threads of the BLAS library. ggml's own threads already occupy the cores, and spin while they
-/// wait for their next part: see docs/src/build/blas.md.
+/// wait for their next task: see docs/src/build/blas.md.
 pub const DEFAULT_BLAS_THREADS: u32 = 1;
 
 impl Settings {
@@ -149,8 +149,8 @@ impl Settings {
         }
     }
 
-    /// True if the kernel can drop the weights' pages and read them again: they are mapped, and not copied by
-    /// repacking.
+    /// True if the kernel can drop the weights' pages and read them again, because the weights are mapped and not
+    /// repacked.
     pub fn weights_are_pageable(&self) -> bool {
         self.load_mode.value == LoadMode::Mmap && !self.repack.value
     }
@@ -172,12 +172,12 @@ impl Settings {
     }
 
     /// Returns the settings for the loaded `model`. If all of its layers, their caches and the output are on devices,
-    /// one thread is enough in both phases to start the devices' work. More threads would only wait at a barrier
-    /// after each operation on the host. Requested or measured threads stay.
+    /// one thread in each phase is enough to start the devices' work. More threads would only wait at a barrier after
+    /// each operation on the host. Requested or measured threads stay.
     #[must_use]
     pub fn for_model(&self, model: &Model) -> Settings {
         let mut own = self.clone();
-        // All threads multiply with the experts on the host.
+        // All threads multiply with the experts that are on the host.
         let experts_here = model.placed().n_cpu_moe.of(model.n_layer()) > 0;
         if model.makes_logits_on_device() && self.kv_offload.value && !experts_here {
             own.dispatch_alone();

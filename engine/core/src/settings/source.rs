@@ -1,4 +1,4 @@
-//! Origins of settings.
+//! Sources of settings.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub enum Source {
     Environment,
     /// Computed from the live host.
     LiveHost,
-    /// Follows from the placement: all layers and the output are on devices, and the host only starts their work.
+    /// Follows from the placement: all layers and the output are on devices, so the host only starts their work.
     AllLayersOnDevices,
     /// Built-in default.
     Default,
@@ -70,17 +70,17 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Returns the value of an environment variable if it is set, else the current value.
+    /// Returns the value of an environment variable if it is set, otherwise the current value.
     pub(super) fn unless(self, variable: Option<T>) -> Self {
         variable.map_or(self, |value| Self::new(value, Source::Environment))
     }
 
-    /// Returns the requested value, else `default`.
+    /// Returns the requested value, otherwise `default`.
     pub(super) fn or_default(asked: Option<Self>, default: T) -> Self {
         asked.unwrap_or(Self::new(default, Source::Default))
     }
 
-    /// Returns the requested value, else that of the tuning record, else `default`.
+    /// Returns the requested value, otherwise the value of the tuning record, otherwise `default`.
     pub(super) fn pick(asked: Option<Self>, tuned: Option<T>, default: T) -> Self {
         match (asked, tuned) {
             (None, Some(value)) => Self::new(value, Source::TuningRecord),

@@ -32,8 +32,8 @@ fn blas_threads_are_one_unless_told_otherwise_and_say_so() {
         (Some(2), None, none, Source::Flag),
         (None, linked(true), "1", Source::Default),
         (Some(2), linked(true), "2", Source::Flag),
-        (Some(0), linked(true), "as many as the phase has", Source::Flag),
-        (Some(2), linked(false), "as llama.cpp, cannot be set in this build", Source::Flag),
+        (Some(0), linked(true), "the phase's number of threads", Source::Flag),
+        (Some(2), linked(false), "the same as llama.cpp; this build cannot set it", Source::Flag),
     ];
     for (blas_threads, blas, value, source) in cases {
         let requested = Requested { blas_threads, ..Requested::default() };
@@ -112,7 +112,7 @@ fn one_thread_hands_devices_their_work_unless_others_were_asked_for() {
     let (alone, asked) = (Source::AllLayersOnDevices, Source::Flag);
     let cases = [
         (flag(None, None), (1, alone), (1, alone)),
-        // One number counts for both phases.
+        // A single number counts for both phases.
         (flag(Some(3), None), (3, asked), (3, asked)),
         (flag(None, Some(2)), (1, alone), (2, asked)),
     ];
@@ -144,7 +144,7 @@ fn what_the_profile_wants_counts_before_the_default_alone() {
         Settings::resolve_tuned(flags, tuned, &runtime_host).expect("valid")
     };
     let none = Requested::default();
-    // Older records do not have the table. They are read as before it existed.
+    // Older records do not have the table, and are read as if their profile set nothing.
     let older = of(&build, &none, None);
     assert_eq!((older.gpu_layers.value, older.gpu_layers.source), (GpuLayers::Auto, Source::Default));
     assert_eq!(older.require_gpu.value, RequireGpu::Yes);
@@ -188,7 +188,7 @@ fn what_the_profile_wants_counts_before_the_default_alone() {
     assert_eq!((settings.gpu_layers.value, settings.gpu_layers.source), (GpuLayers::Some(5), Source::Flag));
     assert_eq!((settings.kv_offload.value, settings.kv_offload.source), (true, Source::Flag));
     assert_eq!(settings.op_offload.source, Source::BuildInfo);
-    // Without a device, a request of the user is an error, and a wish of the profile is not.
+    // If there is no device, a request of the user is an error, but a preference of the profile is not.
     assert!(profile.offload().is_default && !settings.offload().is_default);
 
     // A quantised V cache needs flash attention.

@@ -17,11 +17,11 @@ pub(super) struct Threads {
     pub prefill: Setting<u32>,
     pub affinity: Setting<Affinity>,
     pub cpus: Setting<Vec<u32>>,
-    /// Description of what limited the number of threads.
+    /// Description of the limit on the number of threads.
     pub bound_by: String,
 }
 
-/// Resolves the threads of both phases: requested, else measured, else computed from the machine.
+/// Resolves the threads of both phases: requested, otherwise measured, otherwise computed from the machine.
 ///
 /// # Errors
 /// If `ANNEAL_THREADS` is invalid.
@@ -43,7 +43,7 @@ pub(super) fn resolve(
         Some((decode, prefill)) => (decode, prefill, Source::BuildInfo),
         None => (budget.decode, budget.prefill, budget_source),
     };
-    // More threads than CPUs would only wait for each other.
+    // If there were more threads than CPUs, they would only wait for each other.
     let room = requested.cpus.as_ref().map_or(MAX_THREADS, |cpus| cpus.len().max(1) as u32);
     let (decode, prefill) = (decode.min(room), prefill.min(room));
     // A requested policy counts as a requested number of threads.
@@ -60,7 +60,7 @@ pub(super) fn resolve(
         (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
         (None, None) => Setting::new(decode, record),
     };
-    // As in llama.cpp, one number of threads counts for both phases.
+    // As in llama.cpp, a single number of threads counts for both phases.
     let asked = requested.prefill_threads.or(requested.decode_threads);
     let source = match (requested.prefill_threads, requested.decode_threads) {
         (Some(_), _) => requested.source("threads-batch"),
@@ -81,13 +81,14 @@ pub(super) fn resolve(
         (None, Some(_)) => Setting::new(Affinity::On, requested.source("cpu-list")),
         (asked, _) => Setting::pick(requested.asked("affinity", asked), tuned.affinity, Affinity::default()),
     };
-    // More threads than cores are fine if they were measured to be faster.
+    // More threads than cores are accepted if they were measured to be faster.
     let unmeasured = [&decode_threads, &prefill_threads];
     let unmeasured = unmeasured.iter().filter(|threads| threads.source != Source::TuningRecord);
     let most = unmeasured.map(|threads| threads.value).max().unwrap_or(0);
     if most > budget.cores {
         warnings.push(format!(
-            "{most} threads on {} usable cores ({}): they wait for each other, which can be many times slower",
+            "{most} threads on {} usable cores ({}): threads that wait for each other can make a run many times \
+             slower",
             budget.cores, budget.bound_by
         ));
     }
@@ -101,20 +102,20 @@ pub(super) fn resolve(
     })
 }
 
-/// Returns the thread budget of the live host; without one, that of the build host; without either, one thread.
+/// Returns the thread budget of the live host, otherwise of the build host, otherwise one thread.
 fn budget(runtime_host: &RuntimeHost, policy: Policy) -> (ThreadBudget, Source) {
     match (&runtime_host.host, &runtime_host.build) {
         (Some(host), _) => (threads::budget(host, policy), Source::LiveHost),
         (None, Some((_, build))) => (threads::budget(&build.host, policy), Source::BuildInfo),
         (None, None) => {
-            let bound_by = "nothing could be read".to_string();
+            let bound_by = "the machine's properties could not be read".to_string();
             (ThreadBudget { prefill: 1, decode: 1, cores: 1, cpus: vec![0], bound_by }, Source::Default)
         }
     }
 }
 
-/// Returns the threads that `build_info.json` recommends for decode and prefill, at most the live budget. Returns
-/// `None` if the record is about another machine, another state of this machine or another policy.
+/// Returns the numbers of threads that `build_info.json` recommends for decode and prefill, limited to the live
+/// budget. Returns `None` if the record describes another machine, another state of this machine or another policy.
 fn recorded_threads(runtime_host: &RuntimeHost, policy: Policy, budget: &ThreadBudget) -> Option<(u32, u32)> {
     let (_, build) = runtime_host.build.as_ref()?;
     if policy != Policy::Balanced || !(runtime_host.is_build_host() || runtime_host.host.is_none()) {

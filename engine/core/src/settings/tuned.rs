@@ -8,8 +8,8 @@ use super::options::Requested;
 use super::resolved::Settings;
 use crate::runtime_host::RuntimeHost;
 
-/// True if `tuned` is used. It was measured without workers, with the model placed as the build places it by default.
-/// Adds the reason to `warnings` if it is not used.
+/// True if `tuned` is used. The record was measured without workers, and with the build's default placement of the
+/// model. Adds the reason to `warnings` if the record is not used.
 pub(super) fn counts(
     tuned: &Requested,
     requested: &Requested,
@@ -32,8 +32,8 @@ pub(super) fn counts(
     counts
 }
 
-/// Returns the flag that moves layers, caches or operations away from where a GPU build places them by default, if
-/// one does.
+/// Returns a flag that changes a GPU build's default placement of layers, caches or operations, if such a flag is
+/// given.
 fn moved(requested: &Requested, runtime_host: &RuntimeHost) -> Option<&'static str> {
     let (_, build) = runtime_host.build.as_ref().filter(|(_, build)| build.cuda.is_some())?;
     fn other<T: PartialEq>(asked: &Option<T>, own: Option<T>, default: T) -> bool {
@@ -57,8 +57,8 @@ fn moved(requested: &Requested, runtime_host: &RuntimeHost) -> Option<&'static s
 }
 
 impl Settings {
-    /// Checks that the tuned values are compatible with the requested ones. [`resolve_tuned`](Self::resolve_tuned)
-    /// leaves the tuned ones out if they are not.
+    /// Checks that the tuned values are compatible with the requested values. [`resolve_tuned`](Self::resolve_tuned)
+    /// ignores incompatible tuned values.
     ///
     /// # Errors
     /// If two values are incompatible.

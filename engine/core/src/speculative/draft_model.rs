@@ -1,4 +1,4 @@
-//! Drafts of a smaller model: its likeliest tokens, for as long as their probability is high enough.
+//! Drafts of a smaller model: its most likely tokens, as long as their probability is high enough.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::model;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Setting, Settings, Source};
 
-/// Number of tokens by which two vocabularies may differ in size: some are padded to a round number.
+/// Maximum difference between the sizes of two vocabularies: some are padded to a round number.
 const MORE: u32 = 128;
 
-/// Small model with a context of its own, which has as many sequences as the large model's. It uses the threads of
-/// the large model, which waits meanwhile.
+/// Small model with its own context, which has as many sequences as the large model's context. The small model uses
+/// the threads of the large model, which waits meanwhile.
 pub struct DraftModel {
     context: Context,
     batch: Batch,
@@ -28,11 +28,13 @@ pub struct DraftModel {
 }
 
 impl DraftModel {
-    /// Loads the model at `path` to draft for `target`, whose context is `beside`. It uses at most `threads` of the
-    /// target's threads, and drafts while its best token has at least the probability `least_p`.
+    /// Loads the model at `path` to draft for `target`, whose context is `beside`. The draft model uses at most
+    /// `threads` of the target's threads, and drafts while its most likely token has at least the probability
+    /// `least_p`.
     ///
     /// # Errors
-    /// If it cannot be loaded, if its memory cannot remove tokens, or if its vocabulary is not that of `target`.
+    /// If the model cannot be loaded, if its memory cannot remove tokens, or if its vocabulary differs from that of
+    /// `target`.
     pub fn open(
         path: &Path,
         beside: &Context,
@@ -45,12 +47,12 @@ impl DraftModel {
         Self::beside(&draft, beside, threads, least_p, settings, runtime_host)
     }
 
-    /// Loads the model at `path`, with as many of its layers on devices as fit. Room is left for `contexts` draft
+    /// Loads the model at `path`, with as many of its layers on devices as fit. Memory is left for `contexts` draft
     /// contexts, each for a large context of `n_ctx` cells and `sequences` sequences. Adapters and RoPE scaling
     /// belong to the large model and are not applied.
     ///
     /// # Errors
-    /// If it cannot be loaded, or its memory cannot remove tokens.
+    /// If the model cannot be loaded, or its memory cannot remove tokens.
     pub fn load(
         path: &Path,
         n_ctx: u32,
@@ -69,7 +71,7 @@ impl DraftModel {
     /// Makes a draft model of a loaded model: see [`open`](Self::open).
     ///
     /// # Errors
-    /// If its vocabulary is not that of the large model, or its context does not fit into memory.
+    /// If its vocabulary differs from that of the large model, or its context does not fit into memory.
     pub fn beside(
         draft: &Arc<Model>,
         beside: &Context,
@@ -104,22 +106,22 @@ impl DraftModel {
         self.context.set_threads(decode, prefill);
     }
 
-    /// Removes the tokens of `sequence` after its common prefix with `tokens`, so that it never holds more than the
-    /// large model's sequence.
+    /// Removes the tokens of `sequence` after its common prefix with `tokens`, so that the sequence never holds more
+    /// tokens than the large model's sequence.
     pub fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
         self.keep(sequence, tokens);
     }
 
-    /// Returns the number of `tokens`, the text of `sequence`, that are not evaluated yet.
+    /// Returns how many of `tokens`, the text of `sequence`, are not evaluated yet.
     pub fn behind(&self, sequence: SequenceId, tokens: &[Token]) -> usize {
         tokens.len() - self.common(sequence, tokens)
     }
 
     /// Evaluates up to `most` of the tokens that [`behind`](Self::behind) counts. The last token is left for the
-    /// draft, which needs its logits.
+    /// draft, which needs the logits of that token.
     ///
     /// # Errors
-    /// Those of the evaluation.
+    /// Errors of the evaluation.
     pub fn catch_up(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<()> {
         let Some((_, before)) = tokens.split_last().filter(|_| self.knows(tokens)) else { return Ok(()) };
         let from = self.keep(sequence, before);
@@ -130,16 +132,16 @@ impl DraftModel {
     /// Drafts up to `most` tokens that may follow `tokens`, the text of `sequence`.
     ///
     /// # Errors
-    /// Those of the evaluation.
+    /// Errors of the evaluation.
     pub fn draft(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<Vec<Token>> {
         let mut draft = Vec::new();
-        // Beyond the end of its context the draft model cannot draft.
+        // The draft model cannot draft beyond the end of its context.
         let room = (self.context.n_ctx() as usize).saturating_sub(tokens.len());
         let most = most.min(room);
         let Some((_, before)) = tokens.split_last().filter(|_| most > 0 && self.knows(tokens)) else {
             return Ok(draft);
         };
-        // The last token is always evaluated, because its logits are needed.
+        // The last token is always evaluated, because the draft needs its logits.
         let kept = self.keep(sequence, before);
         let mut row = self.evaluate(sequence, &tokens[kept..])?;
         while let Some(last) = row {
@@ -185,8 +187,8 @@ impl DraftModel {
         0
     }
 
-    /// Evaluates `tokens` after those that `sequence` holds. Returns the row of the last token's logits, or `None` if
-    /// there is no room.
+    /// Evaluates `tokens` after the tokens that `sequence` holds. Returns the row of the last token's logits, or
+    /// `None` if the context has no room.
     fn evaluate(&mut self, sequence: SequenceId, tokens: &[Token]) -> Result<Option<i32>> {
         let mut row = None;
         for part in tokens.chunks(self.context.n_batch().max(1) as usize) {
@@ -197,8 +199,8 @@ impl DraftModel {
             }
             match self.context.decode_batch(&mut self.batch) {
                 Ok(Decoded::Done) => self.held[sequence as usize].extend(part),
-                // There are enough cells, so this happens only if the free ones are fragmented. Texts that are
-                // dropped only cost time to evaluate again.
+                // The number of cells is sufficient, so this happens only if the free cells are fragmented. Dropped
+                // texts only cost time to evaluate again.
                 Ok(Decoded::NoRoom) => {
                     for sequence in 0..self.context.sequences() {
                         self.empty(sequence);
@@ -223,7 +225,7 @@ fn cells(n_ctx: u32, sequences: u32) -> u32 {
     n_ctx.saturating_add(more)
 }
 
-/// Adapts the large model's `settings` to the draft model: its context has its own size, and is not limited to the
+/// Adapts the large model's `settings` to the draft model. The context has its own size, which is not limited to the
 /// draft model's training length.
 fn settings_beside(settings: &Settings, n_ctx: u32, sequences: u32) -> Settings {
     let n_ctx = Setting { value: cells(n_ctx, sequences), source: Source::LiveHost };
@@ -242,7 +244,7 @@ pub(super) fn check_memory(model: &Model) -> Result<()> {
     )))
 }
 
-/// Returns the number of tokens that two vocabularies share, counted from the first.
+/// Returns the number of tokens that two vocabularies share, counted from the first token.
 ///
 /// # Errors
 /// If tokens other than padding differ.
@@ -255,14 +257,14 @@ fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
         )))
     };
     if !draft.has_vocabulary() {
-        return refuse("it has none".to_string());
+        return refuse("the draft model has none".to_string());
     }
     let (large, small) = (target.n_vocab(), draft.n_vocab());
     if large.abs_diff(small) > MORE {
         return refuse(format!("it has {small} tokens, not {large}"));
     }
     if draft.begin_token() != target.begin_token() {
-        return refuse("its begin token is another".to_string());
+        return refuse("their begin tokens differ".to_string());
     }
     let shared = large.min(small);
     let (mut one, mut other) = (Vec::new(), Vec::new());
@@ -279,7 +281,7 @@ fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
     Ok(shared)
 }
 
-/// Returns the likeliest token and its probability.
+/// Returns the most likely token and its probability.
 fn best(logits: &[f32]) -> (Token, f32) {
     let (mut at, mut greatest) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {
@@ -305,7 +307,7 @@ mod tests {
         let sum = 1.0 + 2.0 * 2.0_f32.exp() + (-1.0_f32).exp();
         assert_eq!(token, 1);
         assert!((p - 2.0_f32.exp() / sum).abs() < 1e-6, "{p}");
-        // NaN never counts as sure.
+        // A NaN probability never reaches the limit.
         assert!(best(&[f32::NAN, 1.0]).1.is_nan());
     }
 

@@ -1,5 +1,5 @@
-//! Decision whether drafts pay off: compares the time per token of steps with drafts to that of steps without, in the
-//! same text.
+//! Decision whether drafts pay off: compares the time per token of steps with drafts and of steps without drafts, in
+//! the same text.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 /// Number of steps without a draft that are measured before the first draft.
 pub(super) const FIRST: usize = 8;
 
-/// Number of recent steps without a draft that count. Older ones had a shorter context, and so were faster.
+/// Number of recent steps without a draft that are compared. Older steps had a shorter context, so they were faster.
 const RECENT: usize = 16;
 
-/// Number of tokens after which one step runs without a draft, to renew the comparison.
+/// Number of tokens after which one step runs without a draft, to update the comparison.
 const AGAIN: usize = 32;
 
-/// Number of tokens of steps with drafts that are judged together.
+/// Number of tokens from steps with drafts that are judged together.
 const WINDOW: usize = 32;
 
-/// Number of consecutive losing windows that turn drafts off: a disturbance of the machine may cause a single one.
+/// Number of consecutive losing windows that turn drafts off: a single loss may be due to a disturbance of the
+/// machine.
 const LOSSES: u32 = 2;
 
 /// Source of the current time.
@@ -26,7 +27,7 @@ pub type Clock = Box<dyn Fn() -> Instant + Send>;
 /// Measured loss, because of which drafts were turned off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
-    /// Number of tokens generated until then.
+    /// Number of tokens generated before drafts were turned off.
     pub after: usize,
     /// Tokens per second with drafts, in the last window.
     pub with: f64,
@@ -59,7 +60,7 @@ pub struct Gain {
 }
 
 impl Gain {
-    /// Returns a new comparison that measures with `clock`.
+    /// Returns a new comparison that uses `clock`.
     pub fn new(clock: Clock) -> Self {
         Gain {
             clock,
@@ -102,7 +103,7 @@ impl Gain {
         self.debt += time;
     }
 
-    /// Ends a step without a draft, in which looking for one took no time.
+    /// Ends a step without a draft, if no time was spent on looking for a draft.
     pub fn end_plain(&mut self) {
         self.end_plain_of(1);
     }
@@ -121,7 +122,7 @@ impl Gain {
         self.recent.push_back(time);
     }
 
-    /// Ends a step that had a draft, or spent time looking for one, and generated `tokens` tokens.
+    /// Ends a step that had a draft, or spent time on looking for a draft, and generated `tokens` tokens.
     pub fn end_drafted(&mut self, tokens: usize) {
         let Some(time) = self.took() else { return };
         self.tokens += tokens;
@@ -132,7 +133,7 @@ impl Gain {
             return;
         }
         self.window = (0, Duration::ZERO);
-        // At most doubles the time of the window: a cost that occurred once is spread over many steps.
+        // A one-time cost is spread over many steps: the time of a window at most doubles.
         let paid = self.debt.min(time);
         self.debt -= paid;
         let time = time + paid;

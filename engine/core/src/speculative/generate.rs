@@ -12,9 +12,9 @@ use super::speculator::{Drafter, Speculator};
 use crate::generation::{Generation, Stop, Teller};
 use crate::sequence::Sequence;
 
-/// Factor on the largest logit difference that was measured between a batch and single tokens. A token is chosen from
-/// a batch only if it leads by more than that: both logits of a comparison may be off, and the cache holds values
-/// that were rounded differently as well.
+/// Factor on the largest measured logit difference between a batch and single tokens. A token is chosen from a batch
+/// only if its lead is larger than the product. Both logits of a comparison may be off, and the cache also holds
+/// values that were rounded differently.
 const AHEAD: f32 = 4.0;
 
 /// Generates like [`crate::generate::go_on`], with drafts. The first token, `token`, is chosen but not reported yet.
@@ -60,7 +60,7 @@ fn text(
         if interrupted() {
             return Ok(Stop::Interrupted);
         }
-        // A draft is not a prompt, so the decode context always evaluates it.
+        // A draft is not a prompt, so the decode context always evaluates drafts.
         let context = sequence.context_for(1)?;
         // The last token is not evaluated yet.
         let made = tokens.len() - 1 - begin;
@@ -85,7 +85,7 @@ fn text(
     }
 }
 
-/// Evaluates the last of `tokens`, with a draft if there is one, and chooses the tokens that follow. `made` of the
+/// Evaluates the last of `tokens`, with a draft if one is found, and chooses the tokens that follow. `made` of the
 /// tokens before it were generated; `room` is the number of tokens that can be evaluated.
 #[expect(clippy::too_many_arguments, reason = "a generation is that much")]
 fn step(
@@ -153,8 +153,8 @@ fn tell(
     Ok(stop)
 }
 
-/// Evaluates the last of `tokens` and `draft` after it. Accepts the drafted tokens that would have been chosen
-/// anyway, and one more.
+/// Evaluates the last of `tokens` followed by `draft`. Accepts the drafted tokens that would have been chosen anyway,
+/// and one more token.
 #[expect(clippy::too_many_arguments, reason = "a generation is that much")]
 fn verify(
     context: &mut Context,
@@ -197,7 +197,7 @@ fn verify(
     Ok(stop)
 }
 
-/// Returns the token that row `at` of the last batch chooses; `None` if rounding could change the choice.
+/// Returns the token that row `at` of the last batch selects; `None` if rounding could change the choice.
 fn choose(
     context: &mut Context,
     chain: &mut Chain,
@@ -207,7 +207,7 @@ fn choose(
     let row = context.logits_at(at as i32)?;
     let token = chain.choose(row)?;
     match found {
-        // Sampled tokens have no margin to compare with, so only the likeliest token can be decided here.
+        // Sampled tokens have no margin to compare, so only the choice of the most likely token can be decided here.
         BatchComparison::Differs(worst) if chain.takes_best() => {
             let mut less = row.to_vec();
             if let Some(logit) = usize::try_from(token).ok().and_then(|token| less.get_mut(token)) {
@@ -220,7 +220,7 @@ fn choose(
 }
 
 impl Speculator {
-    /// Shortens `draft` so that the batch has a width that was compared with single tokens.
+    /// Shortens `draft` so that the batch has a width for which batches were compared with single tokens.
     fn cut(
         &self,
         mut draft: Vec<Token>,

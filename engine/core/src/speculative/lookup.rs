@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use llama::Token;
 
-/// Numbers of last tokens that are looked up, the longest first: a longer match predicts the following tokens better.
+/// Numbers of last tokens that are looked up, the largest first: a longer match predicts the following tokens better.
 const SIZES: [usize; 3] = [4, 3, 2];
 
-/// Consecutive tokens; the places after a shorter sequence are -1.
+/// Consecutive tokens; a shorter sequence is padded with -1.
 type Gram = [Token; 4];
 
 /// Index of the last position of each short sequence of tokens.
@@ -20,13 +20,13 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Drafts up to `most` tokens that may follow `tokens`, a sequence that only grows. Returns none if its end did
-    /// not occur before.
+    /// Drafts up to `most` tokens that may follow `tokens`, a sequence that only grows. Returns no tokens if the end
+    /// of the sequence did not occur before.
     ///
     /// If the tokens that followed reach the end of the sequence, as in a list of repeated items, the draft repeats
     /// them.
     pub fn draft(&mut self, tokens: &[Token], most: usize) -> Vec<Token> {
-        // A match that ends with the last token has no tokens after it yet.
+        // A match that ends with the last token is not followed by tokens yet.
         self.read_to(tokens, tokens.len().saturating_sub(1));
         let found = SIZES.iter().zip(&self.ends).find_map(|(&size, ends)| ends.get(&gram(tokens, size)?));
         let Some(&from) = found else { return Vec::new() };
@@ -66,7 +66,7 @@ mod tests {
             // A single token does not count as a match.
             (&[1, 2, 3, 1], 4, &[]),
             (&[1, 2, 3, 4, 5, 1, 2], 3, &[3, 4, 5]),
-            // Of matches of equal length, the latest counts.
+            // Of matches of equal length, the latest match counts.
             (&[1, 2, 7, 1, 2, 8, 1, 2], 1, &[8]),
             // The longer match counts, although it is older.
             (&[9, 1, 2, 7, 3, 1, 2, 8, 9, 1, 2], 1, &[7]),

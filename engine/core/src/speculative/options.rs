@@ -7,7 +7,7 @@ use llama::options::Drafts;
 
 use super::sameness::WIDTHS;
 
-/// Largest number of tokens of a draft.
+/// Maximum number of tokens in a draft.
 pub const MOST: u32 = WIDTHS[WIDTHS.len() - 1] as u32 - 1;
 /// Default of [`SpeculativeOptions::most`].
 pub const DEFAULT_MOST: u32 = 7;
@@ -21,11 +21,11 @@ pub struct SpeculativeOptions {
     pub drafts: Drafts,
     /// Path of the smaller model.
     pub model: Option<PathBuf>,
-    /// Largest number of tokens of a draft, 1 to [`MOST`].
+    /// Maximum number of tokens in a draft, 1 to [`MOST`].
     pub most: u32,
-    /// Number of threads of the smaller model; `None` uses as many as the large model.
+    /// Number of threads of the smaller model; `None` uses as many threads as the large model.
     pub threads: Option<u32>,
-    /// Least probability of a token that the smaller model drafts.
+    /// Minimum probability of a token that the smaller model drafts.
     pub least_p: f32,
     /// True if drafts are used even where a batch rounds differently from single tokens.
     pub near: bool,

@@ -19,8 +19,8 @@ pub struct DraftReport {
     pub drafted: usize,
     /// Number of drafted tokens that were accepted.
     pub accepted: usize,
-    /// Number of positions at which two tokens were too close to decide from a batch, so that the token was evaluated
-    /// alone.
+    /// Number of positions at which two tokens were too close for a decision from a batch, so that the token was
+    /// evaluated alone.
     pub near_ties: usize,
     /// Time for comparing batches with single tokens.
     pub looking: Duration,
@@ -32,18 +32,18 @@ pub struct DraftReport {
     pub with: Option<f64>,
     /// Loss that turned drafts off; `None` if they stayed on.
     pub loss: Option<Loss>,
-    /// Reason that nothing was drafted, or not everywhere.
+    /// Reason that drafts were not used, or not at every position.
     pub paused: Option<&'static str>,
 }
 
 /// Message for a model and CPU on which a batch gives different logits.
-pub const DIFFERS: &str = "here a batch of tokens rounds differently from single tokens, and nothing was drafted \
-                           where it does: for quantised weights, -ctk bf16 -ctv bf16 fixes that, and --draft-near \
-                           drafts anyway";
+pub const DIFFERS: &str = "on this machine, batches of some sizes round differently from single tokens, so drafts of \
+                           these sizes are not used: for quantised weights, -ctk bf16 -ctv bf16 removes the \
+                           difference; --draft-near drafts anyway";
 
 /// Message for a mixture of experts.
-pub const MIXTURE: &str = "in a mixture of experts, a batch may round differently from single tokens, and nothing \
-                           was drafted: --draft-near drafts anyway";
+pub const MIXTURE: &str = "in a mixture of experts, a batch can round differently from single tokens, so nothing \
+                           was drafted; --draft-near drafts anyway";
 
 /// Message of a server, which continues without drafts.
 pub const NOT_TAKEN_BACK: &str = "this model has a recurrent state, from which the tokens of a rejected draft cannot \
@@ -66,13 +66,13 @@ impl DraftReport {
         }
     }
 
-    /// Returns the share of the drafted tokens that were accepted.
+    /// Returns the fraction of the drafted tokens that were accepted.
     pub fn acceptance(&self) -> Option<f64> {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
     }
 
-    /// Returns the speed of all steps, including the time for comparing and drafting, divided by that of the steps
-    /// without a draft.
+    /// Returns the speed of all steps, including the time for comparing and drafting, divided by the speed of the
+    /// steps without a draft.
     pub fn gain(&self) -> Option<f64> {
         self.with.zip(self.without).map(|(with, without)| with / without)
     }

@@ -1,18 +1,18 @@
-//! Comparison of the logits of a batch with those of the same tokens evaluated one by one.
+//! Comparison of the logits of a batch with the logits of the same tokens evaluated one by one.
 //!
 //! Kernels sum in a different order for a different number of rows, and attention over a long context is split
 //! differently for a single token. The kernels that a model uses depend on the build, the CPU, the layout of the
-//! weights, the types of the cache and its fill level. So tokens that were generated one by one are evaluated again
-//! as a batch, and the logits are compared bit for bit. This happens once for each width, and again whenever the
-//! context has doubled in length.
+//! weights, the types of the cache and its fill level. Therefore, tokens that were generated one by one are evaluated
+//! again as a batch, and the logits are compared bit for bit. The comparison happens once for each batch size, and
+//! again whenever the context has doubled in length.
 
 use std::collections::HashMap;
 
 use llama::error::Result;
 use llama::{Context, Token};
 
-/// Batch sizes that verify a draft: the draft's tokens and the one before it. There are few, because each must be
-/// compared.
+/// Sizes of the batches that verify a draft: the draft's tokens and the token before them. The list is short, because
+/// every size must be compared with single tokens.
 pub const WIDTHS: [usize; 4] = [2, 4, 8, 16];
 
 /// Number of cells of the smallest graph: llama.cpp grows the cache in steps of this size.
@@ -23,7 +23,7 @@ const CELLS: usize = 256;
 pub enum BatchComparison {
     /// All bits are the same.
     Same,
-    /// Bits differ; holds the largest difference of two logits.
+    /// Bits differ. The value is the largest difference between two logits.
     Differs(f32),
 }
 
@@ -40,16 +40,16 @@ impl Sameness {
     }
 
     /// True if a batch of `width` tokens after `held` others moves the context into another class of length. A result
-    /// for one length says nothing about another, and cannot be measured before the context has that length.
+    /// for one class does not apply to another class, and cannot be measured before the context has that length.
     pub fn is_between(width: usize, held: usize) -> bool {
         length(held) != length(held + width)
     }
 
-    /// Compares a batch with single tokens, using `tokens`, the last ones that `context` holds. They were evaluated
-    /// one by one, and are evaluated one by one again afterwards.
+    /// Compares a batch with single tokens, using `tokens`, the last tokens that `context` holds. The tokens were
+    /// evaluated one by one, and are evaluated one by one again afterwards.
     ///
     /// # Errors
-    /// Those of the evaluation.
+    /// Errors of the evaluation.
     pub fn look(&mut self, context: &mut Context, tokens: &[Token]) -> Result<BatchComparison> {
         let (width, held) = (tokens.len(), context.held());
         let before = held - width;
@@ -69,8 +69,8 @@ impl Sameness {
         Ok(found)
     }
 
-    /// Records the result of `rows` for batches of `width` tokens after `held` others. Each row is a pair: as part of
-    /// a batch, and alone.
+    /// Records the result of `rows` for batches of `width` tokens after `held` others. Each row is a pair of logits:
+    /// from a batch, and from a single token.
     pub fn learn(&mut self, width: usize, held: usize, rows: Vec<(Vec<f32>, Vec<f32>)>) -> BatchComparison {
         let found = rows.iter().map(|(one, other)| compare(one, other)).fold(BatchComparison::Same, worse);
         self.known.insert((width, length(held + width)), found);
@@ -83,7 +83,7 @@ impl Sameness {
     }
 }
 
-/// Returns the class of length: it increases each time that the context doubles.
+/// Returns the class of length, which increases each time the context doubles.
 fn length(tokens: usize) -> u32 {
     tokens.next_multiple_of(CELLS).ilog2()
 }

@@ -26,7 +26,7 @@ pub struct Speculator {
     pub(super) drafter: Drafter,
     pub(super) most: usize,
     pub(super) near: bool,
-    /// True for a mixture of experts. It sends each token to other matrices, so a batch with the same bits says
+    /// True for a mixture of experts. A mixture sends each token to other matrices, so equal bits in one batch prove
     /// nothing about the next batch.
     pub(super) is_mixture: bool,
     pub(super) sameness: Sameness,
@@ -39,10 +39,10 @@ pub struct Speculator {
 }
 
 impl Speculator {
-    /// Makes drafts with `options` for the tokens that `context` evaluates; returns `None` if drafts are off.
+    /// Creates drafts with `options` for the tokens that `context` evaluates; returns `None` if drafts are off.
     ///
     /// # Errors
-    /// If [`SpeculativeOptions::check`] refuses the options, or the model cannot remove tokens; and those of
+    /// If [`SpeculativeOptions::check`] refuses the options, or the model cannot remove tokens. Also errors of
     /// [`DraftModel::open`].
     pub fn new(
         options: &SpeculativeOptions,
@@ -86,12 +86,12 @@ impl Speculator {
         }
     }
 
-    /// Sets the tokens that the sequence holds before the next prompt. Without a call there are none.
+    /// Sets the tokens that the sequence holds before the next prompt. By default, it holds none.
     pub fn after(&mut self, tokens: &[Token]) {
         self.before = tokens.to_vec();
     }
 
-    /// Begins a new text. What is known about the machine stays.
+    /// Begins a new text. Knowledge about the machine is kept.
     pub(super) fn begin(&mut self, prompt: &[Token]) -> Vec<Token> {
         self.report = DraftReport::new(self.report.drafts);
         if let Drafter::Lookup(lookup) = &mut self.drafter {
@@ -103,8 +103,8 @@ impl Speculator {
     }
 
     /// Returns the width of the next batch, after `held` tokens, of which the last `pure` were evaluated one by one,
-    /// and with room for `room` more. That is the widest permitted width with a known result, or the one to compare
-    /// first. `None` if there is none.
+    /// and with room for `room` more. The width is the largest permitted width with a known result, or the width to
+    /// compare first; `None` if no width is possible.
     pub(super) fn width(
         &self,
         held: usize,
@@ -129,8 +129,8 @@ impl Speculator {
     }
 }
 
-/// Returns the reason that nothing can be drafted for `model` by any method; `None` if drafts are possible. `near`
-/// accepts different bits.
+/// Returns the reason that no method can draft for `model`; `None` if drafts are possible. `near` accepts different
+/// bits.
 pub fn impossible(model: &Model, near: bool) -> Option<&'static str> {
     match (model.can_take_back(), near || !is_mixture(model)) {
         (false, _) => Some(NOT_TAKEN_BACK),

@@ -69,7 +69,7 @@ fn session(settings: &Settings) -> Session {
     Layouts::from(the_model()).session(settings, &RuntimeHost::default(), false).expect("a context")
 }
 
-/// Stops the clock, so that drafts are never judged to lose.
+/// Stops the clock, so that drafts are never judged to be a loss.
 fn never_losing(options: &SpeculativeOptions, session: &mut Session, settings: &Settings) {
     let runtime_host = RuntimeHost::default();
     session.speculate(options, settings, &runtime_host).expect("drafts");
@@ -88,13 +88,13 @@ fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n:
     (generation, session.current().held())
 }
 
-/// True if `report` says that nothing was drafted because a batch rounds differently from single tokens on this CPU.
-/// A Zen 4 does so, an Intel with AMX does not. Then only the equality of the text can be tested.
+/// True if `report` shows that nothing was drafted because batches round differently from single tokens on this CPU.
+/// A Zen 4 rounds differently, but an Intel CPU with AMX does not. The test can then compare only the text.
 fn cannot_draft_here(report: &DraftReport) -> bool {
     report.drafted == 0 && report.paused == Some(report::DIFFERS)
 }
 
-/// Returns every kind of sampler that keeps a state or reads one.
+/// Returns every kind of sampler that keeps or reads a state.
 fn ways() -> Vec<(&'static str, SamplingOptions)> {
     let greedy = || SamplingOptions { temperature: 0.0, ..SamplingOptions::default() }.with_seed(1);
     let drawn = || SamplingOptions { temperature: 1.2, top_k: 0, ..SamplingOptions::default() }.with_seed(7);
@@ -166,7 +166,7 @@ fn tokens_are_those_without_drafts_whatever_chooses_them() {
         );
     }
     let accepted = drafting.map(|(_, _, accepted)| accepted);
-    // The test shows something only if drafts were accepted.
+    // The test is meaningful only if drafts were accepted.
     assert!(accepted[0] > 100 && accepted[1] > 300, "{accepted:?}");
 }
 
@@ -188,7 +188,7 @@ fn a_model_that_drafts_for_itself_is_nearly_always_right() {
 }
 
 /// Beyond 256 tokens, attention over an f16 cache is split differently for a single token. Nothing may be drafted
-/// there, and the text stays the same. In bf16 there is no such difference.
+/// there, and the text must stay the same. With bf16, there is no such difference.
 #[test]
 fn a_long_text_is_the_same_and_drafted_where_bits_are() {
     let prompt = "The smith brings the steel slowly to a red heat. ".repeat(4);
@@ -267,13 +267,13 @@ fn near_drafts_decide_close_choices_alone() {
 fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let settings = settings(KvType::F16, 512);
     let mut drafting = session(&settings);
-    // `near` drafts even where a batch rounds differently: these drafts are wrong in any case.
+    // `near` drafts even if a batch rounds differently. These drafts are always wrong.
     let options = SpeculativeOptions { near: true, ..drafters(7)[2].clone() };
     drafting.speculate(&options, &settings, &RuntimeHost::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");
-    // Each reading of the clock is a millisecond later, so every step takes the same time, independent of the tokens
-    // that it generates. Drafts of unrelated weights give little more than one token per step, so the clock runs five
-    // times as fast during those drafts.
+    // Each reading of the clock is a millisecond later, so every step takes the same time, whatever tokens it
+    // generates. Drafts of unrelated weights give little more than one token per step, so the clock runs five times
+    // as fast during those drafts.
     let ticks = std::sync::atomic::AtomicU64::new(0);
     let begin = Instant::now();
     speculator.gain = Gain::new(Box::new(move || {

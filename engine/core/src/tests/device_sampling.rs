@@ -1,4 +1,4 @@
-//! Test that a device draws tokens with the right probabilities. For llama.cpp the CPU is a device too.
+//! Tests that a device samples tokens with the right probabilities. For llama.cpp, the CPU is also a device.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn chi_square(counts: &[usize], likely: &[Candidate]) -> f64 {
     counts.iter().zip(expected).map(|(count, expected)| (*count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// Returns the tiny model and a context of it.
+/// Returns the tiny model and one of its contexts.
 fn tiny() -> (tempfile::TempDir, Arc<Model>, Context) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("tiny.gguf");
@@ -58,7 +58,7 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
         chain.sample(&mut context, -1).expect("a token");
         chain.candidates().to_vec()
     };
-    // The first options leave eight tokens; the second apply every kind of cut.
+    // The first options keep eight tokens; the second options apply every truncating sampler.
     let flat = SamplingOptions {
         top_k: 8,
         top_p: 1.0,
@@ -84,7 +84,7 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
     let bound = 24.32;
     let chi = chi_square(&flat_counts, &flat_likely);
     assert!(chi < bound, "{chi}: {flat_counts:?}");
-    // The test would detect a different temperature.
+    // The test must detect a different temperature.
     let chi = chi_square(&flat_counts, &wrong_likely);
     assert!(chi > 2.0 * bound, "{chi}");
     let cut_counts = counts(&mut context, &cut, &cut_likely);
@@ -99,7 +99,7 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
     assert_ne!(counts(&mut context, &other, &flat_likely), flat_counts);
 }
 
-/// Generates `many` tokens, each of which is evaluated before the next.
+/// Generates `many` tokens; each token is evaluated before the next is chosen.
 fn text(chain: &mut Chain, context: &mut Context, many: usize) -> Vec<Token> {
     let mut next = || {
         let token = chain.sample_of(context, ALONE, -1).expect("a token");

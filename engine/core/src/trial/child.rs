@@ -1,4 +1,4 @@
-//! Parent side of a trial: starts a child process, sends it requests, and determines the reason if it ends.
+//! Parent side of a trial: starts a child process, sends requests to it, and determines the reason if the child ends.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -19,27 +19,28 @@ use crate::child_process::{LastWords, death, lines};
 const LAST_WORDS: usize = 12;
 /// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(20);
-/// Time that a child may take to end after it closed its output.
+/// Time for a child to end after it has closed its output.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// Beginning of the line on stderr that reports an abort of llama.cpp: see `give_up` of the shim
+/// Prefix of the line on stderr that reports an abort of llama.cpp: see `give_up` of the shim
 /// (vendor/llama-link/csrc/shim.cpp).
 const CAUSE: &str = "caused by: ";
-/// Part of the shim's message for a lack of memory or threads.
-const OF_MEMORY: &str = "it could not have the memory or the threads";
+/// Part of the shim's message if memory or threads are lacking.
+const OF_MEMORY: &str = "it could not allocate memory or start threads";
 /// Part of the shim's message for a mapped file that became shorter.
 const OF_FILE: &str = "a part of the mapped model file cannot be read";
 
-/// Child process that runs trials, one after the other, until one of them ends it. It is killed when this is dropped.
+/// Child process that runs trials, one after the other, until one of them ends the process. Dropping the value kills
+/// the process.
 pub struct Child {
     child: std::process::Child,
-    /// Input of the child, which is closed by dropping it.
+    /// Input of the child. Dropping it closes the input.
     stdin: ChildStdin,
     answers: Receiver<String>,
     last_words: LastWords,
 }
 
-/// Reason that a child gave no answer. The child takes no more requests.
+/// Reason that a child gave no answer. The child accepts no more requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The child ended, or was killed.
@@ -64,7 +65,7 @@ impl Child {
     /// Starts `program`, an `anneal` executable, as a child.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn start(program: &Path) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg(COMMAND);
@@ -95,10 +96,10 @@ impl Child {
         }
     }
 
-    /// Requests a trial and waits for its result, for at most `patience`.
+    /// Requests a trial and waits up to `patience` for its result.
     ///
     /// # Errors
-    /// If there is no answer. The child is then dead or unusable.
+    /// If no answer arrives. The child is then dead or unusable.
     pub fn ask(&mut self, request: &TrialRequest, patience: Duration) -> Result<TrialVerdict, End> {
         let begun = Instant::now();
         let line = serde_json::to_string(request).map_err(|why| End::Died {
@@ -112,7 +113,7 @@ impl Child {
             match self.answers.recv_timeout(GLANCE) {
                 Ok(line) => {
                     return serde_json::from_str(&line).map_err(|why| End::Died {
-                        how: format!("answered nonsense: {why}"),
+                        how: format!("gave an invalid answer: {why}"),
                         cause: Cause::Machine,
                     });
                 }
@@ -131,7 +132,7 @@ impl Child {
         }
     }
 
-    /// Waits for the end of a child that has closed its output, and returns the kind of end.
+    /// Waits for the end of a child that has closed its output, and returns the reason.
     fn end(&mut self) -> End {
         let begun = Instant::now();
         let mut status = None;
@@ -153,22 +154,22 @@ impl Child {
     }
 }
 
-/// True for variables that a child does not inherit: Anneal's own. The request contains all settings that change the
+/// True for Anneal's own variables, which a child does not inherit. The request contains all settings that change the
 /// load (kernels, repacking, threads, adapters and RoPE scaling), and a variable must not change them again.
 ///
-/// The child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of its libraries, as the
-/// load does.
+/// Like the load, the child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of its
+/// libraries.
 fn is_removed(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"ANNEAL_") && name != worker::TEST
 }
 
-/// True for variables by which llama.cpp chooses kernels and layouts, such as `GGML_CPU_TILED_MM`: a verdict holds
-/// for their values alone.
+/// True for variables by which llama.cpp chooses kernels and layouts, such as `GGML_CPU_TILED_MM`. A verdict is valid
+/// only for the values of these variables.
 pub(super) fn changes_llama_cpp(name: &OsStr) -> bool {
     [&b"GGML_"[..], b"LLAMA_"].iter().any(|prefix| name.as_bytes().starts_with(prefix))
 }
 
-/// Derives the kind of end from `status` and the last lines on stderr.
+/// Derives the reason for the end from `status` and the last lines on stderr.
 fn told(status: ExitStatus, said: &[String]) -> End {
     use std::os::unix::process::ExitStatusExt;
     let all = said.join("\n");
@@ -218,10 +219,10 @@ mod tests {
 
     #[test]
     fn the_end_of_a_child_is_told_and_kept_only_if_the_file_is_the_reason() {
-        let assertion = "echo 'error: llama.cpp gave up: the model file' >&2\n\
+        let assertion = "echo 'error: llama.cpp aborted: the model file' >&2\n\
                          echo '  caused by: llama.cpp/src/x.cpp:7: GGML_ASSERT(a == b) failed' >&2\n\
                          echo '  Try again' >&2\nexit 1";
-        let memory = "echo 'error: llama.cpp gave up: it could not have the memory or the threads' >&2\n\
+        let memory = "echo 'error: llama.cpp aborted: it could not allocate memory or start threads' >&2\n\
                       echo '  caused by: std::bad_alloc' >&2\nexit 1";
         let cases = [
             (
@@ -237,13 +238,13 @@ mod tests {
             ),
             (
                 "kill -KILL $$",
-                "was killed (signal 9), probably by the kernel because of too little memory",
+                "was killed (signal 9), probably by the kernel because memory ran out",
                 Cause::Machine,
             ),
             ("kill -XCPU $$", "needed more CPU time than is allowed for a file of its size", Cause::CpuTime),
             ("kill -TERM $$", "crashed (signal 15)", Cause::Machine),
             ("exit 3", "ended with exit code 3", Cause::Machine),
-            ("echo walked", "answered nonsense: expected value at line 1 column 1", Cause::Machine),
+            ("echo walked", "gave an invalid answer: expected value at line 1 column 1", Cause::Machine),
             ("sleep 60", "took longer than 1 s and was killed", Cause::Machine),
         ];
         for (script, how, cause) in cases {

@@ -15,8 +15,8 @@ use sha2::{Digest as _, Sha256};
 use super::child;
 use super::request::TrialRequest;
 
-/// Largest number of bytes of a header that are digested. The largest real headers, with 262,144 tokens, have about
-/// 15 MiB.
+/// Maximum number of header bytes that are digested. The largest real headers, with 262,144 tokens, have about 15
+/// MiB.
 const LONGEST_HEADER: u64 = 256 << 20;
 
 /// Version of the trial. Increase it when a trial checks more than before.
@@ -24,7 +24,7 @@ const VERSION: u32 = 2;
 
 /// Returns the digest of everything that a verdict depends on; `None` if a file cannot be read.
 ///
-/// Digesting the weights at every start would take too long. Instead, the digest contains the file's size, device,
+/// Digesting the weights at every start would take too long. Instead, the digest covers the file's size, device,
 /// inode and times of the last change in nanoseconds. No user can set the time of an inode's last change.
 pub(super) fn of(
     parts: &[&GgufFile],
@@ -34,7 +34,7 @@ pub(super) fn of(
 ) -> Option<String> {
     let mut all = Sha256::new();
     all.update(VERSION.to_le_bytes());
-    // A file that one build can load may make another build fail.
+    // A file that loads in one build may make another build fail.
     all.update(llama::llama_version());
     all.update(env!("CARGO_PKG_VERSION"));
     put_stamp(&mut all, program)?;
@@ -66,7 +66,7 @@ fn put_file(all: &mut Sha256, file: &GgufFile) -> Option<()> {
     }
 }
 
-/// Adds the variables that change what llama.cpp does to the digest.
+/// Adds to the digest the variables that change the behaviour of llama.cpp.
 fn put_variables(all: &mut Sha256, variables: impl Iterator<Item = (OsString, OsString)>) {
     let mut relevant: Vec<_> = variables.filter(|(name, _)| child::changes_llama_cpp(name)).collect();
     relevant.sort();

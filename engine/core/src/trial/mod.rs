@@ -31,17 +31,17 @@ use crate::settings::Settings;
 pub use child::{Child, End};
 pub use request::COMMAND;
 
-/// Largest total size of a model's files for which a trial also repacks the weights and evaluates a prompt and an
-/// embedding. A larger model is mapped, and only one token is evaluated. This reads the weights once, as the load
-/// does anyway.
+/// Maximum total size of a model's files for which a trial also repacks the weights and evaluates a prompt and an
+/// embedding. A larger model is mapped, and only one token is evaluated. The evaluation reads the weights once, which
+/// the load would do anyway.
 const SMALL: u64 = 256 << 20;
 
-/// Longest time of a trial of an empty file, and number of bytes for which each further second is allowed. The limits
+/// Time limit for a trial of an empty file, and number of bytes for which each further second is allowed. The limits
 /// are generous, because a slow disk must not make a load fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOWEST_READ: u64 = 10 << 20;
 
-/// Largest number of threads of a trial, because each thread's stack counts against the child's memory limit.
+/// Maximum number of threads in a trial: each thread's stack counts against the child's memory limit.
 const MOST_THREADS: u32 = 16;
 
 /// Treatment of a load if no child can be started, or if the child lacked memory or time.
@@ -49,17 +49,17 @@ const MOST_THREADS: u32 = 16;
 pub enum Fallback {
     /// The load continues after one warning: if it ends the process, no other client is affected.
     Warn,
-    /// The load is refused: the process serves others.
+    /// The load is refused, because the process serves other clients.
     Refuse,
 }
 
 /// Program that runs the trials of this process, and the treatment of a load if the program cannot be started.
 static PROGRAM: OnceLock<(PathBuf, Fallback)> = OnceLock::new();
 
-/// Makes this process run its trials with its own program. The first call counts.
+/// Makes this process run its trials with its own program. Only the first call has an effect.
 pub fn use_this_program(fallback: Fallback) {
-    // The link leads to the program even if its file was replaced or removed since the start. Without /proc, the name
-    // by which the program was started is used.
+    // The link leads to the program even if its file was replaced or removed since the start. Without /proc, the
+    // program is found by the name that started it.
     let link = PathBuf::from("/proc/self/exe");
     let named = || std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
     let found = || std::env::current_exe().ok().or_else(named);
@@ -106,7 +106,7 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
 ///
 /// # Errors
 /// [`Error::Trial`] if the child ended or took too long. A refusal by llama.cpp is not an error here, because the
-/// quantisation reports it with its own message.
+/// quantisation reports the refusal with its own message.
 pub fn of_quantising(parts: &[GgufFile]) -> Result<()> {
     let Some(program) = program(None) else { return Ok(()) };
     let parts: Vec<&GgufFile> = parts.iter().collect();
@@ -121,7 +121,7 @@ fn paths(parts: &[&GgufFile]) -> Vec<PathBuf> {
     parts.iter().map(|part| part.path().to_path_buf()).collect()
 }
 
-/// Returns the size of the files. A file that cannot be read counts as empty; opening it later reports the error.
+/// Returns the size of the files. An unreadable file counts as empty, because opening it later reports the error.
 fn size(parts: &[&GgufFile]) -> u64 {
     parts.iter().filter_map(|part| fs::metadata(part.path()).ok()).map(|found| found.len()).sum()
 }
@@ -188,9 +188,9 @@ fn judge(path: &Path, request: &TrialRequest, answer: TrialVerdict, is_known: bo
     }
 }
 
-/// Handles a trial of `path` that gave no verdict, for a reason other than the file; `how` describes its end. With
-/// [`Fallback::Warn`] the load continues: it reports a fault of the file itself, and in a command a crash affects no
-/// one else.
+/// Handles a trial of `path` that gave no verdict for a reason other than the file; `how` describes the trial's end.
+/// With [`Fallback::Warn`], the load continues: the load reports faults of the file itself, and a crash of a command
+/// affects no other client.
 fn without(path: &Path, how: String, cause: Cause, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     match fallback {
@@ -198,7 +198,9 @@ fn without(path: &Path, how: String, cause: Cause, fallback: Fallback) -> Result
         Fallback::Warn => {
             if !WARNED.swap(true, Ordering::Relaxed) {
                 let path = path.display();
-                llama::notice::warn(&format!("{path} is loaded without a verdict: its trial load {how}"));
+                llama::notice::warn(&format!(
+                    "{path} is loaded without a successful trial: its trial load {how}"
+                ));
                 llama::notice::note(&format!("hint: {}", cause.hint()));
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Requests to the child of a trial and its answers, each as one line of JSON.
+//! Requests to the child process of a trial and its answers, each as one line of JSON.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -21,7 +21,7 @@ pub struct TrialRequest {
     pub adapters: Vec<RawAdapter>,
     /// RoPE scaling of the contexts.
     pub rope: Rope,
-    /// Work that the trial does with the model.
+    /// Operations that the trial runs with the model.
     pub purpose: Purpose,
     /// True if weights are repacked.
     pub repack: bool,
@@ -52,7 +52,7 @@ impl TrialRequest {
     }
 }
 
-/// Work that a trial does with the model.
+/// Operations that a trial runs with the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
@@ -90,14 +90,14 @@ impl From<&Adapter> for RawAdapter {
 pub enum TrialVerdict {
     /// The model was loaded and ran.
     Ran,
-    /// llama.cpp refused it with an error.
+    /// llama.cpp refused the files with an error.
     Refused {
         /// Step at which llama.cpp refused the files.
         stage: TrialStage,
         /// Error message of llama.cpp.
         why: String,
     },
-    /// The child ended. Only its parent can make this verdict.
+    /// The child ended. Only the parent process creates this verdict.
     Died {
         /// Description of the end.
         how: String,
@@ -105,7 +105,7 @@ pub enum TrialVerdict {
 }
 
 impl TrialVerdict {
-    /// True if another trial of the same file would end the same way, because the cause is not a lack of memory.
+    /// True if another trial of the same file would end in the same way, because the cause is not a lack of memory.
     pub fn is_final(&self) -> bool {
         match self {
             TrialVerdict::Refused { why, .. } => !["memory", "alloc"].iter().any(|word| why.contains(word)),

@@ -11,15 +11,15 @@ use super::request::TrialVerdict;
 use crate::cache::entry;
 use crate::cache::place::{remove_left_behind, write_atomically};
 
-/// Largest number of verdicts that are kept. The oldest are removed first.
+/// Maximum number of verdicts that are kept. The oldest verdicts are removed first.
 const MOST: usize = 1024;
-/// Largest size of a verdict's file in bytes.
+/// Maximum size of a verdict's file in bytes.
 const LONGEST: u64 = 64 << 10;
 
 /// Verdicts that this process knows, with or without a state folder.
 static KNOWN: Mutex<Option<HashMap<String, TrialVerdict>>> = Mutex::new(None);
 
-/// Returns the verdict under `key`, if one is kept and can be read.
+/// Returns the stored verdict for `key`, if it exists and can be read.
 pub(super) fn find(key: &String) -> Option<TrialVerdict> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
@@ -31,7 +31,7 @@ pub(super) fn find(key: &String) -> Option<TrialVerdict> {
     Some(answer)
 }
 
-/// Keeps `answer` under `key`. If the file cannot be written, only this process keeps it.
+/// Stores `answer` under `key`. If the file cannot be written, only this process keeps the verdict.
 pub(super) fn keep(key: &str, answer: &TrialVerdict) {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
@@ -48,7 +48,7 @@ fn folder() -> Option<PathBuf> {
     Some(host::state::folder()?.join("trials"))
 }
 
-/// Reads a verdict from a file that only this user can write: a verdict of another user could call a bad file good.
+/// Reads a verdict from a file that only this user can write: another user's verdict could declare a bad file good.
 fn read(path: &Path) -> Option<TrialVerdict> {
     let file = entry::open(path).ok()?;
     serde_json::from_slice(&base::to_end(file, LONGEST).ok()?).ok()
@@ -66,7 +66,7 @@ fn write(folder: &Path, key: &str, answer: &TrialVerdict, most: usize) {
     remove_oldest(folder, most);
 }
 
-/// True if `name` is the file name of a verdict: a digest.
+/// True if `name` has the form of a verdict's file name: a digest.
 fn is_key(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

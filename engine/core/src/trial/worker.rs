@@ -30,14 +30,14 @@ const BYTES_PER_SECOND: u64 = 50 << 20;
 const N_CTX: u32 = 256;
 const N_BATCH: u32 = 32;
 
-/// Largest number of tokens that are converted to text. They are spread evenly over a larger vocabulary.
+/// Maximum number of tokens that are converted to text. In a larger vocabulary, these tokens are spread evenly.
 const PIECES: usize = 32_768;
 
 /// Text with every class of characters that pre-tokenizers distinguish.
 const TEXT: &str =
     "Hello, wörld! It's 12345 o'clock.\n\n\t漢字 かな 한글 🙂 e\u{301} <s></s><|im_start|>  x = (a+b);\r\n";
 
-/// Environment variable for tests. A file with the name in it fails an assertion in the child, and nowhere else.
+/// Environment variable for tests. A file with this name fails an assertion in the child, and nowhere else.
 pub(super) const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 
 /// Answers requests, one per line, until stdin ends.
@@ -63,11 +63,11 @@ pub fn serve() -> ExitCode {
 }
 
 /// Restricts this process, so that a file that exploits a fault can do little harm. Restrictions that the system does
-/// not support are ignored.
+/// not support are skipped.
 fn restrain() {
     llama::close_inherited();
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // No core dump, not even by a program that the kernel would start for it.
+    // Prevents a core dump, even by a program that the kernel would start for it.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     limit(Resource::Core, 0);
     limit(Resource::Data, MEMORY);
@@ -82,7 +82,7 @@ fn limit(resource: Resource, to: u64) {
     let _ = setrlimit(resource, Rlimit { current: Some(current), maximum: now.maximum });
 }
 
-/// Allows the CPU time that a trial of `request` may take, in addition to the time that is already used.
+/// Allows the CPU time that a trial of `request` may use, in addition to the time already used.
 fn allow_time(request: &TrialRequest) {
     let files = request.files.iter().filter_map(|path| std::fs::metadata(path).ok());
     let bytes: u64 = files.map(|found| found.len()).sum();
@@ -174,7 +174,7 @@ fn run(model: &Arc<Model>, context: &mut Context, options: &ContextOptions, purp
     }
 }
 
-/// Tokenizes a text and converts tokens to text. A text that cannot be tokenized is not an error of the load.
+/// Tokenizes a text and converts tokens to text. If a text cannot be tokenized, the load does not fail.
 fn speak(model: &Model) -> Result<()> {
     if !model.has_vocabulary() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Reasons that no GPU does the work, as a chain of causes.
+//! Reasons that no GPU is used, as a chain of causes.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl GpuReason {
         Self { what: what.into(), mend: mend.into(), next: None }
     }
 
-    /// Links `reasons` so that each is the cause of the one before it. All of them are then printed with the error.
+    /// Links `reasons` so that each is the cause of the previous one. All reasons are then printed with the error.
     pub fn chain(reasons: Vec<GpuReason>) -> Option<GpuReason> {
         let link = |next: Option<GpuReason>, reason: GpuReason| {
             Some(GpuReason { next: next.map(Box::new), ..reason })

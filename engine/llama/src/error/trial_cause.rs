@@ -1,16 +1,16 @@
-//! Causes of a trial load that ended without an answer.
+//! Causes for which a trial load ended without an answer.
 
-/// Cause of a trial that ended without an answer, as far as the parent can determine it.
+/// Cause for which a trial ended without an answer, as far as the parent process can determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrialCause {
-    /// The file: every further trial would end the same way.
+    /// The file: every further trial would end in the same way.
     File,
-    /// Too much CPU time for the size of the file, often without end. On a slower machine, a good file might need as
-    /// much.
+    /// Too much CPU time for the size of the file; most such trials would never end. On a slower machine, a good file
+    /// might need as much time.
     CpuTime,
     /// A lack of memory, threads or elapsed time, or a signal from outside.
     Machine,
-    /// The program of the trial, which could not be started.
+    /// The trial's program, which could not be started.
     Program,
 }
 

@@ -1,4 +1,4 @@
-//! Estimates of memory, compared with the memory that was then used.
+//! Memory estimates, compared with the memory that was actually used.
 
 use build_info::Bytes;
 use serde::Serialize;
@@ -6,14 +6,14 @@ use serde::Serialize;
 use super::need::Need;
 use super::plan::LayerPlan;
 
-/// Estimated memory of a model, and the memory that it then used.
+/// Estimated memory of a model, and the memory that it actually used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Estimates by device, with the host last.
     pub needs: Vec<Need>,
-    /// Distribution of the layers and its reason; `None` if it was not searched.
+    /// Distribution of the layers and its reason; `None` if no distribution was searched for.
     pub plan: Option<LayerPlan>,
-    /// Memory that was then used, by device; empty if it was not read.
+    /// Memory that was actually used, by device; empty if it was not read.
     pub used: Vec<Need>,
 }
 

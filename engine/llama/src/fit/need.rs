@@ -5,20 +5,20 @@ use serde::Serialize;
 
 use crate::devices::Device;
 
-/// Estimated memory that CUDA's libraries take of a GPU in addition to llama.cpp's buffers. It contains:
+/// Estimated GPU memory that CUDA's libraries use in addition to llama.cpp's buffers. The estimate contains:
 ///
 /// - the workspace of cuBLAS, 32 MiB on Hopper and 4 MiB before (NVIDIA's cuBLAS reference, `cublasSetWorkspace`);
 /// - CUDA graphs;
 /// - the pool in which ggml-cuda quantises and unpacks the operands of a product.
 ///
-/// The value is an assumption, on the safe side for models whose largest matrix has fewer than 50 M values. It was
-/// not measured.
+/// The value is an assumption, on the safe side for models whose largest matrix has fewer than 50 M values. The
+/// memory was not measured.
 ///
-/// The context of CUDA itself, 200 to 600 MiB, is not included: ggml asks the driver for free memory from within that
-/// context, so that the free memory already excludes it.
+/// The context of CUDA itself, 200 to 600 MiB, is not included. ggml asks the driver for free memory from within that
+/// context, so the reported free memory already excludes it.
 pub const CUDA_RUNTIME: Bytes = Bytes::mib(128);
 
-/// Name of the host in reports, where a device would have its own name.
+/// Name of the host in reports, in place of a device's name.
 const HOST: &str = "host";
 
 /// Memory in one kind of buffer, in bytes.
@@ -28,9 +28,9 @@ pub struct Taken {
     pub device: String,
     /// ggml's name of the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
     pub buffer: String,
-    /// True if the buffer lies in the host's memory.
+    /// True if the buffer is in the host's memory.
     pub is_host: bool,
-    /// Bytes of weights. A mapped file counts everything from its first to its last tensor of this kind.
+    /// Bytes of weights. For a mapped file, everything from its first to its last tensor of this kind counts.
     pub weights: u64,
     /// Bytes of K, V and recurrent state.
     pub cache: u64,
@@ -51,7 +51,8 @@ pub struct Need {
     pub cache_bytes: Bytes,
     /// Buffers of the largest graph.
     pub compute_bytes: Bytes,
-    /// Memory of the device's own libraries: [`CUDA_RUNTIME`]. It is part of no buffer, so it is always an estimate.
+    /// Memory of the device's own libraries: [`CUDA_RUNTIME`]. The value is always an estimate, because no buffer
+    /// contains this memory.
     pub runtime_bytes: Bytes,
     /// Total memory of the device; `None` for the host, and for a device that does not report it.
     #[serde(rename = "memory_total_bytes", skip_serializing_if = "Option::is_none")]
@@ -73,13 +74,13 @@ impl Need {
     }
 }
 
-/// Memory that the libraries of `device` take in addition to the buffers.
+/// Memory that the libraries of `device` use in addition to the buffers.
 pub fn runtime(device: &Device) -> Bytes {
     if device.backend == "CUDA" { CUDA_RUNTIME } else { Bytes(0) }
 }
 
-/// Sums `taken` by device: each of `takers`, in their order, then the host. The cache and compute bytes are those of
-/// one context and are multiplied by `contexts`. The `adapters` bytes are distributed in proportion to the weights.
+/// Sums `taken` by device: each of `takers`, in their order, then the host. The cache and compute bytes describe one
+/// context, and are multiplied by `contexts`. The `adapters` bytes are distributed in proportion to the weights.
 pub fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters: u64) -> Vec<Need> {
     let named = |device: &Device| Need {
         device: device.name.clone(),
@@ -102,9 +103,9 @@ pub fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters: u64) 
     needs
 }
 
-/// Returns the owners of `one` as indices into `takers`, where `takers.len()` is the host. A buffer that several
-/// devices share, because each has a part of each layer, counts as shared equally. ggml-backend-meta.cpp names such a
-/// buffer `Meta(CUDA0,CUDA1)`, or `Meta()`, because it moves the list before it reads it.
+/// Returns the owners of `one` as indices into `takers`, where `takers.len()` is the host. If several devices share a
+/// buffer, because each holds a part of each layer, the buffer counts as shared equally. ggml-backend-meta.cpp names
+/// such a buffer `Meta(CUDA0,CUDA1)`, or `Meta()`, because the list is moved before it is read.
 fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     let names: Vec<&str> = match one.device.strip_prefix("Meta(").and_then(|rest| rest.strip_suffix(')')) {
         Some("") => takers.iter().map(|taker| taker.name.as_str()).collect(),
@@ -125,28 +126,31 @@ pub fn lack(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// Does the same as [`lack`] for a context alone, when the weights are loaded already.
+/// Does the same as [`lack`] for a context alone, after the weights were loaded.
 pub fn lack_beside_weights(needs: &[Need]) -> Option<String> {
     let beside = |need: &Need| Bytes(need.cache_bytes.0.saturating_add(need.compute_bytes.0));
     short(needs, beside, |need| {
         let (weights, cache, compute) = (need.weights_bytes, need.cache_bytes, need.compute_bytes);
-        format!("{} ({cache} of cache, {compute} for computing) beside {weights} of weights", beside(need))
+        format!(
+            "{} ({cache} of cache, {compute} for computing) in addition to {weights} of weights",
+            beside(need)
+        )
     })
 }
 
-/// Describes each device whose free memory is less than `wanted`, by the text `told`, followed by the remedy.
+/// Describes each device whose free memory is less than `wanted`, with the text `told`, followed by the remedy.
 fn short(needs: &[Need], wanted: impl Fn(&Need) -> Bytes, told: impl Fn(&Need) -> String) -> Option<String> {
     let of = |need: &Need| {
         let free = need.free.filter(|free| !need.host && wanted(need) > *free)?;
-        Some(format!("{} would need {}, and {free} are free", need.device, told(need)))
+        Some(format!("{} would need {}, but only {free} are free", need.device, told(need)))
     };
     let short: Vec<String> = needs.iter().filter_map(of).collect();
     (!short.is_empty()).then(|| format!("{}; --gpu-layers auto uses as many layers as fit", short.join("; ")))
 }
 
 /// Returns the number of bytes by which the fullest device exceeds its memory if `kept` bytes of each device stay
-/// free. The result is negative if there is room left. Devices that do not report their memory count as large enough,
-/// and so does the host, whose pages the kernel can move.
+/// free. The result is negative if there is room left. Devices that do not report their memory count as large enough.
+/// The host also counts as large enough, because the kernel can move its pages.
 pub fn excess(needs: &[Need], kept: Bytes) -> i64 {
     let of = |need: &Need| {
         let free = need.free.filter(|_| !need.host)?;

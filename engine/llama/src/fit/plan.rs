@@ -5,10 +5,10 @@ use build_info::Bytes;
 use super::need::Need;
 use crate::offload::{CpuMoe, Offload};
 
-/// Layers of a model on devices, as found by the search for what fits.
+/// Layers of a model on devices, as determined by the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerPlan {
-    /// Offload settings of the request, with numbers instead of `auto`.
+    /// Requested offload settings, with numbers instead of `auto`.
     pub offload: Offload,
     /// Number of layers on devices; the output counts as one.
     pub layers: u32,
@@ -30,7 +30,8 @@ impl LayerPlan {
         self.layers == self.all && self.n_cpu_moe == n_cpu_moe.of(self.all - 1)
     }
 
-    /// Largest memory that contexts will take of a device. Everything that is loaded before them must leave it free.
+    /// Maximum memory that contexts will use on a device. Everything that is loaded earlier must leave this memory
+    /// free.
     pub fn awaited(&self) -> Bytes {
         let contexts = self.needs.iter().filter(|need| !need.host);
         let contexts = contexts.map(|need| need.cache_bytes.0 + need.compute_bytes.0 + need.runtime_bytes.0);

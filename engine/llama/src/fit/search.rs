@@ -2,13 +2,13 @@
 
 use crate::offload::CpuMoe;
 
-/// Returns how many of the `n_layer` layers and the output go to devices, and for how many layers the experts stay on
-/// the host. `None` if not even the buffers fit with which devices would help the host.
+/// Returns how many of the `n_layer` layers and the output go to devices, and how many layers keep their experts on
+/// the host. `None` if not even the buffers with which devices would help the host fit.
 ///
-/// `excess` returns by how many bytes a number of layers, with the experts of a number of layers on the host, exceeds
-/// the memory. The search prefers all layers on devices, because for each layer on the host the device waits for the
-/// CPU at every token. In a mixture of experts, experts stay on the host before anything else: they hold most of the
-/// bytes, and a token reads few of them.
+/// `excess` returns the number of bytes by which a distribution exceeds the memory, given the number of layers on
+/// devices and the number of layers with experts on the host. The search prefers all layers on devices, because at
+/// every token the device waits for the CPU at each layer on the host. In a mixture of experts, experts are the first
+/// to stay on the host: experts contain most of the bytes, and a token reads few experts.
 pub fn choose<E>(
     n_layer: u32,
     is_mixture: bool,
@@ -38,15 +38,15 @@ pub fn choose<E>(
     Ok(Some((border(ends, &mut |layers| excess(layers, n_cpu_moe))?, n_cpu_moe)))
 }
 
-/// Returns the last number that fits, between one that does and one that does not, each given with its excess. Memory
-/// is nearly proportional to the number, so the next number to try is where a straight line crosses zero. That takes
-/// two or three tries where bisection takes six.
+/// Returns the last number that fits, between a number that fits and a number that does not, each given with its
+/// excess. Memory is nearly proportional to the number, so the next number to try is where a straight line crosses
+/// zero. This method takes two or three tries, and bisection takes six.
 fn border<E>(
     ends: ((u32, i64), (u32, i64)),
     excess: &mut impl FnMut(u32) -> Result<i64, E>,
 ) -> Result<u32, E> {
     let ((mut fits, mut room), (mut fails, mut lack)) = ends;
-    // If the line errs on the same side repeatedly, bisection is guaranteed to end.
+    // Bisection ends the search even if the line errs on the same side repeatedly.
     let mut looks = 0;
     while fits.abs_diff(fails) > 1 {
         let between = fits.abs_diff(fails);

@@ -62,7 +62,7 @@ impl fmt::Display for Estimate {
                 _ => writeln!(f)?,
             }
         }
-        // Memory that was used had room by definition.
+        // Memory that was used did fit.
         let lack = need::lack(&self.needs).filter(|_| !is_used);
         match (&self.plan, lack) {
             (Some(plan), _) => writeln!(f, "{:9} {plan}", ""),

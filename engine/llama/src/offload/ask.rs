@@ -5,15 +5,15 @@ use std::str::FromStr;
 
 use build_info::defaults::Layers;
 
-/// Number of layers that go to devices, counted from the last one; the output counts as one more.
+/// Number of layers that go to devices, counted from the last layer; the output counts as one more layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLayers {
-    /// The largest number of layers that fits on the available devices: see `fit` of the engine.
+    /// Maximum number of layers that fit on the available devices: see `fit` of the engine.
     #[default]
     Auto,
     /// All layers; an error if there is no device.
     All,
-    /// This number of layers; an error if it is not 0 and there is no device.
+    /// The given number of layers; an error if the number is not 0 and there is no device.
     Some(u32),
 }
 
@@ -61,7 +61,7 @@ impl FromStr for GpuLayers {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(GpuLayers::Auto),
-            // llama.cpp's tools spell it so.
+            // llama.cpp's tools accept this spelling.
             "all" | "-1" => Ok(GpuLayers::All),
             _ => match text.parse::<u32>() {
                 Ok(layers) if layers <= i32::MAX.cast_unsigned() => Ok(GpuLayers::Some(layers)),
@@ -71,16 +71,17 @@ impl FromStr for GpuLayers {
     }
 }
 
-/// Number of layers of a mixture of experts, counted from the first one, whose experts stay in the host's memory. The
-/// rest of such a layer goes where the layer goes. A token reads only a few of the experts, but everything else.
+/// Number of mixture-of-experts layers, counted from the first layer, whose experts stay in the host's memory. The
+/// rest of such a layer goes where the layer goes. A token reads only a few of the experts, but reads everything
+/// else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuMoe {
-    /// The smallest number with which all layers fit, if the number of layers is `auto`; otherwise none.
+    /// Minimum number with which all layers fit, if the number of layers is `auto`; otherwise none.
     #[default]
     Auto,
     /// All layers.
     All,
-    /// This number of layers.
+    /// The given number of layers.
     Some(u32),
 }
 
@@ -102,7 +103,7 @@ impl CpuMoe {
         match self {
             CpuMoe::Auto => Vec::new(),
             CpuMoe::All => vec![EXPERTS.to_string()],
-            // llama.cpp compiles each pattern for every tensor, so there is one pattern for all layers.
+            // llama.cpp applies each pattern to every tensor, so there is one pattern for all layers.
             CpuMoe::Some(0) => Vec::new(),
             CpuMoe::Some(some) => {
                 let layers: Vec<String> = (0..some.min(MOST_LAYERS)).map(|layer| layer.to_string()).collect();
@@ -112,7 +113,7 @@ impl CpuMoe {
     }
 }
 
-/// Upper limit of the number of layers in a model (llama.cpp's `LLAMA_MAX_LAYERS` is 512).
+/// Maximum number of layers in a model (llama.cpp's `LLAMA_MAX_LAYERS` is 512).
 const MOST_LAYERS: u32 = 512;
 
 impl fmt::Display for CpuMoe {
@@ -150,7 +151,7 @@ impl FromStr for CpuMoe {
     }
 }
 
-/// Devices that may take layers.
+/// Devices that may hold layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Devices {
     /// All GPUs of this machine and of workers.

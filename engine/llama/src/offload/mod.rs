@@ -1,5 +1,5 @@
-//! Devices that compute beside the CPU, and the layers of a model that they take: the settings, and their resolution
-//! on the available devices.
+//! Devices that compute in addition to the CPU, and the layers of a model that they hold: the settings, and their
+//! resolution on the available devices.
 
 mod ask;
 mod place;
@@ -15,9 +15,9 @@ use build_info::Bytes;
 
 use crate::options::SplitMode;
 
-/// Memory that stays free on each device by default. It is for other programs, such as the screen, and for errors of
-/// the estimate. llama.cpp's tools keep 1024 MiB (`--fit-target`), with a similar estimate; on a GPU with 8 GiB, the
-/// difference is four layers of an 8B model.
+/// Memory that stays free on each device by default. The reserve is for other programs, such as the screen, and for
+/// errors of the estimate. llama.cpp's tools keep 1024 MiB (`--fit-target`), with a similar estimate; on a GPU with 8
+/// GiB, the difference is four layers of an 8B model.
 pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 
 /// Offload settings of one model.
@@ -25,22 +25,22 @@ pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 pub struct Offload {
     /// Number of layers that go to devices.
     pub gpu_layers: GpuLayers,
-    /// True if the number is a default of the build profile. A default is not an error if there is no device;
+    /// True if the number is a default of the build profile. A default does not fail if there is no device;
     /// [`RequireGpu`](crate::options::RequireGpu) decides that separately.
     pub is_default: bool,
-    /// Number of layers of a mixture of experts whose experts stay on the host.
+    /// Number of mixture-of-experts layers whose experts stay on the host.
     pub n_cpu_moe: CpuMoe,
     /// Memory that stays free on each device when the number of layers is `auto`.
     pub fit_target: Bytes,
-    /// Devices that may take layers.
+    /// Devices that may hold layers.
     pub devices: Devices,
     /// Method by which several devices share the layers.
     pub split_mode: SplitMode,
     /// Proportions in which devices share the layers; by default, in proportion to their free memory.
     pub tensor_split: TensorSplit,
-    /// Index of the one device of [`SplitMode::None`] among those that may take layers.
+    /// Index of the single device of [`SplitMode::None`], among the devices that may hold layers.
     pub main_gpu: u32,
-    /// True if devices also compute on weights that lie in the host's memory.
+    /// True if devices also compute with weights in the host's memory.
     pub op_offload: bool,
     /// Workers on other machines, whose devices are used like local ones.
     pub workers: Workers,
@@ -67,7 +67,7 @@ impl Offload {
     /// Checks that the settings can be combined, on any machine.
     ///
     /// # Errors
-    /// The settings that conflict, as text, and which of them to leave out.
+    /// The settings that conflict, as text, with a remedy.
     pub fn check(&self) -> Result<(), String> {
         let one = self.split_mode == SplitMode::None;
         if one && !self.tensor_split.0.is_empty() {
@@ -78,8 +78,9 @@ impl Offload {
         }
         if !one && self.main_gpu != 0 {
             return Err(format!(
-                "--main-gpu {} without --split-mode none: it chooses the one device that takes all layers, and with \
-                 --split-mode {} they all take some; give both, or choose devices with --devices",
+                "--main-gpu {} without --split-mode none: the flag names the device that holds all layers, but \
+                 --split-mode {} spreads layers over all devices; add --split-mode none, or choose devices with \
+                 --devices",
                 self.main_gpu, self.split_mode
             ));
         }

@@ -1,4 +1,4 @@
-//! Resolution of the offload settings: the devices that take layers.
+//! Resolution of the offload settings: the devices that hold layers.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -29,18 +29,18 @@ pub fn place(offload: &Offload) -> Result<Placed> {
     choose(offload, &usable, worker::any() || !faulty.is_empty()).map_err(Error::Usage)
 }
 
-/// Logs the devices that are left out, and why. It logs them once, because `place` is called repeatedly.
+/// Logs the unusable devices and the reasons. Logs each device only once, because `place` is called repeatedly.
 fn tell(faulty: &[(Device, String)]) {
     static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     for (device, why) in faulty {
         if told.insert(device.index) {
-            notice::warn(&format!("{} is left out: {why}", device.name));
+            notice::warn(&format!("{} is not used: {why}", device.name));
         }
     }
 }
 
-/// Returns those of `devices` that can be used. Logs the others with the reason.
+/// Returns the `devices` that can be used. Logs the other devices with the reasons.
 pub fn without_faulty(devices: Vec<Device>) -> Vec<Device> {
     let faulty = devices.iter().filter_map(|device| Some((device.clone(), device.fault()?)));
     tell(&faulty.collect::<Vec<_>>());
@@ -55,7 +55,7 @@ struct Tried {
     faulty: Vec<(Device, String)>,
 }
 
-/// Divides `all` into devices that can be used and those that cannot, each with its `fault`. Only devices that
+/// Divides `all` into usable and faulty devices; `fault` returns the reason for a faulty device. Only devices that
 /// `offload` may use are tried, because CUDA creates a context on each.
 fn tried(
     offload: &Offload,
@@ -72,11 +72,11 @@ fn tried(
         let is_wanted = !is_idle(offload) && may_use(&offload.devices, &device);
         match is_wanted.then(|| fault(&device)).flatten() {
             None => tried.usable.push(device),
-            // A device that the user named is never left out silently.
+            // A device that the user named is never skipped silently.
             Some(why) if matches!(offload.devices, Devices::Named(_)) => {
-                return Err(format!("--devices {}: it cannot be used: {why}", device.name));
+                return Err(format!("--devices {}: the device cannot be used: {why}", device.name));
             }
-            // Leaving this one out would shift the indices of the next ones.
+            // Skipping this device would shift the indices of the following devices.
             Some(why) if by_number.is_some() => {
                 return Err(format!(
                     "{} refers to devices by index, and {} cannot be used: {why}\nhint: name the usable devices with --devices",
@@ -104,13 +104,13 @@ pub fn may_use(devices: &Devices, device: &Device) -> bool {
         }
 }
 
-/// True if devices neither take a layer nor compute on the host's weights.
+/// True if devices hold no layer and do not compute on the host's weights.
 fn is_idle(offload: &Offload) -> bool {
     offload.gpu_layers.number() == 0 && !offload.op_offload
 }
 
-/// Does the same as [`place`] with the devices `all`, which this model may use. `exact` is true if other devices
-/// exist that it may not use.
+/// Does the same as [`place`] with the devices `all`, which this model may use. `exact` is true if there are also
+/// devices that the model may not use.
 fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result<Placed, String> {
     let gpus: Vec<Device> = all.iter().filter(|device| device.kind == DeviceKind::Gpu).cloned().collect();
     let takers = match &offload.devices {
@@ -184,7 +184,7 @@ fn has_cuda() -> bool {
     crate::system::backends().iter().any(|name| name == "CUDA")
 }
 
-/// Setting that needs a device, if there is one.
+/// Setting that needs a device, if any.
 fn needs_a_device(offload: &Offload) -> Option<String> {
     match offload.gpu_layers {
         _ if offload.is_default => {}
@@ -204,8 +204,8 @@ fn needs_a_device(offload: &Offload) -> Option<String> {
     }
 }
 
-/// Default order of llama.cpp: devices of workers first, then local ones. GPUs that share the CPU's memory are used
-/// only if there are no others.
+/// Default order of llama.cpp: devices of workers first, then local devices. GPUs that share the CPU's memory are
+/// used only if no others exist.
 fn usual(gpus: Vec<Device>) -> Vec<Device> {
     let (remote, here): (Vec<Device>, Vec<Device>) = gpus.into_iter().partition(Device::is_remote);
     let apart = here.iter().any(|device| !device.shares_memory);
@@ -333,7 +333,7 @@ mod tests {
     fn layers_go_to_workers_first_and_to_what_was_chosen() {
         let placed = choose(&Offload::default(), &machine(), false).expect("valid");
         assert_eq!((names(&placed), placed.list.as_ref()), (vec!["RPC0", "CUDA0", "CUDA1"], None));
-        // Another model of the process has a worker that this model does not use.
+        // The process has a worker for another model, which this model does not use.
         let placed = choose(&Offload::default(), &machine()[..3], true).expect("valid");
         assert_eq!(names(&placed), ["CUDA0", "CUDA1"]);
         assert_eq!(placed.list.as_ref().map(Vec::len), Some(2));
@@ -343,7 +343,7 @@ mod tests {
         let none = Offload { devices: Devices::None, ..Offload::default() };
         let placed = choose(&none, &machine(), false).expect("valid");
         assert_eq!((placed.list.as_ref().map(Vec::len), placed.is_offloaded()), (Some(0), false));
-        // Neither a layer nor an operation is on a device, so the weights may be repacked.
+        // No layer and no operation is on a device, so the weights may be repacked.
         let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
         assert_eq!(choose(&idle, &machine(), false).expect("valid").list.as_ref().map(Vec::len), Some(0));
     }
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(faulty.len(), 1);
         let named = |name: &str| Offload { devices: named(&[name]), ..Offload::default() };
         let refused = tried(&named("cuda0"), machine(), busy).expect_err("a fault");
-        assert_eq!(refused, "--devices CUDA0: it cannot be used: busy or unavailable");
+        assert_eq!(refused, "--devices CUDA0: the device cannot be used: busy or unavailable");
         let second = Offload { main_gpu: 1, split_mode: SplitMode::None, ..Offload::default() };
         let refused = tried(&second, machine(), busy).expect_err("another card would be the second");
         assert!(

@@ -1,7 +1,7 @@
-//! Workers on other machines: their addresses, and a check that they can be used.
+//! Workers on other machines: their addresses, and a check that the workers can be used.
 //!
 //! ggml's client ends the process if a worker does not answer, and waits forever while the worker serves another
-//! client. So Anneal first asks each worker, in the worker's own protocol, with a time limit.
+//! client. Therefore Anneal first asks each worker, in the worker's own protocol, with a time limit.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -13,19 +13,20 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::{devices, kernels, system};
 
-/// Default port of `anneal worker`, the same as that of llama.cpp's own server.
+/// Default port of `anneal worker`, which is also the port of llama.cpp's own server.
 pub const DEFAULT_PORT: u16 = 50052;
 
 /// Message for workers in a build without RPC.
-pub const NO_RPC: &str = "this build of llama.cpp has no RPC in it; use the profile `native` or `portable`, or `rpc = true` in another profile";
+pub const NO_RPC: &str = "this build has no RPC support; use the profile `native` or `portable`, or `rpc = true` in \
+                          another profile";
 
 /// Time limit for an answer. A round trip to the other side of the earth takes a third of a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// First command of a client in ggml's RPC, `RPC_CMD_HELLO`; the same in every version.
+/// First command of a client in ggml's RPC, `RPC_CMD_HELLO`. The command has the same number in every version.
 const HELLO: u8 = 14;
 
-/// Size of the client's capabilities in that command, in bytes; Anneal claims none.
+/// Size, in bytes, of the client's capabilities in this command; Anneal claims none.
 const HELLO_SIZE: usize = 24;
 
 /// Size of the answer in bytes: the version, a padding byte and the worker's capabilities.
@@ -54,7 +55,7 @@ impl Worker {
             SocketAddr::V6(_) => None,
         });
         v4.into_iter().next().ok_or_else(|| {
-            format!("{} has no IPv4 address, and llama.cpp connects to workers over IPv4 only", self.host)
+            format!("{} has no IPv4 address, but llama.cpp connects to workers over IPv4 only", self.host)
         })
     }
 }
@@ -88,7 +89,7 @@ impl FromStr for Worker {
     }
 }
 
-/// Workers, in the order in which they take layers.
+/// Workers, in the order in which they get layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workers(pub Vec<Worker>);
 
@@ -111,7 +112,7 @@ impl Workers {
     /// Checks and wraps the workers `all`.
     ///
     /// # Errors
-    /// The reason, as text, if a worker is named twice or there are more than llama.cpp supports.
+    /// The reason, as text, if a worker is named twice or if there are too many workers for llama.cpp.
     pub fn new(all: Vec<Worker>) -> std::result::Result<Self, String> {
         if let Some((_, twice)) = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)) {
             return Err(format!("{twice} is named twice: name each worker once"));
@@ -124,7 +125,7 @@ impl Workers {
         }
     }
 
-    /// Warning to show before prompts are sent to the workers; `None` if there is nothing to warn of.
+    /// Warning to show before prompts are sent to the workers; `None` if all workers are on this machine.
     pub fn warning(&self) -> Option<String> {
         let far: Vec<String> =
             self.0.iter().filter(|one| !one.is_on_this_machine()).map(Worker::to_string).collect();
@@ -170,8 +171,8 @@ pub fn is_called(endpoint: &str, name: &str) -> bool {
         .is_ok_and(|asked| endpoint == asked.to_string() || spoken(endpoint) == asked.to_string())
 }
 
-/// Adds the devices of `workers` to llama.cpp. Workers that were added before stay as they are. Returns ggml's names
-/// of the workers.
+/// Adds the devices of `workers` to llama.cpp. Workers that were added earlier are not added again. Returns ggml's
+/// names of the workers.
 ///
 /// # Errors
 /// [`Error::Usage`] in a build without RPC, [`Error::Worker`] if a worker cannot be used.
@@ -208,15 +209,15 @@ pub fn connect(workers: &Workers) -> Result<Vec<String>> {
     Ok(endpoints)
 }
 
-/// Checks that a worker answers at `address` and speaks the protocol of `version` (major, minor). The error says why
-/// not, and what to do.
+/// Checks that a worker answers at `address` and uses the protocol of `version` (major, minor). The error contains
+/// the reason and the remedy.
 ///
-/// The connection is closed before ggml opens its own, because a worker accepts only one at a time. If another client
-/// connects in between, the worker serves it first, and ggml waits for its end without a limit.
+/// The connection is closed before ggml opens its own, because a worker accepts only one connection. If another
+/// client connects in between, the worker serves that client first, and ggml waits without a time limit.
 fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), String> {
     let mut stream = TcpStream::connect_timeout(&address.into(), PATIENCE).map_err(|why| match why.kind() {
         io::ErrorKind::ConnectionRefused => format!(
-            "nothing listens there\nhint: start `anneal worker --listen {address}` on that machine"
+            "no program listens at this address\nhint: start `anneal worker --listen {address}` on that machine"
         ),
         io::ErrorKind::TimedOut => format!(
             "the machine did not answer within {} s\nhint: check the address, the machine and its firewall",
@@ -237,12 +238,12 @@ fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), Stri
         }
         _ => format!("cannot read its answer: {why}"),
     })?;
-    // Compared in the same way as ggml's client does.
+    // ggml's client compares versions in the same way.
     let (major, minor) = answer;
     match major == version.0 && minor <= version.1 {
         true => Ok(()),
         false => Err(format!(
-            "it speaks version {major}.{minor} of the protocol, and this program {}.{}\nhint: use builds of the same \
+            "it speaks version {major}.{minor} of the protocol, but this program speaks {}.{}\nhint: use builds of the same \
              llama.cpp on both sides",
             version.0, version.1
         )),
@@ -309,7 +310,7 @@ mod tests {
         assert!(words.starts_with("box:50052, 10.0.0.2:9 are not on this machine"), "{words}");
     }
 
-    /// Returns the result of `ask` for a listener that sends `answer` and closes, or closes at once if there is none.
+    /// Returns the result of `ask` for a listener that sends `answer`, if any, and closes the connection.
     fn asked(answer: Option<&[u8]>) -> std::result::Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let SocketAddr::V4(address) = listener.local_addr().expect("an address") else { unreachable!() };
@@ -338,11 +339,11 @@ mod tests {
         };
         assert_eq!(asked(Some(&version(7, 0))), Ok(()));
         let cases = [
-            (Some(version(6, 9)), "version 6.9 of the protocol, and this program 7.0"),
+            (Some(version(6, 9)), "version 6.9 of the protocol, but this program speaks 7.0"),
             (Some(version(7, 1)), "version 7.1"),
             (Some(b"HTTP/1.1 400 Bad Request".to_vec()), "not a worker"),
             (Some(Vec::new()), "not a worker"),
-            (None, "nothing listens there\nhint: start `anneal worker --listen 127.0.0.1:"),
+            (None, "no program listens at this address\nhint: start `anneal worker --listen 127.0.0.1:"),
         ];
         for (answer, words) in cases {
             let found = asked(answer.as_deref()).expect_err(words);

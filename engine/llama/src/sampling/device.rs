@@ -1,7 +1,7 @@
-//! Steps of a chain that the device which computes the logits can do, with llama.cpp's backend samplers.
+//! Steps of a chain that can run on the device that computes the logits, with llama.cpp's backend samplers.
 //!
-//! A device does the first steps, up to the first one that it does not support. The host does the others, in the same
-//! order. So a plan is a list of steps and the number of steps on the device.
+//! A device does the first steps, up to the first step that it does not support. The host does the other steps, in
+//! the same order. So a plan is a list of steps and the number of steps on the device.
 
 use serde::Serialize;
 
@@ -19,21 +19,21 @@ pub enum SamplingStep {
     Penalties,
     /// Penalises repetitions of sequences (DRY).
     Dry,
-    /// Keeps tokens whose logit is within n standard deviations of the best.
+    /// Keeps tokens whose logit is within n standard deviations of the largest.
     TopNSigma,
     /// Keeps the k most likely tokens.
     TopK,
-    /// Keeps tokens whose information content is near the expected one (locally typical sampling).
+    /// Keeps tokens whose information content is near the entropy (locally typical sampling).
     Typical,
-    /// Keeps the most likely tokens up to a sum of probabilities.
+    /// Keeps the most likely tokens until their probabilities add up to top-p.
     TopP,
-    /// Keeps tokens whose probability is at least a share of the best one's.
+    /// Keeps tokens whose probability is at least a given fraction of the highest.
     MinP,
     /// Removes the most likely tokens above a threshold (XTC).
     Xtc,
     /// Divides the logits by the temperature.
     Temperature,
-    /// Draws a token, with the surprise kept near a target (Mirostat).
+    /// Draws a token while keeping the entropy of the text near a target (Mirostat).
     Mirostat,
     /// Draws a token at random.
     Draw,
@@ -41,22 +41,22 @@ pub enum SamplingStep {
     Greedy,
 }
 
-/// Upper limit of top-k on a device. llama.cpp tries a device's samplers with this many candidates before it uses
-/// them, and its top-k asserts that there are more than k.
+/// Upper limit of top-k on a device. llama.cpp first tries a device's samplers with this many candidates, and its
+/// top-k asserts that there are more than k.
 const MOST_TOP_K: u32 = 64 << 10;
 
-/// Upper limit of min-p on a device. A device keeps tokens strictly above the bound, so that from this value on,
-/// rounding may remove the best one.
+/// Upper limit of min-p on a device. A device keeps only tokens strictly above the bound. From this value on,
+/// rounding may remove even the most likely token.
 const MOST_MIN_P: f32 = 0.99;
 
 impl SamplingStep {
-    /// Steps that `options` need, in order, without steps that would change nothing.
+    /// Returns the steps that `options` need, in order, without steps that would change nothing.
     pub fn of(options: &SamplingOptions, n_vocab: u32) -> Vec<SamplingStep> {
         let greedy = options.is_greedy();
         let xtc = options.xtc_probability > 0.0 && options.xtc_threshold <= 0.5;
         let mirostat = !greedy && options.mirostat != 0;
-        // At temperature 0, only steps that may remove the best token have an effect, and only on what the steps
-        // before them leave.
+        // At temperature 0, a step has an effect only if it may remove the most likely token, or if an earlier step
+        // may.
         let cuts = !mirostat && (!greedy || options.typical_p < 1.0 || xtc);
         let penal = options.repeat_last_n > 0
             && (options.repeat_penalty != 1.0
@@ -81,10 +81,11 @@ impl SamplingStep {
         steps.into_iter().filter_map(|(step, is_asked)| is_asked.then_some(step)).collect()
     }
 
-    /// True if llama.cpp supports the step on devices, with these options. A particular device may still lack it.
+    /// True if llama.cpp supports the step on devices, with these options. A particular device may still lack the
+    /// step.
     fn is_for_devices(self, options: &SamplingOptions, n_vocab: u32) -> bool {
         match self {
-            // If all tokens are banned, the host reports it.
+            // If all tokens are banned, the host reports the error.
             SamplingStep::LogitBias => {
                 let banned = options.logit_bias.iter().filter(|bias| bias.bias == f32::NEG_INFINITY);
                 banned.count() < n_vocab as usize
@@ -125,13 +126,13 @@ impl SamplingStep {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingPlan {
     steps: Vec<SamplingStep>,
-    /// Number of steps on the device, which are the first ones.
+    /// Number of steps on the device. The device does the first steps of the list.
     offloaded: usize,
     n_vocab: u32,
 }
 
 impl SamplingPlan {
-    /// Plans for a device that supports all of llama.cpp's steps for devices, except those in `lacks`.
+    /// Returns the plan for a device that supports all of llama.cpp's steps for devices, except the steps in `lacks`.
     pub fn new(options: &SamplingOptions, n_vocab: u32, lacks: &[SamplingStep]) -> Self {
         let steps = SamplingStep::of(options, n_vocab);
         let goes = |step: &&SamplingStep| step.is_for_devices(options, n_vocab) && !lacks.contains(step);
@@ -164,7 +165,8 @@ impl SamplingPlan {
         self.offloaded == self.steps.len()
     }
 
-    /// Options for the host, which continues from what the device left: `options` without the device's steps.
+    /// Options for the host, which continues with the candidates that the device left: `options` without the device's
+    /// steps.
     pub fn rest(&self, options: &SamplingOptions) -> SamplingOptions {
         let mut rest = options.clone();
         for step in self.offloaded() {
@@ -177,7 +179,7 @@ impl SamplingPlan {
                 SamplingStep::TopP => rest.top_p = 1.0,
                 SamplingStep::MinP => rest.min_p = 0.0,
                 SamplingStep::Temperature => rest.temperature = 1.0,
-                // The steps after the choice belong to it, and need no change.
+                // The steps after the choice are part of the choice, and need no change.
                 _ => {}
             }
         }
@@ -187,7 +189,8 @@ impl SamplingPlan {
     /// Options for the device: `options` without the host's steps.
     pub fn device(&self, options: &SamplingOptions) -> SamplingOptions {
         let mut device = options.clone();
-        // This also resets options that are not steps of the plan: mirostat, for example, makes the cuts ineffective.
+        // Also resets options that are not steps of the plan: mirostat, for example, disables the truncating
+        // samplers.
         let is_hosts = |step| !self.offloaded().contains(&step);
         if is_hosts(SamplingStep::LogitBias) {
             device.logit_bias.clear();
@@ -217,9 +220,9 @@ pub struct DeviceReport {
     pub on_host: Vec<SamplingStep>,
     /// Number of tokens that the device chose.
     pub tokens_on_device: usize,
-    /// Number of tokens that the host chose, from what the device left or from all logits.
+    /// Number of tokens that the host chose, from the candidates that the device left or from all logits.
     pub tokens_on_host: usize,
-    /// Reason why the host did some or all of the steps; `None` if it did none.
+    /// Reason that the host did some or all of the steps; `None` if the host did none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -310,7 +313,7 @@ mod tests {
             let plan = SamplingPlan::new(&options, 1000, &[]);
             assert_eq!((plan.offloaded(), plan.on_host()), (offloaded, on_host), "case {number}");
             assert_eq!(plan.chooses(), on_host.is_empty(), "case {number}");
-            // The host's part begins with the step that the device lacks.
+            // The host's part begins with the step that the device does not support.
             let rest = SamplingPlan::new(&plan.rest(&options), 1000, &[]);
             if !plan.chooses() {
                 assert_eq!(rest.steps, on_host, "case {number}");

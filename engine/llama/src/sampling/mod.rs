@@ -1,4 +1,4 @@
-//! Options of the sampler, and the part of them that a device can do.
+//! Sampling options, and the steps that a device can do.
 
 mod bias;
 mod device;

@@ -1,4 +1,4 @@
-//! Sampling options, from flags and from the JSON of a request. One table holds the names, types, defaults, ranges
+//! Sampling options, from flags and from the JSON of a request. One table contains the names, types, defaults, ranges
 //! and help texts of all numbers.
 
 use std::ffi::CStr;
@@ -40,11 +40,11 @@ pub struct Parameter {
     pub flag: &'static str,
     /// Other spellings of the flag, without dashes.
     pub aliases: &'static [&'static str],
-    /// Smallest allowed value.
+    /// Minimum allowed value.
     pub min: f64,
-    /// Largest allowed value.
+    /// Maximum allowed value.
     pub max: f64,
-    /// True if it is a whole number.
+    /// True if the parameter is a whole number.
     pub whole: bool,
     /// Allowed values, as text.
     pub range: &'static str,
@@ -59,10 +59,10 @@ pub struct Parameter {
 macro_rules! parameters {
     ($($name:ident: $kind:ident = $default:literal, $flag:literal [$($alias:literal)*],
        $min:literal..=$max:literal, $range:literal, $doc:literal;)*) => {
-        /// Options of the sampler. Defaults and names are llama.cpp's.
+        /// Sampling options. Defaults and names are llama.cpp's.
         ///
-        /// In JSON, a field may be missing or null, fields with other names are ignored, and a field with an invalid
-        /// value is refused with the values that can be given.
+        /// In JSON, a field may be missing or null, and fields with other names are ignored. A field with an invalid
+        /// value is refused, and the error lists the valid values.
         #[derive(Clone, Debug, PartialEq)]
         pub struct SamplingOptions {
             $(#[doc = $doc] #[doc = concat!(": ", $range, ".")] pub $name: $kind,)*
@@ -70,7 +70,7 @@ macro_rules! parameters {
             pub dry_sequence_breakers: Vec<String>,
             /// Biases of single tokens.
             pub logit_bias: Vec<Bias>,
-            /// Seed: the same seed gives the same tokens for the same logits; `None` draws one.
+            /// Seed: the same seed gives the same tokens for the same logits; `None` draws a random seed.
             pub seed: Option<u32>,
             /// Grammar or schema that the text follows.
             pub constraint: Option<Constraint>,
@@ -110,24 +110,24 @@ macro_rules! parameters {
     (@whole f32) => { false };
 }
 
-// The largest window of tokens, 1048576, is longer than any likely context, and takes four megabytes.
+// The largest window, 1048576 tokens, is longer than any likely context, and needs four megabytes.
 parameters! {
     temperature: f32 = 0.8, "--temp" ["temperature"], 0.0..=100.0, "0 (most likely token) to 100",
-        "Flatten (above 1) or sharpen (below 1) the probabilities; at 0 the most likely token is taken";
+        "Temperature; above 1 it flattens the probabilities, below 1 it sharpens them";
     top_k: u32 = 40, "--top-k" [], 0..=2147483647, "0 (all) to 2147483647",
         "Keep this many of the most likely tokens";
     top_p: f32 = 0.95, "--top-p" [], 0.0..=1.0, "0 to 1 (all)",
         "Keep the most likely tokens until their probabilities add up to this";
     min_p: f32 = 0.05, "--min-p" [], 0.0..=1.0, "0 (all) to 1",
-        "Keep tokens at least this many times as likely as the best";
+        "Keep tokens whose probability is at least this fraction of the highest";
     typical_p: f32 = 1.0, "--typical" ["typical-p"], 0.0..=1.0, "0 to 1 (all)",
-        "Keep the tokens whose surprise is closest to the expected surprise, until their probabilities add up to this";
+        "Keep the tokens whose information content is closest to the entropy, until their probabilities add up to this";
     top_n_sigma: f32 = 0.0, "--top-n-sigma" ["top-nsigma"], 0.0..=100.0, "0 (all) to 100",
-        "Keep tokens whose logit is at most this many standard deviations below the best";
+        "Keep tokens whose logit is at most this many standard deviations below the highest";
     xtc_probability: f32 = 0.0, "--xtc-probability" [], 0.0..=1.0, "0 (never) to 1 (always)",
         "Probability that XTC removes all likely tokens except the least likely of them";
     xtc_threshold: f32 = 0.1, "--xtc-threshold" [], 0.0..=1.0, "0 to 1; above 0.5 it does nothing",
-        "Smallest probability of a token that XTC may remove";
+        "Minimum probability of a token that XTC may remove";
     dry_multiplier: f32 = 0.0, "--dry-multiplier" [], 0.0..=100.0, "0 (off) to 100",
         "DRY penalty multiplier for tokens that extend a repetition";
     dry_base: f32 = 1.75, "--dry-base" [], 1.0..=100.0, "1 to 100",
@@ -135,21 +135,21 @@ parameters! {
     dry_allowed_length: u32 = 2, "--dry-allowed-length" [], 0..=1048576, "0 to 1048576 tokens",
         "Length of the longest repetition without a DRY penalty";
     dry_penalty_last_n: u32 = 64, "--dry-penalty-last-n" [], 0..=1048576, "0 (off) to 1048576 tokens",
-        "Number of last tokens in which DRY looks for repetitions";
+        "Number of most recent tokens in which DRY looks for repetitions";
     repeat_penalty: f32 = 1.0, "--repeat-penalty" [], 0.01..=100.0, "0.01 to 100; 1 is off",
-        "Divide the logits of tokens that occurred by this; negative logits are multiplied";
+        "Divide the positive logits of repeated tokens by this, and multiply their negative logits by it";
     repeat_last_n: u32 = 64, "--repeat-last-n" [], 0..=1048576, "0 (off) to 1048576 tokens",
-        "Number of last tokens that the three penalties consider";
+        "Number of most recent tokens that the repeat, presence and frequency penalties consider";
     presence_penalty: f32 = 0.0, "--presence-penalty" [], -100.0..=100.0, "-100 to 100; 0 is off",
-        "Subtract this from the logits of tokens that occurred";
+        "Subtract this from the logits of tokens that have already occurred";
     frequency_penalty: f32 = 0.0, "--frequency-penalty" [], -100.0..=100.0, "-100 to 100; 0 is off",
-        "Subtract this from the logit of a token for each time that it occurred";
+        "Subtract this from a token's logit for each time that the token has occurred";
     mirostat: u32 = 0, "--mirostat" [], 0..=2, "0 (off), 1 or 2",
-        "Version of mirostat, which replaces all samplers that cut and keeps the surprise of tokens near a target";
+        "Version of mirostat, which replaces the truncating samplers and keeps the entropy of the text near a target";
     mirostat_tau: f32 = 5.0, "--mirostat-ent" [], 0.0..=100.0, "0 to 100 bits",
-        "Target surprise of mirostat";
+        "Target entropy of mirostat (tau)";
     mirostat_eta: f32 = 0.1, "--mirostat-lr" [], 0.0..=1.0, "0 to 1",
-        "Learning rate of mirostat";
+        "Learning rate of mirostat (eta)";
 }
 
 impl Parameter {
@@ -174,7 +174,7 @@ impl Parameter {
 
     /// True if `value` is in the allowed range.
     pub fn takes(&self, value: f64) -> bool {
-        // Compared in single precision, in which the value is used: 0.01 from a flag equals 0.01 here.
+        // Values are compared in single precision, in which they are used: 0.01 from a flag equals 0.01 here.
         let (value, min, max) = match self.whole {
             true => (value, self.min, self.max),
             false => (f64::from(value as f32), f64::from(self.min as f32), f64::from(self.max as f32)),
@@ -204,7 +204,7 @@ impl Parameter {
     }
 }
 
-/// Largest number of texts that end a repetition, and of bytes in each. Every text is searched for in every token.
+/// Maximum number of texts that end a repetition. Every text is searched for in every token.
 const MAX_BREAKERS: usize = 64;
 const MAX_BREAKER_BYTES: usize = 40;
 
@@ -221,7 +221,7 @@ impl SamplingOptions {
         self
     }
 
-    /// Makes the chain choose the most likely token, after penalties, biases and a grammar.
+    /// Makes the chain always choose the most likely token, after penalties, biases and a grammar.
     pub fn make_greedy(&mut self) {
         (self.temperature, self.typical_p, self.xtc_probability) = (0.0, 1.0, 0.0);
     }
@@ -301,19 +301,19 @@ impl<'de> Deserialize<'de> for SamplingOptions {
     }
 }
 
-/// Returns `value` if it is a whole number, written `7` or `7.0`: JSON schemas and JavaScript do not distinguish the
-/// two.
+/// Returns `value` if it is a whole number, written as `7` or `7.0`: JSON schemas and JavaScript do not distinguish
+/// the two forms.
 pub fn whole(value: &Value) -> Option<i64> {
-    // Up to this number, floating point represents every whole number exactly.
+    // Up to this number, floating-point numbers represent every whole number exactly.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= EXACT);
     value.as_i64().or_else(|| float().map(|number| number as i64))
 }
 
-/// Range of a seed. In llama.cpp, 4294967295 means no seed.
+/// Range of a seed. For llama.cpp, 4294967295 means no seed.
 const SEEDS: &str = "0 to 4294967294, or -1 in JSON for a random one";
 
-/// Parses a seed; -1 means none.
+/// Parses a seed; -1 means a random seed.
 fn seed(value: &Value) -> Result<Option<u32>> {
     match whole(value) {
         Some(-1) => Ok(None),
@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    /// `UPDATE_DOCS=1` writes the rows.
+    /// `UPDATE_DOCS=1` updates the rows.
     #[test]
     fn the_guide_says_of_each_what_the_table_says() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/sampling.md");

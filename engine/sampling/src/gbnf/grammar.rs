@@ -6,19 +6,19 @@ pub(super) type Id = usize;
 /// A part of a rule. Its own parts precede it in [`Gbnf::nodes`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
-    /// One character of these ranges, which are sorted and disjoint.
+    /// One character in these ranges, which are sorted and disjoint.
     Class(Vec<(char, char)>),
-    /// This text.
+    /// A literal text.
     Text(String),
-    /// The token `id`, or with `not` any other one.
+    /// The token `id` or, with `not`, any other token.
     Token { id: u32, not: bool },
-    /// Rule with this number.
+    /// Rule with the given number.
     Rule(usize),
-    /// All of these parts, one after the other.
+    /// All of the given parts, one after the other.
     Seq(Vec<Id>),
-    /// One of these parts. An empty list matches nothing, not even the empty text.
+    /// One of the given parts. An empty list matches nothing, not even the empty text.
     Any(Vec<Id>),
-    /// A part repeated at least, and at most, this often; `None` for no upper bound.
+    /// A part, with the minimum and the maximum number of repetitions; `None` for no maximum.
     Repeat(Id, u32, Option<u32>),
 }
 

@@ -1,24 +1,25 @@
 //! Check that lexemes can be distinguished as GBNF requires.
 //!
-//! llguidance's lexer extends a lexeme as long as it can, while GBNF follows all alternatives at once. Both give the
-//! same result under one condition: if a lexeme could end before a byte that may follow it, then neither this lexeme
-//! can continue with that byte, nor can another lexeme. The lexer then has only one choice. The condition is tested
-//! for all pairs of lexemes, even those that never occur at the same place.
+//! llguidance's lexer extends a lexeme as long as it can, while GBNF follows all alternatives at once. The results
+//! are equal under one condition: if a lexeme could end before a byte that may follow it, then this byte must not
+//! continue this lexeme or another lexeme. The lexer then has only one choice. The condition is tested for all pairs
+//! of lexemes, even for pairs that never occur at the same place.
 
 use llguidance::derivre::{HashSet, Regex, StateID};
 
 use super::grammar::Gbnf;
 use super::translate::{Lexeme, Sym};
 
-/// Upper limit of the pairs of states to test, in total. Beyond it, the untested lexemes are cut into smaller ones.
+/// Maximum total number of pairs of states to test. Beyond this number, the untested lexemes are split into smaller
+/// lexemes.
 const MAX_PAIRS: usize = 40_000;
 
-/// Upper limit of the cost of building one automaton.
+/// Maximum cost of building one automaton.
 const FUEL: u64 = 200_000;
 
-/// Upper limit of the cost of all automata together, in derivre's steps, however often lexemes are cut. Derivatives
-/// of long repetitions are large, so few pairs of states can take many seconds. The limit is ten times the cost of
-/// the largest grammar in the tests.
+/// Maximum cost of all automata together, in derivre's steps, however often lexemes are split. Derivatives of long
+/// repetitions are large, so few pairs of states can take many seconds. The limit is ten times the cost of the
+/// largest grammar in the tests.
 const WORK: u64 = 1_000_000;
 
 /// Remaining part of [`WORK`].
@@ -64,8 +65,9 @@ impl Bytes {
     }
 }
 
-/// Returns the `lexemes` of `grammar` that have to be cut; single characters cannot be. `rules` are the alternatives
-/// of each rule, with the start rule first. The result is meaningless if the `budget` is exhausted afterwards.
+/// Returns the `lexemes` of `grammar` that have to be split; single characters cannot be split. `rules` are the
+/// alternatives of each rule, with the start rule first. If the `budget` is exhausted afterwards, the result is
+/// meaningless.
 pub(super) fn to_be_cut(
     grammar: &Gbnf,
     lexemes: &[Lexeme],
@@ -105,8 +107,8 @@ pub(super) fn to_be_cut(
     Ok(cut)
 }
 
-/// True if a text exists that matches `first` in full and, followed by one of the bytes in `after`, begins a match of
-/// `second`.
+/// True if a text exists that matches `first` completely and, followed by one of the bytes in `after`, begins a match
+/// of `second`.
 fn meet(first: &mut Regex, second: &mut Regex, after: Bytes, pairs: &mut usize, budget: &mut Budget) -> bool {
     // One byte of each equivalence class.
     let mut kinds = HashSet::default();
@@ -158,7 +160,7 @@ fn bytes_after(lexemes: &[Bytes], rules: &[Vec<Vec<Sym>>]) -> Vec<Bytes> {
     let mut grew = true;
     while grew {
         grew = false;
-        // Rules mostly refer to later ones, so the reverse order needs fewer rounds.
+        // Rules mostly refer to later rules, so the reverse order needs fewer rounds.
         for (rule, ways) in rules.iter().enumerate().rev() {
             for way in ways {
                 let mut all_empty = true;

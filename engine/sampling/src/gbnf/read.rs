@@ -1,17 +1,17 @@
-//! Parser for GBNF that follows llama.cpp's src/llama-grammar.cpp and reports mistakes with their position.
+//! Parser for GBNF that follows llama.cpp's src/llama-grammar.cpp and reports mistakes with their positions.
 
 use std::collections::HashMap;
 
 use super::grammar::{Gbnf, Id, Node};
 
-/// Largest depth of nested brackets.
+/// Maximum depth of nested brackets.
 const MAX_DEPTH: usize = 200;
 
-/// Largest number of repetitions of one item, and of the rules that they become, including those of the repeated
-/// item: llama.cpp's own limit.
+/// Maximum number of repetitions of one item, and of the rules that the repetitions expand to, including the rules of
+/// the item: llama.cpp's own limit.
 const MAX_TIMES: u64 = 2000;
 
-/// Largest number of elements when all repetitions are expanded.
+/// Maximum number of elements when all repetitions are expanded.
 const MAX_ELEMENTS: u64 = 1 << 20;
 
 /// Parses `text`. `token` finds the token for a text like `<think>`.
@@ -38,7 +38,7 @@ pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gb
         bodies.insert(name, body);
     }
     let Some(root) = reader.symbols.get("root").copied().filter(|_| bodies.contains_key("root")) else {
-        return Err("there is no rule 'root', with which a grammar begins".to_string());
+        return Err("the grammar has no rule 'root', with which it must begin".to_string());
     };
     let missing =
         reader.named.iter().filter(|(name, _)| !bodies.contains_key(*name)).min_by_key(|(_, at)| **at);
@@ -97,7 +97,7 @@ impl<'a> GrammarReader<'a> {
         &rest[..len]
     }
 
-    /// Skips blanks and comments, and with `lines` also line ends, after which a rule may continue.
+    /// Skips blanks and comments. With `lines`, also skips line ends, after which a rule may continue.
     fn space(&mut self, lines: bool) {
         loop {
             let is_end = |character| matches!(character, '\r' | '\n');
@@ -151,7 +151,7 @@ impl<'a> GrammarReader<'a> {
 
     fn sequence(&mut self, nested: bool) -> Result<Id, String> {
         let mut items = Vec::new();
-        // Number of elements of the last item each time it is expanded; an empty literal has none.
+        // Number of elements that each repetition of the last item adds; an empty literal has none.
         let mut last: Option<u64> = None;
         // Number of rules of the last item, counted as llama.cpp does.
         let mut rules = 1;
@@ -172,7 +172,7 @@ impl<'a> GrammarReader<'a> {
                 Some('(') => {
                     items.push(self.group()?);
                     rules = (self.rules() - rules_before).max(1);
-                    // The content of a group is a rule of its own, and a repetition refers to it.
+                    // The content of a group is a separate rule, and a repetition refers to the rule.
                     last = Some(1);
                 }
                 Some('.') => {
@@ -183,12 +183,13 @@ impl<'a> GrammarReader<'a> {
                 Some('*' | '+' | '?' | '{') => {
                     let (least, most) = self.times()?;
                     let Some(len) = last else {
-                        return Err(self.wrong_at(start, "there is nothing to repeat before it"));
+                        return Err(self.wrong_at(start, "there is nothing to repeat before the repetition"));
                     };
                     let times = most.unwrap_or(least).max(1);
                     rules = rules.saturating_mul(times);
                     if rules > MAX_TIMES {
-                        let what = format!("the repetition becomes more than {MAX_TIMES} rules; repeat less");
+                        let what =
+                            format!("the repetition expands to more than {MAX_TIMES} rules; repeat less");
                         return Err(self.wrong_at(start, &what));
                     }
                     self.made += most.map_or(1, |most| most - least);
@@ -226,7 +227,7 @@ impl<'a> GrammarReader<'a> {
     fn group(&mut self) -> Result<Id, String> {
         if self.depth == MAX_DEPTH {
             return Err(self.wrong(&format!(
-                "more than {MAX_DEPTH} nested brackets; move the inner ones to rules of their own"
+                "more than {MAX_DEPTH} nested brackets; move the inner brackets to separate rules"
             )));
         }
         self.at += 1;
@@ -289,7 +290,7 @@ impl<'a> GrammarReader<'a> {
         Ok((len, self.grammar.add(node)))
     }
 
-    /// Parses a character. Returns its number, which need not be a valid character if it is an escape.
+    /// Parses a character. Returns its number, which may be invalid if the character is an escape.
     fn character(&mut self) -> Result<u32, String> {
         let start = self.at;
         let mut characters = self.rest().chars();
@@ -344,7 +345,7 @@ impl<'a> GrammarReader<'a> {
         Ok(self.grammar.add(Node::Token { id, not }))
     }
 
-    /// Parses the bounds of a repetition: the least number, and the greatest, if there is one.
+    /// Parses the bounds of a repetition: the minimum and, if given, the maximum.
     fn times(&mut self) -> Result<(u64, Option<u64>), String> {
         let start = self.at;
         for (sign, times) in [("*", (0, None)), ("+", (1, None)), ("?", (0, Some(1)))] {

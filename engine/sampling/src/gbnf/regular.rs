@@ -4,7 +4,7 @@ use llguidance::derivre::{ExprRef, HashMap, RegexAst, RegexBuilder};
 
 use super::grammar::{Gbnf, Id, Node};
 
-/// Largest number of characters and classes in one lexeme, with repetitions expanded.
+/// Maximum number of characters and classes in one lexeme, with repetitions expanded.
 pub(super) const MAX_SIZE: u64 = 10_000;
 
 /// Number of characters of a literal that count as one unit of size, because literals are cheap.
@@ -81,7 +81,8 @@ impl Gbnf {
     }
 
     /// Turns rules that end or begin with a reference to themselves into repetitions: `a ::= x a | y` becomes `x* y`.
-    /// Such rules are then regular if their parts are, and faster to follow if not.
+    /// The repetitions are regular if their parts are regular; otherwise they are faster to follow than recursive
+    /// rules.
     pub(super) fn without_plain_recursion(&mut self) {
         for rule in 0..self.rules.len() {
             let alternatives = match &self.nodes[self.rules[rule]] {

@@ -1,5 +1,5 @@
-//! Translation of GBNF into a grammar for llguidance. Regular parts become lexemes that are as large as the lexer can
-//! tell apart, and the rest becomes rules.
+//! Translation of GBNF into a grammar for llguidance. Regular parts become the largest lexemes that the lexer can
+//! distinguish, and the other parts become rules.
 
 use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::derivre::{ExprRef, HashMap, HashSet, Regex, RegexAst, RegexBuilder};
@@ -10,16 +10,16 @@ use super::grammar::{Gbnf, Id, Node};
 use super::lexemes::{Budget, to_be_cut};
 use super::regular::Regexes;
 
-/// Largest number of symbols; llguidance numbers symbols with 16 bits.
+/// Maximum number of symbols; llguidance numbers symbols with 16 bits.
 const MAX_SYMBOLS: usize = 60_000;
 
-/// Largest number of rounds in which lexemes are cut. After these, all remaining lexemes are cut into characters.
+/// Maximum number of rounds in which lexemes are split. Afterwards, all remaining lexemes are split into characters.
 const MAX_ROUNDS: usize = 20;
 
 const TOO_LARGE: &str = "it becomes too large: make it simpler, or repeat less";
 
-/// Origin of a lexeme: a part, or some of its items from the second number on (counted from one), or, with
-/// [`ALTERNATIVES`], those of its alternatives that are regular.
+/// Origin of a lexeme: a part, or some items of a part, beginning with the item whose number (counted from one) is
+/// the second value. With [`ALTERNATIVES`], the origin is the regular alternatives of the part.
 type Origin = (Id, usize);
 
 const ALTERNATIVES: usize = usize::MAX;
@@ -27,10 +27,10 @@ const ALTERNATIVES: usize = usize::MAX;
 /// A lexeme and its origin.
 pub(super) struct Lexeme {
     expr: ExprRef,
-    /// True if it is a single character.
+    /// True if the lexeme is a single character.
     pub(super) is_character: bool,
     made_of: LexemeShape,
-    /// True if the parts match the empty text, and the lexeme excludes it.
+    /// True if the parts match the empty text, but the lexeme excludes it.
     not_empty: bool,
 }
 
@@ -44,8 +44,8 @@ enum LexemeShape {
 }
 
 impl Lexeme {
-    /// Builds the automaton of the lexeme at a cost of at most `fuel`. It uses a builder of its own, because a shared
-    /// one would have to be copied for each lexeme.
+    /// Builds the automaton of the lexeme at a cost of at most `fuel`. Uses a separate builder, because a shared
+    /// builder would have to be copied for each lexeme.
     pub(super) fn automaton(&self, grammar: &Gbnf, fuel: u64) -> Result<Regex, String> {
         let mut builder = RegexBuilder::new();
         let mut regexes = Regexes { grammar, builder: &mut builder, rules: HashMap::default() };
@@ -80,7 +80,7 @@ pub(super) enum Sym {
     Token(usize),
 }
 
-/// Lexemes, and the rules that are made of them.
+/// Lexemes, and the rules that consist of them.
 pub(super) struct LexemePlan<'a> {
     regexes: Regexes<'a>,
     sizes: &'a [Option<u64>],
@@ -106,8 +106,8 @@ struct Cut {
 }
 
 /// Translates `grammar` from GBNF into a grammar for llguidance, for a model with `n_vocab` tokens. `!<…>` never
-/// means one of `others`: tokens that end a text, because the end of the grammar decides that, and tokens without
-/// text.
+/// matches one of `others`: tokens that end a text, because the end of the grammar decides the end, and tokens
+/// without text.
 ///
 /// # Errors
 /// If the grammar is too large.
@@ -174,7 +174,7 @@ impl<'a> LexemePlan<'a> {
             todo: Vec::new(),
             repeats: HashMap::default(),
         };
-        // The start needs a rule of its own, because llguidance takes every end of the first rule for the end of the
+        // The start needs a separate rule, because llguidance treats every end of the first rule as the end of the
         // text.
         let start = plan.new_rule();
         let root = plan.rule(grammar.root);
@@ -220,7 +220,7 @@ impl<'a> LexemePlan<'a> {
         made
     }
 
-    /// True if this part can be one lexeme.
+    /// True if the part can be one lexeme.
     fn is_whole(&self, id: Id) -> bool {
         let is_class = matches!(self.regexes.grammar.nodes[id], Node::Class(_));
         is_class || self.sizes[id].is_some() && !self.is_cut((id, 0))
@@ -280,7 +280,7 @@ impl<'a> LexemePlan<'a> {
                 all.push(self.lexeme(made_of, origin, false)?);
                 at += len;
             } else {
-                // Translate the whole run that is cut, so that no shorter run begins within it.
+                // Translate the whole run that is split, so that no shorter run begins within it.
                 for item in &items[at..at + len.max(1)] {
                     all.push(self.part(*item)?);
                 }
@@ -345,7 +345,7 @@ impl<'a> LexemePlan<'a> {
             self.origins.push(Vec::new());
             self.lexemes.len() - 1
         });
-        // `("a" | "b")` is a single character too.
+        // `("a" | "b")` is also a single character.
         self.lexemes[at].is_character |= is_character;
         self.origins[at].push(origin);
         Sym::Lexeme(at)
@@ -354,9 +354,9 @@ impl<'a> LexemePlan<'a> {
 
 type Ranges = Vec<std::ops::RangeInclusive<u32>>;
 
-/// Ranges of the tokens that each entry means, as llama.cpp defines it. `others` must be sorted.
+/// Returns the ranges of the tokens that each entry matches, as llama.cpp defines them. `others` must be sorted.
 fn token_ranges(tokens: &[(u32, bool)], n_vocab: u32, others: &[u32]) -> Vec<Ranges> {
-    // All tokens that `!<…>` can mean, computed once: a grammar may contain many token names.
+    // All tokens that `!<…>` can match, computed once, because a grammar may contain many token names.
     let mut all: Ranges = Vec::new();
     let mut from = 0;
     for other in others.iter().copied().filter(|other| *other < n_vocab).chain([n_vocab]) {

@@ -1,4 +1,4 @@
-//! Keys of the configuration file, for the options of the server and of the engine: their values and texts.
+//! Keys of the configuration file, for options of the server and of the engine: values and help texts.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub enum Key {
     Engine(&'static OptionSpec<Requested>),
 }
 
-/// Evaluates `$body` with `$option` bound to the option behind `$key`, whatever its type.
+/// Evaluates `$body`. In `$body`, `$option` is the option behind `$key`, whatever its type.
 macro_rules! with_option {
     ($key:expr, $option:ident => $body:expr) => {
         match $key {
@@ -28,7 +28,7 @@ macro_rules! with_option {
 }
 
 impl Key {
-    /// Returns all keys in the order of the printed file, where groups have the order of [`Group`].
+    /// Returns all keys in the order of the printed file. Groups have the order of [`Group`].
     pub fn all() -> Vec<Key> {
         let mut all: Vec<Key> = Key::each().collect();
         all.sort_by_key(|key| key.group());
@@ -63,7 +63,7 @@ impl Key {
         with_option!(self, option => option.key.of_model)
     }
 
-    /// True if a reload of the file applies a new value.
+    /// True if a new value takes effect when the file is reloaded.
     pub fn counts_on_reload(self) -> bool {
         with_option!(self, option => option.key.on_reload)
     }
@@ -84,7 +84,7 @@ impl Key {
     /// Stores `value` in `config`.
     ///
     /// # Errors
-    /// If the value is invalid. The text lists the valid values.
+    /// If the value is invalid. The error lists the valid values.
     pub fn set(self, config: &mut Config, value: &Value) -> Result<(), String> {
         match self {
             Key::Server(option) => read(option, config, value),
@@ -130,7 +130,7 @@ fn read<T>(option: &OptionSpec<T>, all: &mut T, value: &Value) -> Result<(), Str
     Ok(())
 }
 
-/// Returns `value` in the form of the command line.
+/// Converts `value` to the form of the command line.
 fn text_of(form: Form, value: &Value) -> Result<String, String> {
     match (form, value) {
         (Form::WordOrTruth, Value::Boolean(truth)) => Ok(if *truth { "on" } else { "off" }.to_string()),
@@ -179,7 +179,7 @@ fn number(value: &Value) -> Result<f64, String> {
     number.ok_or_else(|| format!("use a number, not {value}"))
 }
 
-/// Returns a file with every key at its default, all commented out, followed by `end`.
+/// Returns a file that contains every key with its default, followed by `end`. All keys are commented out.
 pub(super) fn printed(end: &str) -> String {
     let mut text = String::from(
         "# anneal serve --config server_config.toml\n# Flags override this file. Remove the # from the lines that \

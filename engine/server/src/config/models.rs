@@ -1,5 +1,5 @@
-//! Tables `[models.NAME]` and `[workloads.NAME]`, environment variables, and their combination with the rest of the
-//! file.
+//! Tables `[models.NAME]` and `[workloads.NAME]`, environment variables, and how they are combined with the other
+//! keys.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,14 @@ use crate::fields::nearest;
 use crate::models::{Named, Served};
 use crate::workloads::Workloads;
 
-/// Last part of the printed file.
+/// Last part of the printed configuration file.
 pub(super) const PRINTED: &str = "
 # Several models, by name
 
-# A request names its model. A model is loaded on the first request for it, and unloaded when it is idle and another one
-# needs the memory. A table has path or hf, and may have any key above that a model can have. Keys that it lacks have the
-# values above, except chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
+# A request names its model. A model is loaded on the first request for it. It is unloaded when it is idle and another
+# model needs the memory. A table needs path or hf, and may contain any key above that is valid for a model. Missing keys
+# have the values above, except chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # from
+# every line of the table.
 
 #[models.small]
 #path = \"small.gguf\"
@@ -32,7 +33,7 @@ pub(super) const PRINTED: &str = "
 
 # Workloads: thread counts that a request chooses with \"workload\": \"coding\"
 
-# ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16 in the environment overrides the file. Keys that are missing have the values above.
+# ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16 in the environment overrides the file. Missing keys have the values above.
 
 #[workloads.coding]
 #decode_threads = 16
@@ -54,7 +55,7 @@ pub(super) fn read(value: &Value) -> std::result::Result<BTreeMap<String, Config
     table.iter().map(one).collect()
 }
 
-/// Parses one table `[models.NAME]`. An error begins with the text that follows the model's name.
+/// Parses one table `[models.NAME]`. An error contains only the text that follows the model's name.
 fn model(value: &Value) -> std::result::Result<Config, String> {
     let table = value.as_table().ok_or_else(|| format!(": use a table [models.NAME], not {value}"))?;
     let mut config = Config::default();
@@ -98,7 +99,7 @@ pub fn variables() -> impl Iterator<Item = (String, String)> {
 }
 
 impl Config {
-    /// Applies the environment, which overrides the file.
+    /// Applies the environment variables, which override the file.
     ///
     /// # Errors
     /// If a variable has an invalid value.
@@ -121,13 +122,13 @@ impl Config {
         self.engine.policy = None;
     }
 
-    /// Returns the engine settings that apply to every model. Adapters and position scaling belong to a single model,
-    /// so they are left out.
+    /// Returns the engine settings that apply to every model. Adapters and position scaling are omitted, because they
+    /// belong to a single model.
     fn engine_of_all(&self) -> Requested {
         Requested { variant: Variant::default(), ..self.engine.clone() }
     }
 
-    /// Returns `models` with the values of `self` as overrides.
+    /// Returns `models`, in which values of `self` override those of each model.
     pub(super) fn before(&self, models: BTreeMap<String, Config>) -> BTreeMap<String, Config> {
         let engine = self.engine_of_all();
         let first =
@@ -136,7 +137,7 @@ impl Config {
     }
 
     /// Returns the general values for the model with the table `own`. A draft model belongs to one model, so the
-    /// table's own choice of drafting overrides general values that would contradict it.
+    /// drafting values in `own` replace general values that would contradict them.
     fn for_drafts_of(&self, own: &Config) -> Config {
         let mut above = self.clone();
         let drafts = own.draft_model.is_some() || own.speculative.is_some_and(|who| who != Who::Off);
@@ -160,7 +161,7 @@ impl Config {
     /// If a required value is missing, or if values contradict each other.
     pub fn served(&self) -> Result<Served> {
         let mut models = Vec::new();
-        // If there is no model at all, `options` reports what is missing.
+        // If no model is configured, `options` reports the missing value.
         if self.model.is_some() || self.models.is_empty() {
             models.push(Named { options: self.options()?, engine: self.engine.clone(), preload: true });
         } else if self.engine.variant != Variant::default() {
@@ -183,8 +184,8 @@ impl Config {
         for (name, own) in &self.models {
             if models.iter().any(|named: &Named| named.options.name == *name) {
                 return Err(Error::Usage(format!(
-                    "two models are called {name:?}: that of `model` and that of [models.{name}]; rename the first \
-                    with `name`"
+                    "two models are called {name:?}: the one that the key `model` sets, and the table \
+                    [models.{name}]; give the former another name with the key `name`"
                 )));
             }
             let config = own.clone().or(above.for_drafts_of(own));
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn keys_of_models_are_known() {
         let count = Key::all().into_iter().filter(|key| key.is_of_model()).count();
-        // The reference lists as many keys, including `path` and `preload`.
+        // The reference also has this number of keys. It counts `path` and `preload` too.
         assert_eq!(count, 57);
         assert!(Key::named("socket").is_some_and(|key| !key.is_of_model()));
     }
@@ -259,7 +260,7 @@ mod tests {
     fn drafts_are_of_the_model_that_names_a_smaller_one() {
         let lookup = Who::All(DraftSource::Lookup);
         let model = Who::All(DraftSource::Model);
-        // General values, values of [models.a], and the resulting drafting.
+        // Each case has general values, values of [models.a], and the resulting drafting.
         let cases = [
             ("", "draft_model = \"s\"", Ok(model)),
             ("draft_model = \"s\"\nmodel = \"m\"", "", Ok(Who::Off)),

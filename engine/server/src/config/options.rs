@@ -18,7 +18,7 @@ use crate::drafts::Who;
 use crate::log;
 use crate::workloads::Workloads;
 
-/// Values that were requested by flags or in the configuration file. `None` if not requested.
+/// Values that were requested by flags or in the configuration file. A value is `None` if it was not requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the table of options explains them")]
 pub struct Config {
@@ -59,7 +59,7 @@ pub struct Config {
     pub default_model: Option<String>,
     pub memory_limit: Option<Bytes>,
     pub pools: Option<u32>,
-    /// True if the model is loaded at start-up. Only meaningful for entries of `models`.
+    /// True if the model is loaded at start-up. Used only in entries of `models`.
     pub preload: Option<bool>,
     /// Configurations of several models, by name.
     pub models: BTreeMap<String, Config>,
@@ -73,7 +73,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Copies every value of `other` that is not set here, except `models` and `workloads`.
+    /// Copies values of `other` that are not set in this configuration, except `models` and `workloads`.
     pub(super) fn fill_from(&mut self, other: &Config) {
         merge(OPTIONS, self, other, |_, _| {});
         self.preload = self.preload.or(other.preload);
@@ -99,7 +99,7 @@ pub(super) const DEFAULT_TIMEOUT_S: f64 = 600.0;
 /// Default time for running requests after SIGTERM, in seconds.
 pub(super) const DEFAULT_DRAIN_S: f64 = 30.0;
 
-/// Default time that prompts may add between two tokens, in milliseconds.
+/// Default delay that prompts may add between two tokens, in milliseconds.
 pub(super) const DEFAULT_STEP_MS: u32 = 250;
 
 /// Default idle time after which a connection is closed, in seconds.
@@ -138,7 +138,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         help: "GGUF file. A relative path is relative to the folder of the configuration file",
         value: Value::Path(|all, path| all.model = Some(path)),
         slot: Slot {
-            // Either name sets the model.
+            // Both `model` and `hf` set the model.
             is_set: |all| all.model.is_some() || all.hf.is_some(),
             copy: |own, other| {
                 own.model.clone_from(&other.model);
@@ -149,11 +149,11 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "hf", flag: Flag::None, key: Key::MODEL, group: Group::Model,
         default: DefaultValue::depends("none", "\"owner/repo:Q4_K_M\""),
-        help: "Model on the Hugging Face hub, instead of model, as for --hf. Downloaded at start-up if it is not on \
-              the disk",
+        help: "Model on the Hugging Face hub, in the form of --hf, instead of a file in `model`; downloaded at start-up if \
+              it is not on the disk",
         value: Value::Text(Form::Word, parsed!(hf)),
         slot: Slot {
-            // Either name sets the model.
+            // Both `model` and `hf` set the model.
             is_set: |all| all.model.is_some() || all.hf.is_some(),
             copy: |own, other| {
                 own.model.clone_from(&other.model);
@@ -177,14 +177,14 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     },
     OptionSpec {
         name: "default-model", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
-        default: DefaultValue::depends("the model of `model`; otherwise every request must name one", "\"model\""),
-        help: "Model for requests that name none, if there are several models",
+        default: DefaultValue::depends("the model of `model`; without it, every request must name a model", "\"model\""),
+        help: "Model for requests that name no model, if several are configured",
         value: Value::Text(Form::Word, parsed!(default_model)),
         slot: slot!(default_model),
     },
     OptionSpec {
         name: "memory-limit", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
-        default: DefaultValue::depends("the free memory, if there are several models", "\"24GiB\""),
+        default: DefaultValue::depends("the free memory, if several models are configured", "\"24GiB\""),
         help: "Maximum memory of all loaded models together, estimated from weights and contexts",
         value: Value::Text(Form::Word, |all, text| {
             all.memory_limit = Some(size::parse(text)?);
@@ -201,8 +201,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     },
     OptionSpec {
         name: "socket-group", flag: Flag::value("GROUP"), key: Key::SERVER, group: Group::Listening,
-        default: DefaultValue::depends("none: only this user", "\"users\""),
-        help: "Group that may use the socket too",
+        default: DefaultValue::depends("no group, so only this user", "\"users\""),
+        help: "Group that may also use the socket",
         value: Value::Text(Form::Word, parsed!(socket_group)),
         slot: slot!(socket_group),
     },
@@ -238,15 +238,15 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "max-connections", flag: Flag::None, key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_CONNECTIONS as f64),
-        help: "Maximum number of connections, for the socket and the address each; at the limit, new connections \
-              replace idle ones",
+        help: "Maximum number of connections to the socket, and to the address; at the limit, a new connection \
+              replaces an idle one",
         value: Value::Whole { least: 1, most: 65_536, range: "1 to 65536", set: |all, value| all.max_connections = Some(value) },
         slot: slot!(max_connections),
     },
     OptionSpec {
         name: "max-connections-per-address", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_CONNECTIONS_PER_ADDRESS as f64),
-        help: "Maximum number of connections to the address from one IPv4 address, or from one /64 of IPv6",
+        help: "Maximum number of TCP connections from one IPv4 address, or from one /64 of IPv6",
         value: Value::Whole { least: 1, most: 65_536, range: "1 to 65536", set: |all, value| all.max_connections_per_address = Some(value) },
         slot: slot!(max_connections_per_address),
     },
@@ -260,8 +260,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "max-waiting-bytes", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_WAITING_BYTES as f64),
-        help: "Maximum size of all requests that wait for the rest of their body, a model or a slot, in bytes; one \
-              client may use half of it, and a single request always fits",
+        help: "Maximum total size, in bytes, of requests that wait for the rest of their body, a model or a slot; \
+              one client may use half of it, and a single request is always accepted",
         value: Value::Whole { least: 1024, most: u32::MAX, range: "1024 to 4294967295", set: |all, value| all.max_waiting_bytes = Some(value) },
         slot: slot!(max_waiting_bytes),
     },
@@ -276,8 +276,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "idle-unauthenticated", flag: Flag::None, key: Key::SERVER.named("idle_unauthenticated_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_IDLE_UNAUTHENTICATED_S),
-        help: "Like idle_s, for TCP clients that have shown no valid key or, if there are no keys, have sent no \
-              valid request except /health",
+        help: "Like idle_s, for TCP clients that have not sent a valid key (on a server without keys: a valid request \
+              other than /health)",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.idle_unauthenticated_s = Some(value) },
         slot: slot!(idle_unauthenticated_s),
     },
@@ -333,9 +333,9 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "step-ms", flag: Flag::None, key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_STEP_MS as f64),
-        help: "Milliseconds by which prompts may delay the next token of other requests, up to four times as many if \
-              more slots read prompts than generate; smaller values give smoother output, larger ones more \
-              throughput",
+        help: "Maximum delay, in milliseconds, that prompts add to the next token of other requests (up to four times \
+              as long if more slots read prompts than generate); smaller values give smoother output, and larger \
+              values more throughput",
         value: Value::Whole { least: 1, most: 60_000, range: "1 to 60000", set: |all, value| all.step_ms = Some(value) },
         slot: slot!(step_ms),
     },
@@ -349,7 +349,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "prompt-sharing", flag: Flag::Switch, key: Key::SERVER.reloaded(), group: Group::Requests,
         default: DefaultValue::Truth(false),
-        help: "Let all clients share evaluated prompts. A client can then find out what others have asked",
+        help: "Let all clients share evaluated prompts. A client can then find out the prompts of other clients",
         value: Value::Truth(|all, value| all.prompt_sharing = Some(value)),
         slot: slot!(prompt_sharing),
     },
@@ -380,7 +380,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "prompt-cache-ro", flag: Flag::Switch, key: Key::MODEL, group: Group::PromptCache,
         default: DefaultValue::Truth(false),
-        help: "Only read the folder of the prompt cache",
+        help: "Read the prompt cache, but never write it",
         value: Value::Truth(|all, value| all.prompt_cache_ro = Some(value)),
         slot: slot!(prompt_cache_ro),
     },
@@ -388,8 +388,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         name: "speculative", flag: Flag::value("WHO"), key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::depends("off, or model with --draft-model", "\"off\""),
         help: "Speculative decoding: off, asked (only requests that ask for it), lookup (drafts from the text \
-              itself, unless a request says otherwise) or model (drafts of --draft-model, unless a request says \
-              otherwise)",
+              itself) or model (drafts from --draft-model); a request can override lookup and model",
         value: Value::Text(Form::Word, parsed!(speculative)),
         slot: slot!(speculative),
     },
@@ -417,8 +416,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "draft-near", flag: Flag::Switch, key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Truth(false),
-        help: "Use drafts even if a batch rounds differently from single tokens. The text may then differ from one \
-              without drafts where two tokens are nearly equally likely",
+        help: "Use drafts even if a batch rounds differently from single tokens. Where two tokens are nearly equally \
+              likely, the text may then differ from text without drafts",
         value: Value::Truth(|all, value| all.draft_near = Some(value)),
         slot: slot!(draft_near),
     },
@@ -440,7 +439,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "log-prompts", flag: Flag::None, key: Key::SERVER, group: Group::Log,
         default: DefaultValue::Truth(false),
-        help: "Log prompts and answers. Otherwise the log contains no text of clients",
+        help: "Log prompts and answers; without this, the log contains no text from clients",
         value: Value::Truth(|all, value| all.log_prompts = Some(value)),
         slot: slot!(log_prompts),
     },

@@ -20,17 +20,17 @@ pub struct ListenerContext {
     pub registry: Arc<ModelRegistry>,
     /// HTTP routes of the listener.
     pub routes: Routes,
-    /// Gate of this listener. Each listener has its own, so that a flood at one leaves room at the other.
+    /// Gate of this listener. A separate gate per listener keeps a flood at one listener from affecting the others.
     pub gate: Arc<Gate>,
-    /// Limits of the gate that override the configured ones.
+    /// Limits of the gate that override the configured limits.
     pub bounds: Option<ConnectionBounds>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
-    /// Sender that every connection holds a clone of. The channel closes when the last connection ends.
+    /// Sender that every connection clones. The channel closes when the last connection ends.
     pub open: mpsc::Sender<()>,
 }
 
-/// Place of an open connection.
+/// Admission of an open connection.
 pub struct Open {
     admitted: Admitted,
     _open: mpsc::Sender<()>,
@@ -42,7 +42,7 @@ impl Open {
         self.admitted.state()
     }
 
-    /// Runs `work` until it ends or another connection needs the place.
+    /// Runs `work` until it ends, or until the connection must make room for another.
     pub async fn during(self, work: impl Future<Output = ()>) {
         tokio::select! {
             () = work => {}
@@ -52,7 +52,7 @@ impl Open {
 }
 
 impl ListenerContext {
-    /// Returns a place for a connection from `network` if one is free or another connection can be evicted.
+    /// Admits a connection from `network`, if the limits allow it or another connection can be evicted.
     pub fn admit(&self, network: Option<Network>) -> Option<Open> {
         let limits = self.registry.current().limits;
         let configured =
@@ -75,13 +75,14 @@ pub fn too_many_connections(full: Full, limits: &ServerLimits) -> ApiError {
     ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) }
 }
 
-/// Pauses after a failed accept. The usual cause is a lack of file descriptors, and some connections must end first.
+/// Pauses after a failed accept. The usual cause is a lack of file descriptors, which lasts until other connections
+/// end.
 pub async fn pause(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) {
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Time limit for the first byte of a connection. Over HTTP it also limits the head of a request, from its first byte
-/// on.
+/// Time limit for the first byte of a connection. With HTTP, this is also the time limit for the head of a request,
+/// counted from its first byte.
 pub const FIRST: Duration = Duration::from_secs(10);

@@ -18,11 +18,11 @@ pub struct EmbeddingJob {
     pub client: Client,
     /// Texts as tokens. Each has 1 to [`Embedder::longest`] tokens.
     pub texts: Vec<Vec<Token>>,
-    /// Embeddings of the first texts, if the job was already interrupted in favour of others.
+    /// Embeddings of the first texts, if the job was interrupted by other jobs.
     pub found: Vec<Vec<f32>>,
     /// Time at which the request times out.
     pub deadline: Instant,
-    /// Channel for the result. The reader closes it when nobody waits for the embeddings any more.
+    /// Channel for the result. The receiver closes the channel when the client no longer waits for the embeddings.
     pub answer: oneshot::Sender<Result<Vec<Vec<f32>>, ApiError>>,
 }
 
@@ -53,7 +53,7 @@ pub enum EmbeddingRefusal {
     Stopping,
 }
 
-/// Next action of the thread.
+/// Next action of the embedding thread.
 pub(super) enum Next {
     Work(EmbeddingJob),
     Rest,
@@ -62,11 +62,11 @@ pub(super) enum Next {
 
 impl Embedder {
     fn lock(&self) -> MutexGuard<'_, EmbedderState> {
-        // After a panic the queue is still valid, because no call leaves it half changed.
+        // The queue is valid even after a panic, because no call leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues `job`. The queue has the same limit as that of `inbox`.
+    /// Queues `job`. The queue has the same limit as the queue of `inbox`.
     ///
     /// # Errors
     /// If the queue is full, or if the server is shutting down.
@@ -121,7 +121,7 @@ impl Embedder {
         let closing = inbox.closing();
         if closing == Closing::Now || (closing == Closing::Draining && state.queue.is_empty()) {
             state.over = true;
-            // Dropping the jobs closes their channels, which reports the shutdown to the clients.
+            // Dropping the jobs closes their channels, so the clients learn of the shutdown.
             drop(state.queue.take(|_| true));
             return Next::Over;
         }
@@ -133,7 +133,7 @@ impl Embedder {
 pub(super) fn embedder(model: &Model, n_ctx: u32, pooling: Option<Pooling>) -> Arc<Embedder> {
     let longest = longest(model, n_ctx);
     Arc::new(Embedder {
-        // An explicit pooling overrides that of the model, but a reranking model cannot be pooled.
+        // A requested pooling overrides the model's own, but a reranking model cannot be pooled.
         pooling: Pooling::of(model).map(|own| pooling.unwrap_or(own)),
         width: model.embedding_width(),
         longest,

@@ -1,4 +1,4 @@
-//! Embedding requests, from the fields of a request to the encoded vectors.
+//! Embedding requests: reads the fields of a request, and encodes the vectors.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::input::{Input, InputFault};
 use crate::request::Prompt;
 use crate::server::{Server, invalid, plain_tokens};
 
-/// Maximum number of texts in a request, and of tokens in all of them. Same limits as OpenAI.
+/// Maximum number of texts in a request. The limits on texts and tokens are those of OpenAI.
 pub const TEXTS: usize = 2048;
 const TOKENS: usize = 300_000;
 
@@ -65,7 +65,7 @@ impl EmbeddingRequest {
             && whole(&value) != i64::try_from(embedder.width).ok()
         {
             let what = format!(
-                "this model's embeddings have {} dimensions and are never shortened: leave this field out",
+                "this model's embeddings have {0} dimensions and are never shortened: omit this field or use {0}",
                 embedder.width
             );
             return Err(wrong("dimensions", what, &value));
@@ -121,7 +121,7 @@ impl EmbeddingRequest {
     }
 }
 
-/// Tokenizes `texts` of the field `name`. Each may have at most `longest` tokens.
+/// Tokenizes `texts`, which come from the field `name`. Each text may have at most `longest` tokens.
 fn all_tokens(
     model: &Model,
     name: &str,
@@ -142,8 +142,8 @@ fn all_tokens(
         }
         if tokens.len() > longest {
             let message = format!(
-                "{name}: a text has {} tokens, more than the {longest} of which this server makes embeddings: \
-                shorten it, or start the server with a greater -c if the model supports it",
+                "{name}: a text has {} tokens, but this server embeds at most {longest}: shorten the text, or start \
+                the server with a larger -c if the model supports it",
                 tokens.len()
             );
             let param = Some(name.to_string());
@@ -159,7 +159,7 @@ fn all_tokens(
     Ok(all)
 }
 
-/// Replaces `prompt` in an error by the name of the field with the texts.
+/// Replaces `prompt` in an error with the name of the field that contains the texts.
 fn renamed(mut refusal: ApiError, name: &str) -> ApiError {
     if let Some(rest) = refusal.message.strip_prefix("prompt:") {
         refusal.message = format!("{name}:{rest}");

@@ -34,13 +34,13 @@ pub struct EmbedderStart<'a> {
     pub model: &'a Arc<Model>,
     /// Settings of the server.
     pub settings: &'a Settings,
-    /// Threads of the scheduler's context, which are shared.
+    /// Threads that the scheduler's context also uses.
     pub(crate) threads: Threads,
     /// Number of tokens in the scheduler's context.
     pub n_ctx: u32,
-    /// Maximum time of a batch while others generate.
+    /// Maximum time of a batch while requests generate text.
     pub step: Duration,
-    /// Requested pooling. `None` selects the model's own.
+    /// Requested pooling. `None` for the model's own pooling.
     pub pooling: Option<Pooling>,
     /// Inbox of the server, which provides the shutdown stage and the core lock.
     pub inbox: &'a Arc<Inbox>,
@@ -83,7 +83,7 @@ pub fn start(start: EmbedderStart<'_>) -> Result<(Arc<Embedder>, EmbedderThread)
         used: Instant::now(),
     };
     let work = move || {
-        // The sender is dropped when the thread ends, even by a panic.
+        // Dropped when the thread ends, even after a panic.
         let _over = over;
         worker.run();
     };
@@ -106,7 +106,7 @@ struct EmbedderWorker {
     used: Instant,
 }
 
-/// Reason for missing embeddings.
+/// Reason why embeddings were not computed.
 enum EmbeddingFailure {
     Refused(ApiError),
     /// The client has disconnected.
@@ -145,7 +145,7 @@ impl EmbedderWorker {
     fn work(&mut self, mut job: EmbeddingJob) {
         let metrics = Arc::clone(&self.metrics);
         let found = caught("the embedding thread", &metrics, || self.embed(&job)).unwrap_or_else(|| {
-            // After a panic the context may be inconsistent.
+            // After a panic the context may be inconsistent, so it is dropped.
             self.evaluator = None;
             self.metrics.embedding_cache.set(0);
             let why = "the embedding thread panicked (a bug in this program); see the server's log";
@@ -171,13 +171,13 @@ impl EmbedderWorker {
         let _ = job.answer.send(answered);
     }
 
-    /// Computes the next embeddings of `job`, at least one.
+    /// Computes the next embeddings of `job`: at least one embedding.
     fn embed(&mut self, job: &EmbeddingJob) -> std::result::Result<Vec<Vec<f32>>, EmbeddingFailure> {
         let EmbeddingJob { texts, found, deadline, answer, .. } = job;
         self.make(texts.iter().map(Vec::len).max().unwrap_or(0))?;
         let Some(evaluator) = &mut self.evaluator else { return Ok(Vec::new()) };
         let (inbox, metrics) = (&self.inbox, &self.metrics);
-        // A reload of the configuration may have changed it.
+        // A reload of the configuration may have changed the step.
         let step = inbox.step().unwrap_or(self.step);
         let per_token = self.seconds_per_token;
         let begin = Instant::now();
@@ -191,7 +191,8 @@ impl EmbedderWorker {
             if Instant::now() >= *deadline {
                 return Err(EmbeddingFailure::Refused(late()));
             }
-            // Generating requests wait for each batch of this job, so batches are smaller while there are any.
+            // Requests that generate text wait for each batch of this job, so batches are smaller while such requests
+            // run.
             Ok(match metrics.slots_busy.get() {
                 0 => BATCH,
                 _ => prefill_beside_decode(step, per_token).min(BATCH),
@@ -209,12 +210,12 @@ impl EmbedderWorker {
         found
     }
 
-    /// Creates a context for texts of `longest` tokens, unless the current one is large enough.
+    /// Creates a context for texts of `longest` tokens, unless the current context is large enough.
     fn make(&mut self, longest: usize) -> std::result::Result<(), EmbeddingFailure> {
         if self.evaluator.as_ref().is_some_and(|evaluator| evaluator.holds(longest)) {
             return Ok(());
         }
-        // Frees the old context first, because memory may not suffice for both.
+        // Frees the old context first, because memory may not suffice for both contexts.
         self.evaluator = None;
         self.metrics.embedding_cache.set(0);
         let refused =

@@ -11,12 +11,12 @@ use crate::client::Client;
 use crate::models::ModelRegistry;
 use crate::scope::Owner;
 
-/// Peer of a connection.
+/// Peer at the other end of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Client at the other end.
+    /// Client that opened the connection.
     pub client: Client,
-    /// Owner of the prompts, if the connection came through the socket's file, whose mode controls access.
+    /// Owner of the prompts, if the connection came through the socket's file. The file's mode then controls access.
     pub by_file: Option<Owner>,
 }
 
@@ -37,7 +37,7 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(bearer).unwrap_or_default();
-    // Compares with all keys, so that the time does not reveal which one matches.
+    // The given key is compared with all keys, so that the time does not reveal the matching key.
     let known = keys.iter().fold(None, |known, key| match same(key.as_bytes(), given) {
         true => Some(key),
         false => known,
@@ -58,19 +58,19 @@ fn from_here<B>(request: &Request<B>) -> Result<(), ApiError> {
     if !headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
         return Err(ApiError::new(
             ApiErrorKind::Forbidden,
-            "the header Host is neither an IP address nor localhost: without a key, other names are refused, so that \
-            no web page can reach this server through a name of its own",
+            "the header Host is neither an IP address nor localhost: other names need an API key, because a web page \
+            could otherwise reach this server through its own host name",
         ));
     }
-    // Browsers send both headers, and a page cannot suppress them.
+    // Browsers send both headers, and a web page cannot suppress them.
     let foreign = headers.get_all(ORIGIN).iter().any(|origin| !is_origin(origin, headers))
         || headers.get_all(SITE).iter().any(|site| site == "cross-site");
     match foreign {
         false => Ok(()),
         true => Err(ApiError::new(
             ApiErrorKind::Origin,
-            "cross-origin request refused (Origin, Sec-Fetch-Site): without a key, the server answers no web page of \
-            another origin; start the server with --api-key-file, or put a proxy in front of it",
+            "cross-origin request refused (Origin, Sec-Fetch-Site): web pages of another origin need an API key; start \
+            the server with --api-key-file, or put a proxy in front of the server",
         )),
     }
 }
@@ -85,8 +85,8 @@ fn is_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     matches!((place, host), (Some(place), Some(host)) if place.eq_ignore_ascii_case(host))
 }
 
-/// True if `host` is an address or localhost. Any other name could be a DNS rebinding attack: its owner can point it
-/// anywhere.
+/// True if `host` is an IP address or localhost. Any other name could be a DNS rebinding attack, because its owner
+/// can point it at any address.
 fn is_own(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _)) => address,

@@ -1,4 +1,4 @@
-//! Helpers of all route handlers: the models, and the client and fields of a request.
+//! Helpers of all route handlers: the models, and a request's client and fields.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn check_head(request: &Request, limit: usize) -> Result<(), ApiError> {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
     let is_one = request.headers().get_all(CONTENT_TYPE).iter().count() == 1;
     if !is_one || !header(CONTENT_TYPE).is_some_and(is_json) {
-        // This also prevents web pages from sending requests without a CORS preflight.
+        // This check also prevents web pages from sending requests without a CORS preflight.
         let message = "unsupported Content-Type: send JSON with the header Content-Type: application/json";
         return Err(ApiError::new(ApiErrorKind::MediaType, message));
     }
@@ -50,8 +50,8 @@ fn check_head(request: &Request, limit: usize) -> Result<(), ApiError> {
     }
 }
 
-/// True if `kind` is a JSON media type. Browsers send some other types, with any parameters, without a CORS
-/// preflight.
+/// True if `kind` is a JSON media type. Browsers send some other types without a CORS preflight, whatever their
+/// parameters.
 fn is_json(kind: &str) -> bool {
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let Some(subtype) = essence.strip_prefix("application/") else { return false };

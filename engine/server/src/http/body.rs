@@ -19,7 +19,7 @@ use crate::models::ModelRegistry;
 /// Reads the body of `request` from `client`. Returns its bytes and the charge for them.
 ///
 /// # Errors
-/// If the body is too large, too slow or incomplete, or if too many bytes already wait.
+/// If the body is too large, too slow or incomplete, or if waiting requests already have too many bytes.
 pub async fn read(
     registry: &ModelRegistry,
     request: Request,
@@ -30,7 +30,7 @@ pub async fn read(
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let mut charge = registry.charge(client);
     let mut bytes = Vec::new();
-    // Memory that is never written is not used, so a client that announces much and sends little costs little.
+    // Reserved memory takes no space until it is written, so a client that announces more than it sends costs little.
     bytes.reserve_exact(length.unwrap_or(0).min(limits.request));
     let mut body = request.into_body();
     let _reading = state.as_ref().map(Reading::new);

@@ -73,7 +73,7 @@ impl Calls {
         self.told(parts)
     }
 
-    /// Returns the finish reason of an answer that was emitted completely.
+    /// Returns the finish reason of an answer whose text was emitted completely.
     pub fn finish_reason(&self, finish: FinishReason) -> &'static str {
         let whole = match &self.reader {
             ToolCallReader::Auto(_) => self.count > 0,
@@ -117,7 +117,7 @@ impl Calls {
     }
 }
 
-/// Returns a random ID for a call: nine letters and digits, because Mistral's templates reject other IDs.
+/// Returns a random ID for a call. It has nine letters and digits, because Mistral's templates reject other IDs.
 fn id() -> String {
     const SIGNS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut random = RandomState::new().build_hasher().finish();

@@ -20,7 +20,7 @@ pub async fn completions(State(registry): App, request: Request) -> Response {
     respond(&registry, request, AnswerShape::Text, read).await
 }
 
-/// Reads the request. Unknown fields are ignored, because clients send many.
+/// Reads the request. Unknown fields are ignored, because clients send many fields that the server does not know.
 fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     take(fields, &server.name, &server.current().defaults)
 }
@@ -35,7 +35,7 @@ pub(super) fn take(
         is_called(name, &model)?;
     }
     let choices = choices(fields)?;
-    // Only the number of choices is supported, because all of them are returned.
+    // `best_of` must equal the number of choices, because all choices are returned.
     only(fields, "best_of", &json!(choices))?;
     only(fields, "echo", &json!(false))?;
     only(fields, "suffix", &json!(""))?;
@@ -56,7 +56,7 @@ pub(super) fn choices(fields: &mut Fields) -> Result<u32, ApiError> {
     Ok(fields.whole("n", 1..=CHOICES)?.unwrap_or(1))
 }
 
-/// Rejects a value of `name` that asks for an unsupported feature. `neutral` is the only accepted value.
+/// Rejects a value of `name` that asks for an unsupported feature. Only the value `neutral` is accepted.
 pub(super) fn only(fields: &mut Fields, name: &'static str, neutral: &Value) -> Result<(), ApiError> {
     let Some(value) = fields.take(name) else { return Ok(()) };
     let same = match (value.as_f64(), neutral.as_f64()) {

@@ -1,16 +1,16 @@
-//! Checks of request heads that hyper leaves to the server.
+//! Checks of request heads that hyper does not make.
 
 use axum::http::header::{CONTENT_ENCODING, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Version};
 
 use crate::api_error::{ApiError, ApiErrorKind};
 
-/// Rejects heads that servers and proxies may interpret in different ways: those without exactly one `Host`, or with
+/// Rejects heads that servers and proxies may interpret in different ways: heads without exactly one `Host`, or with
 /// a transfer coding other than `chunked`.
 pub fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get_all(HOST).iter().count() {
         1 => {}
-        // HTTP/1.0 clients need not send one.
+        // HTTP/1.0 clients need not send `Host`.
         0 if version < Version::HTTP_11 => {}
         0 => return Err(invalid("the header Host is missing: HTTP/1.1 requires it")),
         _ => return Err(invalid("there is more than one Host header: send exactly one")),

@@ -1,6 +1,6 @@
-//! Stream of an HTTP connection, with time limits. It can return bytes that were already read, limits the time that a
-//! client takes to read and to send, detects a client that has disconnected, and discards the rest of a refused
-//! request before it closes.
+//! Stream of an HTTP connection, with time limits for reading and writing. The stream can return bytes that were
+//! already read, and detects a client that has disconnected. Before the stream closes, it discards the rest of a
+//! refused request.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,11 +22,11 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Maximum number of bytes that are discarded before a connection closes while its client may still be sending.
 /// Without discarding, the kernel resets the connection, and clients that write a whole body before they read
-/// (Python's `http.client`) never see the answer. [`LINGER_TIME`] is a total, so a client that sends slowly gains
-/// nothing. Larger or slower bodies get a reset.
+/// (Python's `http.client`) never see the answer. [`LINGER_TIME`] limits the total time, so a slow client gains
+/// nothing. A connection with a larger or slower body is reset.
 const LINGER_BYTES: usize = 32 << 20;
 
-/// Maximum time of discarding; see [`LINGER_BYTES`].
+/// Maximum time for discarding bytes; see [`LINGER_BYTES`].
 const LINGER_TIME: Duration = Duration::from_secs(2);
 
 /// Connection to a client.
@@ -39,7 +39,7 @@ macro_rules! client_connection {
     ($stream:ty) => {
         impl ClientConnection for $stream {
             fn is_closed(&self) -> bool {
-                // Uses the readiness that is already known, so no task needs to be woken.
+                // Uses the known readiness, so no task needs to be woken.
                 let ready = pin!(self.ready(Interest::READABLE | Interest::WRITABLE));
                 match ready.poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Ready(Ok(ready)) => ready.is_read_closed() || ready.is_write_closed(),
@@ -64,8 +64,8 @@ impl<I> SharedStream<I> {
 }
 
 impl<I: ClientConnection> SharedStream<I> {
-    /// Completes when the client has disconnected. hyper detects this too, but not if bytes of a following request
-    /// are unread, because it reads those only after it has answered.
+    /// Completes when the client has disconnected. hyper detects a disconnection only if no bytes of a following
+    /// request are unread, because it reads them only after the current answer.
     pub async fn gone(&self) {
         loop {
             sleep(LOOK).await;
@@ -76,7 +76,7 @@ impl<I: ClientConnection> SharedStream<I> {
     }
 }
 
-/// Stream with time limits and discarding; see the module.
+/// Stream with time limits that discards the rest of a refused request; see the module.
 pub struct Patient<I> {
     stream: SharedStream<I>,
     read: Vec<u8>,
@@ -87,11 +87,11 @@ pub struct Patient<I> {
     /// Timer that runs while the client does not read.
     waiting: Option<Pin<Box<Sleep>>>,
     state: Arc<ConnectionState>,
-    /// Timer that runs while the client must send something, with the phase in which it started.
+    /// Timer that runs while the client must send data, with the phase in which it started.
     patience: Option<(ConnectionPhase, Pin<Box<Sleep>>)>,
-    /// True once any bytes were received.
+    /// True once any byte was received.
     received: bool,
-    /// State of discarding, once it has started.
+    /// Progress of discarding, once it has started.
     linger: Option<Linger>,
 }
 
@@ -136,8 +136,8 @@ impl<I> Patient<I> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Applies the time limits for reading. The timer does not restart with each byte, so a head that trickles in
-    /// also times out.
+    /// Applies the time limits for reading. The timer does not restart with each byte, so a head that arrives very
+    /// slowly also times out.
     fn read_in_time(&mut self, poll: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if poll.is_ready() && self.state.phase() == ConnectionPhase::Resting {
             self.state.set(ConnectionPhase::Expecting);
@@ -146,7 +146,7 @@ impl<I> Patient<I> {
         let (time, late) = match phase {
             ConnectionPhase::Expecting => (FIRST, Late::Head),
             ConnectionPhase::Resting if self.state.rests_shortly() => (self.rest, Late::Idle),
-            // Bodies have their own limit, and hyper limits long idle times.
+            // Bodies have their own time limit, and hyper limits long idle times.
             _ => {
                 self.patience = None;
                 return poll;
@@ -167,12 +167,12 @@ impl<I> Patient<I> {
 }
 
 impl<I: AsyncRead + Unpin> Patient<I> {
-    /// True if the client may still be sending bytes that nobody will read: the rest of a body, or of a refused head.
+    /// True if the client may still be sending bytes that will not be read: the rest of a body, or of a refused head.
     fn may_be_sending(&self) -> bool {
         self.state.is_unread() || (self.received && self.state.phase() == ConnectionPhase::Expecting)
     }
 
-    /// Reads and discards what the client sends, within [`LINGER_BYTES`] and [`LINGER_TIME`].
+    /// Reads and discards data from the client, within [`LINGER_BYTES`] and [`LINGER_TIME`].
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.linger.is_none() {
             if !self.may_be_sending() {

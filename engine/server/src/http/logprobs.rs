@@ -29,12 +29,12 @@ impl Logprobs {
         self.characters += piece.text.chars().count();
     }
 
-    /// True if there are any log-probabilities.
+    /// True if the collection contains any log-probabilities.
     pub fn has_some(&self) -> bool {
         !self.entries.is_empty()
     }
 
-    /// Takes the value of `logprobs`. Null if there are none.
+    /// Takes the value of `logprobs`. Null if the collection is empty.
     pub fn take(&mut self) -> Value {
         let entries = std::mem::take(&mut self.entries);
         match (entries.is_empty(), self.shape) {
@@ -66,8 +66,8 @@ fn chat(entry: &Likelihood) -> Value {
     value
 }
 
-/// Returns the alternatives and the chosen token, keyed by text. Of two tokens with the same text, the likelier one
-/// is kept.
+/// Returns the alternatives and the chosen token, keyed by text. If two tokens have the same text, the more likely
+/// token is kept.
 fn top(entry: &Likelihood) -> Value {
     let mut map = Map::new();
     for likely in entry.top.iter().chain([&entry.chosen]) {
@@ -83,7 +83,7 @@ fn text_name(likely: &Likely) -> String {
     }
 }
 
-/// Returns a token as text. If its bytes are not whole characters, returns escaped bytes.
+/// Returns the text of a token. Bytes that are not complete characters are escaped.
 fn name(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_string(),

@@ -49,7 +49,7 @@ use super::models::ModelRegistry;
 use super::request_log::RequestLog;
 use super::scope::Owner;
 
-/// Maximum size of a request head, in bytes. Also the maximum number of bytes that a connection buffers.
+/// Maximum size of a request head, in bytes. A connection buffers no more than this.
 const HEAD: usize = 64 << 10;
 
 /// Serves a connection to the Unix socket. The bytes in `read` were already read from it.
@@ -81,7 +81,7 @@ pub async fn tcp(listener: TcpListener, shared: ListenerContext) {
             }
         };
         let Some(open) = shared.admit(Some(address.ip().into())) else { continue };
-        // Tokens are smaller than packets, and Nagle's algorithm would delay them.
+        // A token is smaller than a packet, and Nagle's algorithm would delay it.
         let _ = stream.set_nodelay(true);
         let state = Arc::clone(open.state());
         let io = Patient::new(stream, Vec::new(), &state, &shared.registry.current().limits);
@@ -102,9 +102,9 @@ where
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         state.set(ConnectionPhase::Answering);
         let allowed = allowed(&registry, &peer, &state, door, &request);
-        // Monitoring probes show no key.
+        // Monitoring probes do not send a key.
         let is_health = request.uri().path() == "/health";
-        // Without keys, the status of the answer shows whether the request was valid.
+        // If the server has no keys, the status of the answer decides if the client is proven.
         let needs_key = peer.by_file.is_none() && !registry.current().keys.is_empty();
         let shows_key = matches!(allowed, Ok(owner) if owner != Owner::Open);
         if needs_key && shows_key {
@@ -123,7 +123,7 @@ where
         let early = state.early();
         async move {
             if !early.is_zero() {
-                // While it waits, the connection may be evicted.
+                // A connection that waits may be evicted.
                 state.set(ConnectionPhase::Resting);
                 sleep(early).await;
                 state.set(ConnectionPhase::Answering);
@@ -149,12 +149,13 @@ where
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(idle);
-    // hyper checks the size of its buffer only after a read, which may exceed it, so the head has its own limit.
+    // hyper checks the size of its buffer only after a read, which may exceed the size. Therefore the head has its
+    // own limit.
     builder.max_buf_size(HEAD).max_header_size(HEAD);
     let client = io.connection();
     let gone = client.gone();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
-    // Errors of a connection concern only its client, so they are not logged.
+    // Errors of a connection only affect its client, so they are not logged.
     let work = async {
         tokio::select! {
             ended = connection.as_mut() => return ended,

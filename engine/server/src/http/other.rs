@@ -39,7 +39,7 @@ pub async fn model(State(registry): App, name: Result<Path<String>, PathRejectio
     }
 }
 
-/// Checks that a request for the model `name` means the model `known`.
+/// Checks that the name `name` in a request refers to the model `known`.
 ///
 /// # Errors
 /// If the names differ.
@@ -92,14 +92,13 @@ async fn cut(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response
     }
 }
 
-/// Tokens of a text. A JSON value for each token would take eight times as much memory.
+/// Tokens of a text. A JSON value for each token would need eight times as much memory.
 #[derive(Serialize)]
 struct Cut {
     tokens: Vec<Token>,
 }
 
-/// Number of tokens above which the work is done on the blocking pool, so that it does not delay other clients'
-/// tokens.
+/// Number of tokens above which the work runs on the blocking pool, so that it does not delay other clients' tokens.
 const MANY: usize = 4096;
 
 /// Handles `POST /detokenize`.

@@ -69,7 +69,7 @@ async fn complete(
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
     let CompletionRequest { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
-    // The fields are no longer needed. Their bytes are charged only while the request waits.
+    // The fields are no longer needed, and their bytes are charged only while the request waits.
     drop(fields);
     let stream = generate.stream;
     let calls = Calls::of(&generate, &server)?;
@@ -89,7 +89,7 @@ async fn complete(
     Ok(response)
 }
 
-/// Fields with which every object of an answer begins.
+/// Fields at the beginning of every object of an answer.
 struct Head {
     shape: AnswerShape,
     id: String,
@@ -199,7 +199,8 @@ impl Head {
     }
 }
 
-/// Returns the token counts of all choices. The prompt is counted once, as the first choice found it.
+/// Returns the token counts of all choices. The prompt is counted only once, with the first choice's number of cached
+/// tokens.
 fn usage(choices: &[AnswerChoice]) -> Value {
     let ends = || choices.iter().filter_map(|choice| choice.done.as_ref()).map(|done| done.usage);
     let prompt = ends().next().unwrap_or_default();
@@ -212,7 +213,7 @@ fn usage(choices: &[AnswerChoice]) -> Value {
     })
 }
 
-/// Adds the fields that OpenAI's API lacks: the exact stop reason, the seed and the times.
+/// Adds the fields that OpenAI's API does not have: the exact stop reason, the seed and the times.
 fn add_ours(object: &mut Value, done: &Done) {
     add_end(object, done);
     object["timings"] = done.timings.to_json(&done.usage);
@@ -227,7 +228,7 @@ fn add_end(object: &mut Value, done: &Done) {
     object["seed"] = json!(done.seed);
 }
 
-/// Returns the error for an answer without any token, if the reason is a timeout or a shutdown.
+/// Returns the error for an answer without any token, if a timeout or a shutdown is the reason.
 fn without_tokens(done: &Done) -> Option<ApiError> {
     match done.finish {
         _ if done.usage.completion_tokens > 0 => None,
@@ -240,11 +241,10 @@ fn without_tokens(done: &Done) -> Option<ApiError> {
     }
 }
 
-/// Size in bytes above which an answer is serialised on the blocking pool, so that it does not delay other clients'
-/// tokens.
+/// Size in bytes above which the blocking pool serialises an answer, so that it does not delay other clients' tokens.
 const LONG: usize = 64 << 10;
 
-/// One answer of several; usually the only one.
+/// One of several answers, or the only answer.
 struct AnswerChoice {
     /// Text so far, for a complete answer.
     text: String,
@@ -292,7 +292,7 @@ async fn all(
             None => return Err(server.unread()),
         }
     }
-    // If some of several choices have tokens, the answer contains those.
+    // If only some of several choices have tokens, the answer contains those choices.
     let none = |choice: &AnswerChoice| choice.done.as_ref().and_then(|done| without_tokens(done));
     if let Some(refusal) = choices.iter().map(none).reduce(Option::and).flatten() {
         return Err(refusal);
@@ -320,7 +320,7 @@ fn whole(head: &Head, mut choices: Vec<AnswerChoice>) -> Value {
     object
 }
 
-/// Answer as server-sent events. It is dropped with the connection, which cancels the request.
+/// Answer as server-sent events. Dropping it, as at the end of the connection, cancels the request.
 struct Stream {
     head: Head,
     events: Choices,

@@ -29,7 +29,7 @@ pub(super) fn answer(value: &Value) -> Response {
     typed("application/json", Body::from(value.to_string()))
 }
 
-/// Answers `client` with the JSON of the value that `make` returns. Runs both on the blocking pool, because the
+/// Answers `client` with the JSON of the value that `make` returns. Both steps run on the blocking pool, because the
 /// answer is long.
 pub(super) async fn long_answer<T: Serialize>(
     server: &Server,

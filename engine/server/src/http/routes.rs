@@ -21,20 +21,20 @@ pub(super) struct Endpoint {
     shown: &'static str,
     /// Function that makes the handler for requests with the given method.
     handler: fn(MethodFilter) -> MethodRouter<Arc<ModelRegistry>>,
-    /// Name of the request's schema. An endpoint with a schema takes `POST`, any other takes `GET`.
+    /// Name of the request's schema. An endpoint with a schema accepts `POST`, and any other endpoint accepts `GET`.
     pub(super) request: Option<&'static str>,
-    /// Content of the answer.
+    /// Content of the endpoint's answers.
     pub(super) answer: AnswerContent,
-    /// Possible errors, besides those of access control.
+    /// Possible errors of the endpoint, in addition to those of access control.
     pub(super) errors: &'static [&'static [ApiErrorKind]],
     /// Name of the operation in OpenAPI.
     pub(super) id: &'static str,
-    /// One sentence on the endpoint for OpenAPI.
+    /// Description of the endpoint for OpenAPI, in one sentence.
     pub(super) summary: &'static str,
-    /// Explanation in Markdown for the reference, which a test writes.
+    /// Description in Markdown for the reference, which a test generates.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the reference has it"))]
     reference: &'static str,
-    /// Log level of its requests. Quiet endpoints are also served on connections of the reserve.
+    /// Log level of the endpoint's requests. Quiet endpoints are also served on connections of the reserve.
     loudness: Loudness,
     /// True if the endpoint is also served at the address of `--health-listen`.
     at_health_door: bool,
@@ -44,7 +44,7 @@ pub(super) struct Endpoint {
 pub(super) enum AnswerContent {
     /// One JSON value.
     Json(&'static str),
-    /// One JSON value, or events of the second schema if the request has `stream`.
+    /// One JSON value, or events of the second schema if the request sets `stream`.
     Streamed(&'static str, &'static str),
     /// Any JSON object.
     Object,
@@ -87,56 +87,56 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/completions", shown: "/v1/completions", handler: |by| on(by, completions::completions),
         request: Some("CompletionRequest"), answer: AnswerContent::Streamed("Completion", "CompletionChunk"), errors: &[BODY, GENERATE],
         id: "completions", summary: "Continue a text.",
-        reference: "as OpenAI's; in one piece, or with `stream` as server-sent events that end with `[DONE]`",
+        reference: "OpenAI's format: one JSON object, or with `stream` server-sent events that end with `[DONE]`",
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
         path: "/v1/chat/completions", shown: "/v1/chat/completions", handler: |by| on(by, chat::chat),
         request: Some("ChatRequest"), answer: AnswerContent::Streamed("ChatCompletion", "ChatChunk"), errors: &[BODY, GENERATE],
         id: "chat", summary: "Answer a conversation.",
-        reference: "as OpenAI's; in one piece, or with `stream` as server-sent events: the role, the text in parts, `finish_reason`, the usage if requested, `[DONE]`",
+        reference: "OpenAI's format: one JSON object, or with `stream` server-sent events with the role, the text in parts, `finish_reason`, the usage if requested, `[DONE]`",
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
         path: "/v1/embeddings", shown: "/v1/embeddings", handler: |by| on(by, embeddings::embeddings),
         request: Some("EmbeddingRequest"), answer: AnswerContent::Json("Embeddings"), errors: &[BODY, GENERATE],
         id: "embeddings", summary: "Compute embeddings of texts.",
-        reference: "as OpenAI's: [embeddings](#embeddings)",
+        reference: "OpenAI's format; see [embeddings](#embeddings)",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/v1/models", shown: "/v1/models", handler: |by| on(by, other::models),
         request: None, answer: AnswerContent::Json("Models"), errors: &[],
         id: "models", summary: "List the models.",
-        reference: "the models, each with its `state` (`unloaded`, `loading`, `loaded`, `leaving`, `failed` with `error`), and, if it is loaded, `description`, `context`, `slots`",
+        reference: "the models with their `state` (`unloaded`, `loading`, `loaded`, `leaving`, or `failed` with `error`); loaded models also have `description`, `context` and `slots`",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/v1/models/{*name}", shown: "/v1/models/NAME", handler: |by| on(by, other::model),
         request: None, answer: AnswerContent::Json("Model"), errors: &[NAMED],
         id: "model", summary: "Describe one model.",
-        reference: "one of them; a name may contain slashes",
+        reference: "one of the models; a name may contain slashes",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/tokenize", shown: "/tokenize", handler: |by| on(by, other::tokenize),
         request: Some("Text"), answer: AnswerContent::Json("Tokens"), errors: &[BODY, MODEL],
         id: "tokenize", summary: "Split a text into tokens.",
-        reference: "takes `{\"content\": TEXT}`, with `model` if there are several; returns `{\"tokens\": […]}`, the tokens of a prompt with this text. The text has at most as many bytes as the context can hold",
+        reference: "request `{\"content\": TEXT}`, with `model` if the server has several; answer `{\"tokens\": […]}`, the tokens of a prompt with this text. The text may have at most the number of bytes that the context can hold",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/detokenize", shown: "/detokenize", handler: |by| on(by, other::detokenize),
         request: Some("Tokens"), answer: AnswerContent::Json("Text"), errors: &[BODY, MODEL],
         id: "detokenize", summary: "Convert tokens to text.",
-        reference: "takes `{\"tokens\": […]}`, with `model` likewise; returns `{\"content\": TEXT}`",
+        reference: "request `{\"tokens\": […]}`, with `model` if the server has several; answer `{\"content\": TEXT}`",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/health", shown: "/health", handler: |by| on(by, other::health),
         request: None, answer: AnswerContent::Json("Health"), errors: &[],
         id: "health", summary: "Health check; needs no key.",
-        reference: "`{\"status\": \"ok\"}`. `\"degraded\"` after a part of the server has panicked: its requests failed, others are answered, and the log has the cause. Needs no key",
+        reference: "`{\"status\": \"ok\"}`, or `\"degraded\"` after a part of the server has panicked. The requests of that part failed, other requests are answered, and the log contains the cause. Needs no key",
         loudness: Loudness::Quiet, at_health_door: true,
     },
     Endpoint {
@@ -185,7 +185,7 @@ impl Endpoint {
     }
 }
 
-/// Returns the route of `path` for the log. The rest of `path` comes from the client and is not logged.
+/// Returns the route of `path` for the log. Other parts of `path` come from the client and are not logged.
 pub(super) fn logged(path: &str) -> LoggedRoute {
     match ENDPOINTS.iter().find(|endpoint| endpoint.is_at(path)) {
         Some(endpoint) => LoggedRoute { name: endpoint.shown, loudness: endpoint.loudness },
@@ -200,7 +200,7 @@ pub(super) fn is_watching(path: &str) -> bool {
 
 async fn nothing_here(request: Request) -> Response {
     let path: String = request.uri().path().chars().take(100).collect();
-    refuse(&ApiError::new(ApiErrorKind::NotFound, format!("there is nothing at {path}")))
+    refuse(&ApiError::new(ApiErrorKind::NotFound, format!("no endpoint at {path}")))
 }
 
 async fn wrong_method(request: Request) -> Response {
@@ -211,16 +211,16 @@ async fn wrong_method(request: Request) -> Response {
 /// Set of paths that are served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// Everything.
+    /// All paths.
     All,
     /// `/health` and `/metrics`.
     Health {
-        /// True if `/metrics` needs no key here.
+        /// True if `/metrics` needs no key at this address.
         open_metrics: bool,
     },
 }
 
-/// Routes of an address. They are built once, and each connection has a handle to them.
+/// Routes of an address. The routes are built once, and each connection has a handle to them.
 #[derive(Clone)]
 pub struct Routes {
     pub(super) router: Router,

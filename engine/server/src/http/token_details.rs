@@ -9,7 +9,7 @@ use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::job::Piece;
 
-/// Takes the field `return_tokens`, which asks for token numbers. llama-server has a field of the same name.
+/// Takes the field `return_tokens`, which asks for token numbers. The name comes from llama-server.
 pub fn return_tokens(fields: &mut Fields) -> Result<bool, ApiError> {
     Ok(fields.bool("return_tokens")?.unwrap_or(false))
 }
@@ -48,7 +48,7 @@ impl Gathered {
         self.logprobs.has_some()
     }
 
-    /// Takes everything that was collected since the last call.
+    /// Takes all details that were collected since the last call.
     pub fn take(&mut self) -> TokenDetails {
         TokenDetails { logprobs: self.logprobs.take(), tokens: self.tokens.as_mut().map(std::mem::take) }
     }

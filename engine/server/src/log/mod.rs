@@ -1,7 +1,7 @@
-//! Log of `anneal serve`: `tracing` events, one line each on stderr, as text or JSON.
+//! Log of `anneal serve`: `tracing` events as lines on stderr, as text or JSON.
 //!
-//! Without [`start`] there is no log, and messages for the user are printed as by every other command. Single tokens
-//! are never logged. Prompts and answers are logged only if [`LogOptions::prompts`] is set.
+//! Without [`start`] nothing is logged, and messages for the user are printed as in every other command. Single
+//! tokens are never logged. Prompts and answers are logged only if [`LogOptions::prompts`] is set.
 
 mod sink;
 
@@ -31,7 +31,7 @@ pub enum LogFormat {
 /// Minimum severity of logged events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
-    /// Failures of the server.
+    /// Errors of the server.
     Error,
     /// Warnings for the user.
     Warn,
@@ -131,7 +131,7 @@ pub fn has_prompts() -> bool {
     LOG.get().is_some_and(|log| log.prompts)
 }
 
-/// Waits until all log lines are written, for at most `most`.
+/// Waits until all log lines are written, or until the time `most` is over.
 pub fn flush(most: Duration) {
     if let Some(log) = LOG.get() {
         log.sink.flush(most);
@@ -142,7 +142,7 @@ pub fn flush(most: Duration) {
 fn of_llama(level: llama::LogLevel, line: &str) {
     const TARGET: &str = "llama.cpp";
     match level {
-        // Not an error: the scheduler makes room or skips the draft.
+        // This is not an error: the scheduler makes room or skips the draft.
         llama::LogLevel::Warn if line.contains("failed to find a memory slot") => {
             tracing::debug!(target: TARGET, "{}", printable(line));
         }

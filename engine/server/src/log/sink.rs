@@ -1,4 +1,4 @@
-//! Thread that writes log lines to stderr, so that a slow reader of stderr blocks nobody.
+//! Thread that writes log lines to stderr, so that a slow reader of stderr does not block the server.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -35,10 +35,10 @@ impl Sink {
         Some(Sink { items, lost })
     }
 
-    /// Waits until all lines are written, for at most `most`.
+    /// Waits until all lines are written, or until the time `most` is over.
     pub fn flush(&self, most: Duration) {
         let (done, written) = sync_channel(1);
-        // If the queue is full, nobody reads stderr, so there is no point in waiting.
+        // If the queue is full, stderr is not being read, and waiting would not help.
         if self.items.try_send(SinkItem::Flush(done)).is_ok() {
             let _ = written.recv_timeout(most);
         }
@@ -53,13 +53,13 @@ fn write(waiting: &Receiver<SinkItem>, lost: &AtomicU64) {
         }
         let count = lost.swap(0, Ordering::Relaxed);
         if count > 0 {
-            // The queue has room by now, so this warning is logged like any other line.
+            // The queue has room again, so this warning is logged like any other line.
             tracing::warn!(lines = count, "log lines were lost because stderr was not read in time");
         }
     }
 }
 
-/// Log line that is being written. Sent when dropped.
+/// Log line under construction. Dropping it sends the line.
 pub struct LogLine {
     sink: Sink,
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Change of the configuration while the server runs.
+//! Changes of the configuration while the server runs.
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::scope::Owners;
 use crate::server::Current;
 
-/// Returns a fingerprint of the options of `named` whose change requires loading the model again.
+/// Returns a fingerprint of those options of `named` whose change requires loading the model again.
 fn needs(named: &Named) -> String {
     let Named { options, engine, .. } = named;
     let engine = Requested {
@@ -35,8 +35,8 @@ fn needs(named: &Named) -> String {
 }
 
 impl ModelRegistry {
-    /// Serves the models in `served` from now on. New models become available. Models that were removed, or that must
-    /// be loaded again, are unloaded once their running requests have ended.
+    /// Serves the models in `served` from now on. New models become available. A model that was removed, or that must
+    /// be loaded again, is unloaded after its running requests have ended.
     pub fn change(&self, served: &Served, current: Current) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
         let mut state = self.lock();
@@ -74,10 +74,10 @@ impl ModelEntry {
                 let owners = Owners::new(&options.keys, options.prompt_sharing);
                 loaded.server.inbox.change(options.queue, options.rules, owners);
             }
-            // The new configuration may have fixed the cause.
+            // The new configuration may have removed the cause of the failure.
             LoadState::Failed { .. } => (self.load_state, self.tries) = (LoadState::Unloaded, 0),
-            // The load continues with the old options. If they changed, the model is unloaded afterwards and loads
-            // again on demand.
+            // Loading continues with the old options. If the options have changed, the model is unloaded afterwards,
+            // and loaded again on demand.
             LoadState::Loading => self.leaves |= anew,
             LoadState::Unloaded | LoadState::Unloading(_) => {}
         }

@@ -1,4 +1,4 @@
-//! Model of the registry, with its loading state.
+//! Entry of the model registry: a model, with its loading state.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub(super) struct ModelEntry {
     pub(super) waiting: usize,
     /// Value of a counter when the model was last leased, for LRU eviction.
     pub(super) used: u64,
-    /// True if the model is to be unloaded once no request holds it. New requests wait until then.
+    /// True if the model will be unloaded when no request holds it. New requests wait until then.
     pub(super) leaves: bool,
     /// True if the configuration no longer contains the model.
     pub(super) gone: bool,
@@ -30,11 +30,11 @@ pub(super) struct ModelEntry {
     pub(super) memory: Bytes,
     pub(super) loads: u64,
     pub(super) failures: u64,
-    /// Number of failed loads since the last successful one.
+    /// Number of failed loads since the last successful load.
     pub(super) tries: u32,
 }
 
-/// Progress of loading or unloading a model.
+/// State of loading or unloading a model.
 pub(super) enum LoadState {
     Unloaded,
     Loading,

@@ -20,15 +20,15 @@ use super::start::{Common, LoadedModel, start};
 use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
 
-/// Time for which a model in use is not evicted for another one that lacks memory. After that, new requests for it
-/// wait, running requests finish, and it is unloaded.
+/// Time for which a model in use is not evicted in favour of another model that needs its memory. After this time,
+/// new requests for the model wait, its running requests finish, and it is unloaded.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Delay before the first retry of a failed load. Doubles with each further failure.
+/// Delay before the first retry of a failed load. Each further failure doubles the delay.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// Runs `work` on its own thread, because it may take minutes.
+/// Runs `work` on a separate thread, because it may take minutes.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (said, done) = oneshot::channel();
     let work = move || drop(said.send(work()));
@@ -88,7 +88,7 @@ impl ModelRegistry {
                 if let Some(limit) = limit.filter(|limit| taken.saturating_add(memory.0) > limit.0) {
                     return Err(Error::Usage(format!(
                         "{:?} needs {memory} of memory, the models loaded before it use {}, and the limit for all \
-                        models is {limit} (memory_limit)\nhint: remove preload from one of them",
+                        models is {limit} (memory_limit)\nhint: remove preload from one of the models",
                         named.options.name,
                         Bytes(taken)
                     )));
@@ -104,7 +104,7 @@ impl ModelRegistry {
         Ok(())
     }
 
-    /// Unloads models while the server runs: waits until a model is to be unloaded and no request holds it.
+    /// Unloads models while the server runs. Waits until a model is marked for unloading and no request holds it.
     pub async fn tidy(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
         self.watch_all();
@@ -130,8 +130,8 @@ impl ModelRegistry {
         Some((entry.named.clone(), Arc::clone(&entry.metrics)))
     }
 
-    /// Keeps the setting of tiled kernels. ggml has read the environment variable with the first model, and the
-    /// environment must not be written while other threads read it.
+    /// Keeps the current setting of tiled kernels. ggml has read the environment variable with the first model, and
+    /// the environment must not be written while other threads read it.
     fn as_they_are(&self, settings: &mut Settings) {
         if settings.tiled.source != Source::Environment {
             settings.tiled.value = *self.tiled.get().unwrap_or(&true);
@@ -139,7 +139,7 @@ impl ModelRegistry {
         }
     }
 
-    /// Checks that the model fits the memory limit at all.
+    /// Checks that the model alone fits the memory limit.
     fn check(&self, estimate: &MemoryEstimate, runtime_host: &RuntimeHost) -> Result<()> {
         let limit = self.lock().limit.or(runtime_host.memory());
         match limit.and_then(|limit| estimate.refused(limit)) {
@@ -160,9 +160,9 @@ impl ModelRegistry {
         Ok(state.entry(id).is_some_and(|entry| entry.waiting > 0 && !entry.gone))
     }
 
-    /// Loads the model `id`. `None` if no request waits for it any more.
+    /// Loads the model `id`. `None` if no request waits for the model any more.
     async fn try_load(self: &Arc<Self>, id: u64) -> Result<Option<LoadedModel>> {
-        // Loading other models may have taken a while.
+        // Checked again, because loading other models may have taken minutes.
         if !self.is_wanted(id)? {
             return Ok(None);
         }
@@ -216,7 +216,7 @@ impl ModelRegistry {
         }
     }
 
-    /// Wakes everyone who waits for a change, except the owner of `own`.
+    /// Wakes all receivers that wait for a change, except `own`.
     fn tell_others(&self, own: &mut watch::Receiver<()>) {
         self.tell();
         own.borrow_and_update();
@@ -237,7 +237,7 @@ impl ModelRegistry {
             }
             Ok(None) => (entry.load_state, entry.memory) = (LoadState::Unloaded, Bytes(0)),
             Err(error) => {
-                // The log and clients get a single line.
+                // The message for the log and for clients must be a single line.
                 let why = build_info::words::with_inline_hint(&error.to_string());
                 if closing == Closing::Open {
                     (self.loader.say)(&format!("cannot load the model {:?}: {why}", entry.name()));
@@ -259,7 +259,7 @@ impl ModelRegistry {
         }
     }
 
-    /// Watches for schedulers that end unexpectedly.
+    /// Watches for schedulers of the model `id` that end unexpectedly.
     fn watch(self: &Arc<Self>, id: u64, loads: u64, ended: Vec<watch::Receiver<()>>) {
         for ended in ended {
             let registry = Arc::clone(self);
@@ -278,7 +278,7 @@ impl ModelRegistry {
         if closing != Closing::Open {
             return;
         }
-        // Stops the other pools too, and cancels the requests that wait for any of them.
+        // Closing the inbox also stops the other pools, and cancels the requests that wait for any of the pools.
         loaded.server.inbox.close(Closing::Now);
         drop(loaded.server.inbox.take(|_| true));
         if !several {
@@ -294,7 +294,7 @@ impl ModelRegistry {
         self.tell();
     }
 
-    /// Takes a model that is to be unloaded and that no request holds.
+    /// Takes a model that is marked for unloading and that no request holds.
     fn next_to_go(&self) -> Option<(u64, Box<LoadedModel>)> {
         let mut state = self.lock();
         state.entries.retain(|entry| {
@@ -318,7 +318,7 @@ impl ModelRegistry {
         loaded.server.inbox.close(Closing::Draining);
         loaded.server.embedder.wake();
         over(loaded.running.ended()).await;
-        // Freeing gigabytes takes a while.
+        // Runs on a separate thread, because freeing gigabytes takes time.
         let broke = aside(move || {
             let LoadedModel { server, running } = loaded;
             drop(server);
@@ -338,7 +338,7 @@ impl ModelRegistry {
         self.tell();
     }
 
-    /// Starts the shutdown, or moves it to a later stage.
+    /// Starts the shutdown, or advances it to a later stage.
     pub fn close(&self, closing: Closing) {
         let mut state = self.lock();
         state.closing = state.closing.max(closing);
@@ -352,7 +352,7 @@ impl ModelRegistry {
 
     /// Waits until all threads of all models have ended, after [`close`](Self::close).
     pub async fn all_ended(&self) {
-        // A model that is loading must finish loading before it can be unloaded.
+        // A model that is being loaded can be unloaded only after it is loaded.
         drop(self.loading.lock().await);
         let ended = |entry: &ModelEntry| match &entry.load_state {
             LoadState::Loaded(loaded) => loaded.running.ended(),
@@ -399,9 +399,9 @@ fn failed(entry: &mut ModelEntry, why: String) {
     entry.load_state = LoadState::Failed { why, until: Instant::now() + wait };
 }
 
-/// Marks models for unloading until `more` bytes become free. Takes unused models first, the least recently used one
-/// first. If that is not enough and `may_disturb` is set, also takes models in use. Models that are already marked
-/// count as free.
+/// Marks models for unloading until `more` bytes become free. Unused models are marked first, in the order of their
+/// last use. If they do not suffice and `may_disturb` is set, models in use are marked too. Models that are already
+/// marked count as free.
 fn choose_one_to_go(entries: &mut [ModelEntry], more: u64, may_disturb: bool) {
     let goes = |entry: &ModelEntry| {
         entry.leaves || entry.gone || matches!(entry.load_state, LoadState::Unloading(_))

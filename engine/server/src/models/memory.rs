@@ -1,4 +1,4 @@
-//! Estimate of a model's memory, from its file before it is loaded.
+//! Estimate of a model's memory from its file, before the model is loaded.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,8 @@ use llama::options::KvType;
 
 use super::named::Named;
 
-/// Estimated memory of a model: its weights, its adapters and the KV cache of its contexts, including those of a
-/// draft model. Compute buffers are not included.
+/// Estimated memory of a model: its weights, its adapters and the KV cache of its contexts. The estimate includes a
+/// draft model, but not compute buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryEstimate {
     /// Path of the model file.
@@ -23,7 +23,7 @@ pub struct MemoryEstimate {
     draft: Option<PathBuf>,
     /// Size of all weights.
     pub weights: Bytes,
-    /// Size of the KV caches of all contexts. 0 for models whose file does not give the shape.
+    /// Size of the KV caches of all contexts. 0 if the model's file does not contain the cache's dimensions.
     pub cache: Bytes,
     /// Number of tokens per context.
     pub n_ctx: u32,
@@ -44,19 +44,19 @@ pub fn estimate(named: &Named, settings: &Settings) -> Result<MemoryEstimate> {
     let file = GgufFile::open(&options.model)?;
     let n_ctx = n_ctx(settings, trained(&file));
     let contexts = options.pools;
-    // Memory on devices does not count towards this machine's memory.
+    // Memory on devices is not part of this machine's memory.
     let placed = engine_core::place::place_for(settings)?;
     let weights_here = |file: &GgufFile| -> Result<u64> {
         let others = file.other_parts()?;
         let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
-        // Checks the file before other models are unloaded because of wrong numbers in it. Loading reads and checks
-        // it again, because minutes may pass until memory is free.
+        // The file is checked before other models are unloaded, because wrong numbers in it would make the estimate
+        // wrong. Loading reads and checks the file again, because minutes may pass until memory is free.
         gguf::check::model(&parts)?;
         Ok(offload::local_weights(&parts, &placed).0)
     };
     let mut weights = weights_here(&file)?.saturating_add(adapters_size(&file, settings)?.0);
     let mut shapes = vec![(file.cache_shape(), n_layer(&file))];
-    // The draft model's contexts have the same length, but another shape.
+    // The draft model's contexts have the same length, but different cache dimensions.
     if let Some(draft) = &options.draft_model {
         let file = GgufFile::open(&draft.path)?;
         weights = weights.saturating_add(weights_here(&file)?);
@@ -96,7 +96,7 @@ impl MemoryEstimate {
         Bytes(self.weights.0.saturating_add(self.cache.0))
     }
 
-    /// Returns the reason why the model does not fit `limit`, with settings that would. `None` if it fits.
+    /// Returns why the model does not fit `limit`, together with settings that would fit. `None` if the model fits.
     pub fn refused(&self, limit: Bytes) -> Option<String> {
         if self.total() <= limit {
             return None;

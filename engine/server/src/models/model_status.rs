@@ -72,7 +72,7 @@ impl ModelEntry {
     }
 }
 
-/// True for metrics that exist per server and not per model.
+/// True if the server has these metrics only once, and not for each model.
 fn is_of_server(family: &Family) -> bool {
     family.name.starts_with("connections") || family.name == "waiting_request_bytes"
 }
@@ -111,7 +111,7 @@ impl ModelRegistry {
         self.created
     }
 
-    /// True if any part of the server other than a scheduler has panicked.
+    /// True if a part of the server other than a scheduler has panicked.
     pub fn has_panicked(&self) -> bool {
         let has = |metrics: &Metrics| metrics.panics.get() > 0;
         has(&self.metrics) || self.lock().entries.iter().any(|entry| has(&entry.metrics))
@@ -145,14 +145,15 @@ impl ModelRegistry {
     /// Returns the description of the model `name`.
     ///
     /// # Errors
-    /// If there is no such model.
+    /// If the model does not exist.
     pub fn described_by_name(&self, name: &str) -> Result<Value, ApiError> {
         let state = self.lock();
         let at = state.find(Some(name))?;
         Ok(state.entries[at].described(self.created))
     }
 
-    /// Returns the metrics in the Prometheus text format. If there are several models, each value has a label.
+    /// Returns the metrics in the Prometheus text format. If the server has several models, each value has the label
+    /// `model`.
     pub fn to_prometheus(&self) -> String {
         let state = self.lock();
         if !state.several {
@@ -160,7 +161,7 @@ impl ModelRegistry {
         }
         let mut families: Vec<Family> = state.entries.iter().flat_map(ModelEntry::families).collect();
         for mut family in self.metrics.families() {
-            // Refusals that are counted before the model of the request is known.
+            // These refusals are counted before the request's model is known.
             let of_all = |labels: &str| ["{end=\"refused\"}", "{end=\"invalid\"}"].contains(&labels);
             match family.name.as_str() {
                 _ if is_of_server(&family) => families.push(family),

@@ -8,7 +8,7 @@ use crate::options::ServeOptions;
 /// Configured model.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// Options of serving the model.
+    /// Server options of the model.
     pub options: ServeOptions,
     /// Requested engine settings.
     pub engine: Requested,
@@ -16,10 +16,10 @@ pub struct Named {
     pub preload: bool,
 }
 
-/// Everything that a server serves.
+/// Configuration of everything that a server serves.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Models; at least one.
+    /// Models of the server: at least one.
     pub models: Vec<Named>,
     /// Name of the model for requests that name none.
     pub default: Option<String>,

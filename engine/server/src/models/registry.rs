@@ -31,11 +31,11 @@ pub type Resolve = Arc<dyn Fn(&Named, &RuntimeHost) -> EngineResult<Settings> + 
 /// Function that shows a message to the user.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Dependencies of loading.
+/// Functions and locks that loading needs.
 pub struct Loader {
-    /// Resolves settings.
+    /// Resolves the settings of a model.
     pub resolve: Resolve,
-    /// Reports failures.
+    /// Reports failures to the user.
     pub say: Say,
     /// Core lock that all models share.
     pub turns: Arc<Turns>,
@@ -44,7 +44,7 @@ pub struct Loader {
 /// Registry of the models, shared by all connections.
 pub struct ModelRegistry {
     pub(super) current: RwLock<Arc<Current>>,
-    /// Metrics of connections, and of requests whose model is not known yet.
+    /// Metrics of connections, and of requests whose model is not yet known.
     pub metrics: Arc<Metrics>,
     pub(super) blocking_pool: Arc<BlockingPool>,
     /// Budget for the bytes of waiting requests.
@@ -52,11 +52,11 @@ pub struct ModelRegistry {
     pub(super) created: u64,
     pub(super) loader: Loader,
     pub(super) state: Mutex<RegistryState>,
-    /// Notified after every change of `state` that somebody may wait for.
+    /// Notified after every change of `state` that other tasks may wait for.
     pub(super) changed: watch::Sender<()>,
-    /// Held while a model is loaded, so that only one loads at a time.
+    /// Held while a model is loaded, so that only one model is loaded at any time.
     pub(super) loading: tokio::sync::Mutex<()>,
-    /// Setting of ggml's tiled kernels, once it is decided.
+    /// Setting of ggml's tiled kernels, set by the first model.
     pub(super) tiled: OnceLock<bool>,
     /// Becomes true when the only model has failed.
     pub(super) broken: watch::Sender<bool>,
@@ -82,10 +82,10 @@ impl RegistryState {
         self.entries.iter().map(|entry| entry.memory.0).sum()
     }
 
-    /// Returns the index of the entry for a request that names `name`.
+    /// Returns the index of the entry for a request whose field `model` is `name`.
     ///
     /// # Errors
-    /// If no such model exists, or if the request names none and there is no default.
+    /// If the model does not exist, or if the request names no model and no default is configured.
     pub(super) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let there = || self.entries.iter().filter(|entry| !entry.gone);
         let wanted = match (name, &self.default) {
@@ -166,7 +166,7 @@ impl ModelRegistry {
     pub fn new(served: &Served, current: Current, loader: Loader) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let metrics = Arc::new(Metrics::default());
-        // With a single model, its metrics are those of the server.
+        // With a single model, the metrics of the server are also those of the model.
         let own = || if served.several { Arc::new(Metrics::default()) } else { Arc::clone(&metrics) };
         let entries =
             served.models.iter().zip(0..).map(|(named, id)| ModelEntry::new(id, named.clone(), own()));
@@ -193,7 +193,7 @@ impl ModelRegistry {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, RegistryState> {
-        // After a panic the state is still valid, because no call leaves it half changed.
+        // The state is valid even after a panic, because no call leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +214,7 @@ impl ModelRegistry {
     /// Parses the fields of a request of `client`, whose bytes `charge` covers.
     ///
     /// # Errors
-    /// If `bytes` is not a valid request, or if too many bytes already wait.
+    /// If `bytes` is not a valid request, or if waiting requests already have too many bytes.
     pub async fn fields(
         &self,
         bytes: Vec<u8>,
@@ -237,10 +237,11 @@ impl ModelRegistry {
         let _ = broken.wait_for(|broken| *broken).await;
     }
 
-    /// Returns a lease of the model that the field `model` names. Waits until it is loaded.
+    /// Returns a lease of the model that the field `model` names. Waits until the model is loaded.
     ///
     /// # Errors
-    /// If there is no such model, it cannot be loaded, too many requests wait for it, or the request times out.
+    /// If the model does not exist or cannot be loaded, if too many requests wait for it, or if the request times
+    /// out.
     pub async fn choose(
         self: &Arc<Self>,
         fields: &mut Fields,

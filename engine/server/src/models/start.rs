@@ -33,12 +33,12 @@ use crate::{embeddings, pools};
 pub struct Running {
     schedulers: Vec<JoinHandle<()>>,
     embedding: embeddings::EmbedderThread,
-    /// Channels of the threads, the schedulers' first. Each closes when its thread ends.
+    /// Channels of the threads, beginning with the schedulers'. Each channel closes when its thread ends.
     ended: Vec<watch::Receiver<()>>,
 }
 
 impl Running {
-    /// Returns the channels of all threads. Each closes when its thread ends.
+    /// Returns the channels of all threads. Each channel closes when its thread ends.
     pub fn ended(&self) -> Vec<watch::Receiver<()>> {
         self.ended.clone()
     }
@@ -62,7 +62,7 @@ impl Running {
     }
 }
 
-/// Objects that a model shares with the others.
+/// Objects that all models share.
 pub(super) struct Common {
     pub turns: Arc<Turns>,
     pub blocking_pool: Arc<BlockingPool>,
@@ -129,7 +129,7 @@ pub(super) fn start(
         match start.scheduler() {
             Ok(scheduler) => made.push(scheduler),
             Err(error) => {
-                // The schedulers that were already started have no work and end at once.
+                // The schedulers that were already started have no work, so they end immediately.
                 inbox.close(crate::closing::Closing::Now);
                 made.into_iter().for_each(|made: StartedScheduler| drop(made.thread.join()));
                 metrics.let_go();
@@ -180,7 +180,7 @@ fn draft_model(
         return Ok(None);
     }
     let mut settings = settings.clone();
-    // Leaves memory for the contexts of the model, which are created after this.
+    // Keeps memory free for the model's contexts, which are created later.
     let awaited = model.plan().map_or(Bytes(0), LayerPlan::awaited);
     settings.fit_target.value.0 = settings.fit_target.value.0.saturating_add(awaited.0);
     let n_ctx = model::n_ctx(&settings, model.n_ctx_train());
@@ -204,7 +204,7 @@ fn template(options: &ServeOptions, model: &Model) -> Result<std::result::Result
 /// Inputs of a scheduler.
 struct SchedulerStart {
     index: usize,
-    /// CPUs of the pool. `None` if there is only one pool.
+    /// CPUs of the pool. `None` if the model has only one pool.
     cpus: Option<Vec<u32>>,
     options: ServeOptions,
     settings: Settings,
@@ -222,7 +222,7 @@ impl SchedulerStart {
         let (said, made) = mpsc::channel();
         let (over, ended) = watch::channel(());
         let work = move || {
-            // The sender is dropped when the thread ends, even by a panic.
+            // Dropped when the thread ends, even after a panic.
             let _over = over;
             match self.make() {
                 Ok((scheduler, made)) => {
@@ -242,7 +242,7 @@ impl SchedulerStart {
         }
     }
 
-    /// Creates the scheduler. Runs on the scheduler's thread, which is one of its pool's threads.
+    /// Creates the scheduler. Runs on the scheduler's thread, which is also one of the pool's threads.
     fn make(self) -> Result<(Scheduler, (u32, Threads))> {
         let SchedulerStart {
             index,
@@ -257,7 +257,7 @@ impl SchedulerStart {
             metrics,
         } = self;
         if let Some(cpus) = &cpus {
-            // Before the context is created, so that its memory is allocated on this NUMA node.
+            // Done before the context is created, so that the context's memory is allocated on this NUMA node.
             bind(cpus);
         }
         let settings = settings.for_model(&model);
@@ -277,7 +277,7 @@ impl SchedulerStart {
     }
 }
 
-/// Pins this thread to `cpus`. If the system does not allow it, the thread stays unpinned.
+/// Pins the current thread to `cpus`. If the system does not allow it, the thread stays unpinned.
 fn bind(cpus: &[u32]) {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {

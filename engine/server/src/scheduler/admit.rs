@@ -1,4 +1,4 @@
-//! Assignment of slots: which job gets a slot, which slot, and which of its cells are kept.
+//! Assignment of slots: selects a job, its slot, and the cells of the slot that are kept.
 
 use std::sync::Arc;
 
@@ -42,10 +42,10 @@ impl Scheduler {
         self.count_busy();
     }
 
-    /// True if the cells that no running request uses suffice for `prompt` tokens and some more. Shared cells are
-    /// counted several times; at worst the job waits longer than necessary.
+    /// True if the cells that no running request uses suffice for `prompt` tokens and a reserve. Shared cells are
+    /// counted several times, so a job may wait longer than necessary.
     pub(super) fn has_room_for(&self, prompt: usize) -> bool {
-        /// Number of extra cells per request, so that it is not preempted at once.
+        /// Number of reserve cells per request, so that a new request is not preempted immediately.
         const MORE: usize = 32;
         let running = self.slots.iter().filter_map(|slot| Some((slot, slot.run.as_ref()?)));
         let taken =
@@ -55,7 +55,7 @@ impl Scheduler {
 
     pub(super) fn begin(&mut self, mut job: Job) {
         let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
-        // The request no longer waits.
+        // The request has a slot now, so its bytes are no longer charged.
         job.waiting = SharedCharge::default();
         self.admissions += 1;
         self.show_prompt(at, job.scope, &job.prompt);
@@ -80,7 +80,7 @@ impl Scheduler {
         Some((choice.slot, keep))
     }
 
-    /// Returns the tokens that each slot holds, from the point of view of a request of `scope`.
+    /// Returns the tokens that each slot holds, as a request of `scope` may see them.
     pub(super) fn held_for(&self, scope: Scope) -> Vec<SlotTokens<'_>> {
         let held = self.slots.iter().map(|slot| SlotTokens {
             tokens: &slot.held,
@@ -91,14 +91,14 @@ impl Scheduler {
         held.collect()
     }
 
-    /// Returns `scope`. `None` if its owner's key was removed since the request arrived, because then no request may
-    /// reuse the prompt.
+    /// Returns `scope`. `None` if its owner's key was removed after the request arrived: no request may then reuse
+    /// the prompt.
     pub(super) fn lasting(&self, scope: Scope) -> Option<Scope> {
         Some(scope).filter(|scope| self.owners.as_ref().is_none_or(|owners| owners.has(scope.owner())))
     }
 
-    /// Drops the prompts of clients that are not among `owners`. Prompts of running requests stay until their slot is
-    /// taken, but no request may reuse them.
+    /// Drops the prompts of clients that are not in `owners`. Prompts of running requests stay until their slot is
+    /// reused, but no other request may use them.
     pub(super) fn keep_only(&mut self, owners: Arc<Owners>) {
         self.owners = Some(owners);
         for at in 0..self.slots.len() {
@@ -114,7 +114,7 @@ impl Scheduler {
         }
     }
 
-    /// Prepares a slot for the chosen prefix. Returns the number of tokens that the slot then holds.
+    /// Prepares the chosen slot and its prefix. Returns the number of tokens that the slot then holds.
     fn prepare(&mut self, choice: &SlotChoice) -> u32 {
         let sequence = self.slots[choice.slot].sequence;
         self.keep_on_disk(choice.slot, if choice.from == choice.slot { choice.keep } else { 0 });

@@ -1,8 +1,8 @@
-//! Use of the disk cache by the scheduler: when it is searched, and what is written to it.
+//! Use of the disk cache by the scheduler: decides when to search it and what to write.
 //!
-//! If the disk may hold more of a prompt than any slot, the prompt is looked up before it gets a slot. When a slot's
-//! tokens are replaced, they are written if that is worth it. Only copying into and out of the context happens on
-//! this thread.
+//! If the disk may hold more of a prompt than any slot does, the prompt is looked up before its job gets a slot. When
+//! a slot's tokens are about to be replaced, they are written to the disk if that saves time. This thread only copies
+//! states into and out of the context.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ impl Scheduler {
         Ok(self)
     }
 
-    /// Returns the number of jobs that are being looked up, or that were found but have no slot yet.
+    /// Returns the number of jobs in lookups, including jobs whose lookup has ended but that have no slot yet.
     pub(super) fn looked_for(&self) -> usize {
         self.disk.as_ref().map_or(0, Disk::asked) + self.found.len()
     }
@@ -70,7 +70,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns all jobs that are being looked up or were found, for the shutdown.
+    /// Returns all jobs in lookups, and all jobs whose lookup has ended, for the shutdown.
     pub(super) fn stop_looking(&mut self) -> Vec<Job> {
         let mut jobs: Vec<Job> = self.found.drain(..).map(|answer| answer.job).collect();
         let start = Instant::now();
@@ -84,7 +84,8 @@ impl Scheduler {
         jobs
     }
 
-    /// True if there are more free slots than lookups. No job may overtake one that was found and waits for room.
+    /// True if free slots outnumber lookups. No job may overtake a job whose lookup has ended and that waits for
+    /// room.
     pub(super) fn may_take_more(&self) -> bool {
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
         self.found.is_empty() && free > self.looked_for()
@@ -104,7 +105,7 @@ impl Scheduler {
         disk.look_up(job, scope, prompt, have).err()
     }
 
-    /// Starts the next job whose lookup has ended. Returns false if there is none, or no room for it.
+    /// Starts the next job whose lookup has ended. Returns false if no such job exists, or if it does not fit.
     pub(super) fn begin_found(&mut self) -> bool {
         let Some(next) = self.found.front() else { return false };
         if !self.has_room_for(next.job.prompt.len()) {
@@ -122,7 +123,7 @@ impl Scheduler {
         let choice = choose(&self.held_for(job.scope), &job.prompt, true);
         let keep = loaded.common.min(job.prompt.len() - 1);
         let Some(choice) = choice.filter(|choice| keep >= choice.keep + BLOCK) else {
-            // Meanwhile a slot holds nearly as much.
+            // A slot now holds nearly as much of the prompt as the disk.
             return self.begin(job);
         };
         let at = choice.slot;
@@ -161,8 +162,8 @@ impl Scheduler {
         Err(Error::State { what: "restore", why: "its tokens are at the wrong positions".to_string() })
     }
 
-    /// Makes room for `more` tokens by emptying idle slots. Returns false if that is not enough. Shared cells are
-    /// counted several times.
+    /// Frees cells for `more` tokens by emptying idle slots. Returns false if the cells do not suffice. Shared cells
+    /// are counted several times.
     fn free_cells(&mut self, more: usize) -> bool {
         loop {
             let taken: usize = self.slots.iter().map(|slot| slot.held.len()).sum();
@@ -178,7 +179,7 @@ impl Scheduler {
     }
 
     /// Returns the number of tokens that would be new on the disk: they are neither on the disk, nor in another slot,
-    /// nor among the first `keep` tokens of slot `at`. 0 if writing them is not worth it.
+    /// nor among the first `keep` tokens of slot `at`. 0 if writing them would not save time.
     fn worth_keeping(&self, at: usize, keep: usize) -> usize {
         let Some(disk) = &self.disk else { return 0 };
         let (slot, held) = (&self.slots[at], self.slots[at].held.len());
@@ -193,8 +194,8 @@ impl Scheduler {
         if disk.is_worth(new, held, self.seconds_per_prompt_token) { new } else { 0 }
     }
 
-    /// Queues the tokens of slot `at` for writing before all but the first `keep` of them are dropped, if that is
-    /// worth it.
+    /// Queues the tokens of slot `at` for writing, if that saves time, before all tokens except the first `keep` are
+    /// dropped.
     pub(super) fn keep_on_disk(&mut self, at: usize, keep: usize) {
         let worth = self.worth_keeping(at, keep) > 0;
         if worth && self.disk.as_ref().is_some_and(Disk::has_room) {
@@ -227,7 +228,7 @@ impl Scheduler {
         let stop = || inbox.closing() == Closing::Now;
         for at in order {
             if self.worth_keeping(at, 0) == 0 {
-                // Otherwise each of two slots that share a prefix would rely on the other.
+                // Otherwise, two slots that share a prefix would each rely on the other.
                 self.slots[at].held.clear();
                 continue;
             }

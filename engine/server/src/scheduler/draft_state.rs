@@ -11,31 +11,32 @@ use super::rules::Rules;
 
 /// Drafting state of the scheduler.
 pub(super) struct Drafts {
-    /// Draft model, if there is one.
+    /// Draft model, if one is configured.
     pub(super) model: Option<Box<DraftModel>>,
     /// Measured time for the draft model to read a token.
     pub(super) seconds_per_token: Option<f64>,
     pub(super) sameness: Sameness,
-    /// Measurements for each class of steps. Batches with drafts are slower for all slots, and the draft model takes
+    /// Measurements for each class of steps, because drafts slow down a batch for all slots and the draft model takes
     /// time.
     pub(super) gains: HashMap<StepClass, StepTimes>,
     /// Class of the step that is being measured. `None` if the step includes prompts.
     pub(super) measured: Option<StepClass>,
     /// True if the draft model was used in this step.
     pub(super) asked: bool,
-    /// Reason why this model cannot use drafts at all.
+    /// Reason why this model does not support drafts.
     pub(super) impossible: Option<&'static str>,
-    /// True if the user was told why there are no drafts.
+    /// True if the user was informed why drafts are not used.
     pub(super) told: bool,
     /// True if the next step must not use drafts, because the last batch with drafts did not fit.
     pub(super) rests: bool,
 }
 
-/// Class of comparable steps: the number of generating slots, and true if the draft model drafts for any of them.
+/// Class of comparable steps: the number of generating slots, and true if the draft model drafts for any of the
+/// slots.
 pub(super) type StepClass = (usize, bool);
 
-/// Time for which drafts are turned off after they were slower. Doubles with each further loss. The cause may be
-/// temporary: a busy machine, or a text that is hard to predict.
+/// Time for which drafts are turned off after they made decoding slower. Each further loss doubles the time. The
+/// cause may be temporary, for example a busy machine or a text that is hard to predict.
 const REST: Duration = Duration::from_secs(60);
 
 /// Maximum time for which drafts are turned off.
@@ -44,7 +45,7 @@ const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// Measurements of a class of steps.
 pub(super) struct StepTimes {
     pub(super) gain: Gain,
-    /// Number of losses so far, and the time of the next attempt.
+    /// Number of losses so far. `again` is the time of the next attempt.
     pub(super) losses: u32,
     pub(super) again: Option<Instant>,
 }
@@ -85,21 +86,21 @@ impl Drafts {
         }
     }
 
-    /// Tells the user once why there are no drafts.
+    /// Informs the user once why drafts are not used.
     pub(super) fn tell(&mut self, why: &'static str) {
         if !std::mem::replace(&mut self.told, true) {
             llama::notice::warn(&format!("speculative decoding: {why}"));
         }
     }
 
-    /// Removes what the draft model holds of `sequence` after the prefix that it has in common with `tokens`.
+    /// Removes the draft model's tokens of `sequence` after the prefix that they have in common with `tokens`.
     pub(super) fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
         if let Some(model) = &mut self.model {
             model.trim(sequence, tokens);
         }
     }
 
-    /// Sets the threads of the draft model to those of the large model, which waits meanwhile.
+    /// Sets the thread counts of the draft model to those of the large model, which waits while the draft model runs.
     pub(super) fn set_threads(&mut self, (decode, prefill): (u32, u32)) {
         if let Some(model) = &mut self.model {
             model.set_threads(decode, prefill);

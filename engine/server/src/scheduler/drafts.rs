@@ -1,5 +1,5 @@
-//! Speculative decoding in the scheduler. Drafted tokens are evaluated in the same batch as the token before them,
-//! and those that the sampler would have chosen are accepted.
+//! Speculative decoding in the scheduler. Drafted tokens are evaluated in the same batch as the token before them.
+//! Drafted tokens that the sampler would also have chosen are accepted.
 //!
 //! Slots share the batch. Generating slots and prompts get their tokens first, and drafts use the remaining room.
 
@@ -14,7 +14,7 @@ use super::super::plan::{BatchPart, prefill_beside_decode};
 use super::draft_state::{StepClass, StepTimes};
 use super::state::Scheduler;
 
-/// Slot that gets a draft, with the width of its part of the batch, and its text.
+/// Slot that gets a draft, with its text and the width of its part of the batch.
 struct DraftTarget {
     slot: usize,
     width: usize,
@@ -73,7 +73,7 @@ impl Scheduler {
         let mut targets = Vec::new();
         if lets && !rests {
             let used = parts.iter().map(|part| part.tokens).sum::<u32>();
-            // Each slot gets an equal share, so that the first does not take all rows.
+            // Each slot gets an equal share, so that the first slot does not take all rows.
             let rows = self.context.rows().min(self.budget).saturating_sub(used) as usize / deciding.len();
             for slot in deciding {
                 if let Some(width) = self.width_of(slot, rows)?
@@ -85,7 +85,8 @@ impl Scheduler {
             }
             targets = self.catch_up(step, targets)?;
         }
-        // Drafting is not part of the measured step, or it would look like a loss.
+        // The time for drafting is not part of the measured step, because drafts would then seem slower than they
+        // are.
         if let Some(measured) = self.drafts.gains.get_mut(&step) {
             measured.gain.begin();
         }
@@ -98,17 +99,17 @@ impl Scheduler {
         Some(wish.from).filter(|from| *from == DraftSource::Lookup || self.drafts.model.is_some())
     }
 
-    /// Returns the number of used cells in the context. The evaluation time depends on it.
+    /// Returns the number of used cells in the context, which influences the evaluation time.
     fn cells(&self) -> usize {
         self.slots.iter().map(|slot| slot.held.len()).sum()
     }
 
-    /// True if a draft may be evaluated in a batch with the comparison result `found`.
+    /// True if a draft may be evaluated in a batch whose comparison has the result `found`.
     fn may(&self, found: Option<BatchComparison>) -> bool {
         found == Some(BatchComparison::Same) || self.rules.drafts.near
     }
 
-    /// Returns the greatest allowed batch width for slot `at` with a draft of up to `most` tokens.
+    /// Returns the greatest allowed batch width for slot `at`, with a draft of up to `most` tokens.
     fn width_of(&mut self, at: usize, most: usize) -> Result<Option<usize>> {
         let cells = self.cells();
         let Some(source) = self.wants(at) else { return Ok(None) };
@@ -138,7 +139,7 @@ impl Scheduler {
                 true => widest = widest.max(Some(candidate)),
                 false => self.drafts.tell(speculative::DIFFERS),
             }
-            // The draft model may return fewer tokens than requested, so the narrower widths must be compared too.
+            // The draft model may return fewer tokens than requested, so the narrower widths must also be compared.
             if widest.is_some() && (source == DraftSource::Lookup || self.rules.drafts.near) {
                 break;
             }
@@ -146,9 +147,9 @@ impl Scheduler {
         Ok(widest)
     }
 
-    /// Returns those of `targets` that can be drafted now, because the draft model has read their text. For the
-    /// others, the draft model reads a part of the text, for at most the time of a step, because all slots wait. The
-    /// time counts as a cost of drafts.
+    /// Returns those `targets` whose text the draft model has read completely. For other targets, the draft model
+    /// reads a part of the text now. Reading takes at most the time of a step, because all slots wait. The time
+    /// counts as a cost of drafts.
     fn catch_up(&mut self, step: StepClass, targets: Vec<DraftTarget>) -> Result<Vec<DraftTarget>> {
         let mut left = prefill_beside_decode(self.rules.step, self.drafts.seconds_per_token) as usize;
         let mut ready = Vec::with_capacity(targets.len());
@@ -162,7 +163,7 @@ impl Scheduler {
                 continue;
             };
             let behind = model.behind(sequence, &target.text);
-            // The draft itself reads up to this many tokens.
+            // The draft itself may read up to this number of tokens.
             let may_be = MOST as usize + 1;
             if behind > may_be && left > 0 {
                 let part = left.min(behind - 1);
@@ -188,7 +189,7 @@ impl Scheduler {
         Ok(ready)
     }
 
-    /// Drafts tokens for a slot, for the batch width of `target` or a smaller allowed one.
+    /// Drafts tokens for a slot, for the requested batch width or a smaller allowed width.
     fn draft_of(&mut self, DraftTarget { slot, width, text }: DraftTarget) -> Result<()> {
         let (wants, sequence) = (self.wants(slot), self.slots[slot].sequence);
         let cells = self.cells();
@@ -217,7 +218,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Drops the drafts of a batch that did not fit. Returns true if there were any.
+    /// Drops the drafts of a batch that did not fit. Returns true if the batch had any drafts.
     pub(super) fn drop_drafts(&mut self) -> bool {
         for run in self.slots.iter_mut().filter_map(|slot| slot.run.as_mut()) {
             self.drafts.rests |= !run.draft.tokens.is_empty();
@@ -226,8 +227,8 @@ impl Scheduler {
         self.drafts.rests
     }
 
-    /// Samples tokens for slot `at`: one from row `row` of the batch, and further ones as long as they match the
-    /// draft. Returns their number.
+    /// Samples tokens for slot `at`: one token from row `row` of the batch, and more tokens as long as they match the
+    /// draft. Returns the number of tokens.
     pub(super) fn choose_tokens(&mut self, at: usize, row: i32) -> Result<usize> {
         let draft = match &mut self.slots[at].run {
             Some(run) => std::mem::take(&mut run.draft.tokens),
@@ -237,7 +238,7 @@ impl Scheduler {
         loop {
             self.choose_token(at, row + accepted as i32)?;
             let slot = &mut self.slots[at];
-            // The request has ended, or the sampled token differs from the draft.
+            // Stops here if the request has ended, or if the sampled token differs from the draft.
             let Some(run) = &mut slot.run else { break };
             let Some(next) = run.next.filter(|next| draft.get(accepted) == Some(next)) else { break };
             slot.held.push(next);
@@ -279,11 +280,11 @@ impl Scheduler {
     }
 }
 
-/// Logits of the last tokens of a sequence, each as a pair: evaluated in one batch, and one by one.
+/// Logits of the last tokens of a sequence. Each pair has the logits from one batch and those from single tokens.
 type Rows = Vec<(Vec<f32>, Vec<f32>)>;
 
-/// Evaluates `last`, the last of the `held` tokens of `sequence`, as one batch and then one by one. The sequence
-/// holds the same tokens afterwards.
+/// Evaluates `last` in one batch and then token by token. Before and after the call, `sequence` holds `held` tokens,
+/// which end with `last`.
 fn look(
     context: &mut Context,
     batch: &mut Batch,

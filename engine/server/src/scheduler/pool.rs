@@ -1,4 +1,4 @@
-//! Scheduler as one of several pools of a model, and thread counts of a batch with several workloads.
+//! Pool of a scheduler: its notices, and the thread counts of a batch with several workloads.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::scope::Scope;
 use crate::workloads::WorkloadThreads;
 
 impl Scheduler {
-    /// Sets the pool's index. If there are workloads, `own` is the number of threads (decode, prefill) for requests
-    /// without a workload.
+    /// Sets the pool's index. If workloads are configured, `own` is the number of threads (decode, prefill) for
+    /// requests without a workload.
     #[must_use]
     pub fn in_pool(mut self, index: usize, own: Option<(u32, u32)>) -> Self {
         if let Some((decode, prefill)) = own {
@@ -35,11 +35,11 @@ impl Scheduler {
             return;
         }
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
-        // Preempted requests and lookups come first.
+        // Preempted requests and lookups have priority.
         let free = free.saturating_sub(self.preempted.len() + self.looked_for());
         let free = if self.may_take_more() { free } else { 0 };
         let most = self.context.n_ctx() as usize;
-        // Length of the longest prompt that fits, in eighths of the context.
+        // Maximum length of a prompt that fits, in eighths of the context.
         let room =
             (1..=8).map(|part| most * part / 8).filter(|room| self.has_room_for(*room)).max().unwrap_or(0);
         let notice = Notice { free, room, held: self.pool.shown.iter().flatten().cloned().collect() };
@@ -55,22 +55,22 @@ impl Scheduler {
         }
     }
 
-    /// Records that no request may reuse what slot `at` holds.
+    /// Records that no request may reuse the tokens of slot `at`.
     pub(super) fn hide_prompt(&mut self, at: usize) {
         if let Some(shown) = self.pool.shown.get_mut(at) {
             *shown = None;
         }
     }
 
-    /// Updates the number of busy slots, which all pools of the model add up.
+    /// Updates the number of busy slots, to which all pools of the model add.
     pub(super) fn count_busy(&mut self) {
         let busy = self.slots.iter().filter(|slot| slot.run.is_some()).count() as u64;
         self.metrics.slots_busy.change(self.pool.busy, busy);
         self.pool.busy = busy;
     }
 
-    /// Sets the thread counts for a batch of `parts`: the maximum of its requests, so that no request slows another
-    /// one down.
+    /// Sets the thread counts for a batch of `parts` to the maximum of its requests, so that no request slows down
+    /// another.
     pub(super) fn take_threads(&mut self, parts: &[BatchPart]) {
         let Some(own) = self.pool.own else { return };
         let asked = parts.iter().filter_map(|part| self.slots.get(part.slot)?.run.as_ref());

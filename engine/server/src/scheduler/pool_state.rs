@@ -1,4 +1,4 @@
-//! State of a scheduler as one of several pools.
+//! State of a scheduler's pool.
 
 use crate::pools::SlotPrompt;
 
@@ -13,8 +13,8 @@ pub(super) struct Pool {
     pub(super) shown: Vec<Option<SlotPrompt>>,
     /// Number of busy slots that this pool contributes to the metrics.
     pub(super) busy: u64,
-    /// Thread counts of requests without a workload. `None` if there are no workloads.
+    /// Thread counts of requests without a workload. `None` if no workloads are configured.
     pub(super) own: Option<(u32, u32)>,
-    /// Thread counts that are set now.
+    /// Thread counts that are currently set.
     pub(super) set: (u32, u32),
 }

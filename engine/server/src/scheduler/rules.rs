@@ -12,7 +12,7 @@ use crate::drafts::Drafting;
 pub struct Rules {
     /// True if prompts may reuse cached tokens.
     pub reuse: bool,
-    /// Time limit of a batch with generating slots, as far as prompts lengthen it
+    /// Time limit of a batch with generating slots, as far as prompts lengthen the batch
     /// ([`stretched`](crate::plan::stretched)).
     pub step: Duration,
     /// Time after which a request ends if its answer is not read.
@@ -30,7 +30,7 @@ impl Rules {
     }
 }
 
-/// Returns `rules` without what `context` does not support.
+/// Returns `rules` without the features that `context` does not support.
 pub(super) fn possible(rules: Rules, context: &Context) -> Rules {
     Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules }
 }

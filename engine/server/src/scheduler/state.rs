@@ -31,20 +31,20 @@ pub struct Scheduler {
     pub(super) budget: u32,
     /// Number of admissions so far.
     pub(super) admissions: u64,
-    /// Requests that were preempted because cells ran out, the oldest first.
+    /// Requests that were preempted because no cells were free, the oldest request first.
     pub(super) preempted: Vec<RunningRequest>,
-    /// Events of ended requests that their readers have not taken yet.
+    /// Events of ended requests that their readers have not yet received.
     pub(super) leaving: Vec<Outbox>,
-    /// Disk cache, if there is one, and its results that wait for a slot.
+    /// Disk cache, if it is enabled, and its results that wait for a slot.
     pub(super) disk: Option<Disk<Job>>,
     pub(super) found: VecDeque<LookupAnswer<Job>>,
-    /// Delays that clients' grammars cause.
+    /// Sum of the delays that each client's grammars have caused.
     pub(super) grammar_budget: GrammarBudget,
     pub(super) seconds_per_prompt_token: Option<f64>,
     pub(super) looked_at_queue: Instant,
     /// State as one of several pools.
     pub(super) pool: Pool,
-    /// Index in the slot snapshots.
+    /// Index of this scheduler's slots in the snapshots.
     pub(super) snapshot_index: usize,
     pub(super) drafts: Drafts,
 }

@@ -6,8 +6,8 @@
 //! enough context before them.
 //!
 //! Logits are large: the scored half of a chunk takes 150 MB for a vocabulary of 150,000 tokens. So only a window of
-//! them is kept. Both models evaluate the text side by side. If memory does not suffice for both, they run one after
-//! the other, with the reference's probabilities in a temporary file.
+//! logits is kept. Both models evaluate the text side by side. If memory does not suffice for both models, they run
+//! one after the other, with the reference's probabilities in a temporary file.
 
 mod reader;
 mod saved;
@@ -35,10 +35,10 @@ pub fn built_in_text() -> String {
     [PROSE, TEXT].join("\n")
 }
 
-/// Default number of tokens of a chunk: llama-perplexity's.
+/// Default number of tokens in a chunk: llama-perplexity's default.
 pub const DEFAULT_CHUNK: u32 = 512;
 
-/// Smallest number of tokens of a chunk, so that the scored half means something.
+/// Minimum number of tokens in a chunk, so that the scored half is meaningful.
 pub const LEAST_CHUNK: u32 = 16;
 
 /// Text as tokens of a model, split into chunks.
@@ -51,10 +51,10 @@ pub struct ChunkedText {
 }
 
 impl ChunkedText {
-    /// Splits `text` into chunks of `chunk` tokens: as many as there are, or at most `most`.
+    /// Splits `text` into chunks of `chunk` tokens: all chunks of the text, or at most `most`.
     ///
     /// # Errors
-    /// [`Error::TextTooShort`] if the text does not fill one chunk; and those of the tokenizer.
+    /// [`Error::TextTooShort`] if the text does not fill one chunk; also errors of the tokenizer.
     pub fn new(model: &Model, text: &str, chunk: u32, most: Option<u32>) -> Result<Self> {
         let tokens = model.tokenize(text)?;
         let (held, size) = (tokens.len(), chunk.max(LEAST_CHUNK) as usize);
@@ -70,7 +70,7 @@ impl ChunkedText {
         self.chunks
     }
 
-    /// Returns the number of tokens of a chunk.
+    /// Returns the number of tokens in a chunk.
     pub fn chunk_size(&self) -> usize {
         self.chunk
     }
@@ -97,7 +97,7 @@ pub struct Evaluation {
     pub chunks: usize,
     /// Number of chunks that were planned.
     pub chunks_planned: usize,
-    /// Number of tokens of a chunk.
+    /// Number of tokens in a chunk.
     pub chunk_tokens: usize,
     /// Number of scored positions.
     pub positions: usize,
@@ -116,7 +116,7 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(u64, u64);
 /// Computes the perplexity of `model` on `text`. After an interruption, the result covers the finished chunks.
 ///
 /// # Errors
-/// Those of making the context and of evaluating.
+/// Errors of creating the context and of evaluating.
 pub fn perplexity(
     model: &Arc<Model>,
     text: &ChunkedText,
@@ -139,10 +139,10 @@ pub fn perplexity(
     Ok(summary(text, done, nll.len(), perplexity, None))
 }
 
-/// Compares `model` with `reference`. Both are in memory and must have the same vocabulary.
+/// Compares `model` with `reference`. Both models are in memory and must have the same vocabulary.
 ///
 /// # Errors
-/// Those of making the contexts and of evaluating.
+/// Errors of creating the contexts and of evaluating.
 pub fn against(
     model: &Arc<Model>,
     reference: &Arc<Model>,
@@ -188,10 +188,10 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Evaluates `reference` on `text`. After an interruption, the result has the finished chunks.
+    /// Evaluates `reference` on `text`. After an interruption, the result contains the finished chunks.
     ///
     /// # Errors
-    /// [`Error::Temporary`] if the file cannot be written; and those of making the context and of evaluating.
+    /// [`Error::Temporary`] if the file cannot be written; also errors of creating the context and of evaluating.
     pub fn save(
         reference: &Arc<Model>,
         text: &ChunkedText,
@@ -214,8 +214,8 @@ impl Reference {
         Ok(Self { saved, exact, text: text.clone(), chunks })
     }
 
-    /// Returns the empty result of an interrupted reference, whose model was not evaluated; `None` if the reference
-    /// is complete.
+    /// Returns the empty result if the reference was interrupted and no model was compared with it; `None` if the
+    /// reference is complete.
     pub fn cut_short(&self) -> Option<Evaluation> {
         (self.chunks < self.text.chunks).then(|| compared(&self.text, 0, &[]))
     }
@@ -228,7 +228,7 @@ impl Reference {
     /// Compares `model`, which must have the same vocabulary, with the reference.
     ///
     /// # Errors
-    /// [`Error::Temporary`] if the file cannot be read; and those of making the context and of evaluating.
+    /// [`Error::Temporary`] if the file cannot be read; also errors of creating the context and of evaluating.
     pub fn against(
         &mut self,
         model: &Arc<Model>,
@@ -267,7 +267,7 @@ impl Reference {
 /// Checks that the tokens of both models have the same numbers and texts.
 ///
 /// # Errors
-/// [`Error::Vocabularies`] if they differ.
+/// [`Error::Vocabularies`] if the vocabularies differ.
 pub fn same_vocabulary(model: &Model, reference: &Model) -> Result<()> {
     let (mut one, mut other) = (Vec::new(), Vec::new());
     let differs = |why: String| Error::Vocabularies {

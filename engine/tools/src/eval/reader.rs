@@ -12,21 +12,21 @@ use llama::{Collector, Context, Model, Token};
 
 use super::ChunkedText;
 
-/// Largest size in bytes of the logits of one call, which are kept for all of its tokens.
+/// Maximum size, in bytes, of the logits of one call, which are kept for all of its tokens.
 const LOGITS: usize = 128 << 20;
 
 /// Context that evaluates chunks.
 pub struct ChunkContext {
     context: Context,
-    /// Number of tokens of one call.
+    /// Number of tokens in one call.
     window: usize,
 }
 
 impl ChunkContext {
-    /// Makes a context of `model` for the chunks of `text`.
+    /// Creates a context of `model` for the chunks of `text`.
     ///
     /// # Errors
-    /// Those of making a context.
+    /// Errors of creating a context.
     pub fn new(
         model: &Arc<Model>,
         text: &ChunkedText,
@@ -36,10 +36,10 @@ impl ChunkContext {
         Self::with(model, text, settings, runtime_host, None)
     }
 
-    /// Makes a context like [`new`](Self::new); `collector` receives the inputs of every matrix.
+    /// Creates a context like [`new`](Self::new); `collector` receives the inputs of every matrix.
     ///
     /// # Errors
-    /// Those of making a context.
+    /// Errors of creating a context.
     pub fn collecting(
         model: &Arc<Model>,
         text: &ChunkedText,
@@ -59,7 +59,7 @@ impl ChunkContext {
     ) -> Result<Self> {
         let row = size_of::<f32>() * model.n_vocab().max(1) as usize;
         let most = text.chunk_size().min(settings.n_batch.value as usize);
-        // Not fewer tokens than the kernels of prefill need to be efficient.
+        // At least as many tokens as the kernels of prefill need to be efficient.
         let window = (LOGITS / row).clamp(64.min(most), most);
         let options = ContextOptions {
             n_ctx: (text.chunk_size() as u32).next_multiple_of(CTX_STEP),
@@ -81,7 +81,7 @@ impl ChunkContext {
     /// Evaluates the tokens before the scored positions of `chunk` in the empty context.
     ///
     /// # Errors
-    /// Those of the evaluation.
+    /// Errors of the evaluation.
     pub fn begin(&mut self, chunk: &[Token], first_scored: usize) -> Result<()> {
         self.context.clear();
         self.context.decode(&chunk[..first_scored])
@@ -98,11 +98,11 @@ impl ChunkContext {
         (first_scored..end).step_by(window).map(move |start| start..end.min(start + window))
     }
 
-    /// Evaluates the tokens of `window`. Passes the token that follows each of them to `on_row`, with the logits that
+    /// Evaluates the tokens of `window`. For each token, passes the following token to `on_row`, with the logits that
     /// predict it.
     ///
     /// # Errors
-    /// Those of the evaluation and of `on_row`.
+    /// Errors of the evaluation and of `on_row`.
     pub fn window(
         &mut self,
         chunk: &[Token],
@@ -116,7 +116,7 @@ impl ChunkContext {
     /// Evaluates a whole chunk, like [`begin`](Self::begin) and [`window`](Self::window).
     ///
     /// # Errors
-    /// Those of the evaluation and of `on_row`.
+    /// Errors of the evaluation and of `on_row`.
     pub fn chunk(
         &mut self,
         chunk: &[Token],

@@ -22,7 +22,7 @@ pub struct Collected {
 /// `with_output` includes the output matrix. After an interruption, the result covers the evaluated part.
 ///
 /// # Errors
-/// Those of making the context, of evaluating, and of collecting.
+/// Errors of creating the context, of evaluating, and of collecting.
 pub fn collect(
     model: &Arc<Model>,
     text: &ChunkedText,
@@ -34,11 +34,11 @@ pub fn collect(
     let collector = Collector::new(with_output)?;
     let mut reader = ChunkContext::collecting(model, text, settings, runtime_host, &collector)?;
     let chunks = each_chunk(text, on_progress, |chunk| {
-        // Logits are requested for every token, because the last layer would leave out the other tokens.
+        // Logits are requested for every token, because the last layer would skip the other tokens.
         let read = reader.chunk(chunk, 0, |_, _| Ok(()));
         collector.check()?;
         read
     })?;
-    // An interrupted chunk counts in part, which is correct because sums and counts belong together.
+    // The evaluated part of an interrupted chunk counts, which is correct because sums and counts belong together.
     Ok(Collected { entries: collector.entries(), chunks })
 }

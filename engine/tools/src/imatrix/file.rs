@@ -1,4 +1,4 @@
-//! Files of importance matrices. Their content is not trusted.
+//! Files of importance matrices. The content of the files is not trusted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,17 +15,17 @@ use llama::quantize::Imatrix;
 
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
-/// Metadata key of the number of tokens of a chunk.
+/// Metadata key of the number of tokens in a chunk.
 const CHUNK_SIZE: &str = "imatrix.chunk_size";
 const CHUNK_COUNT: &str = "imatrix.chunk_count";
 const DATASETS: &str = "imatrix.datasets";
-/// Largest size in bytes of a file in the older format. Those for the largest models have a few hundred megabytes.
+/// Maximum size, in bytes, of a file in the older format. Files for the largest models have a few hundred megabytes.
 const OLD_LIMIT: u64 = 4 << 30;
 
 /// Reads the file at `path`.
 ///
 /// # Errors
-/// [`Error::Imatrix`] if it is not an importance matrix, or is damaged or empty.
+/// [`Error::Imatrix`] if the file is not an importance matrix, or is damaged or empty.
 pub fn read(path: &Path) -> Result<Imatrix> {
     let wrong = |why: String| Error::Imatrix { path: path.to_path_buf(), why };
     let io = |error: std::io::Error| wrong(format!("it cannot be read: {error}"));
@@ -143,7 +143,7 @@ fn from_gguf(path: &Path, file: &GgufFile, content: &mut File) -> std::result::R
     Ok(named(path, entries, datasets, file.u32(CHUNK_COUNT).unwrap_or(0)))
 }
 
-/// Reads the values of a tensor, which was checked to lie within the file.
+/// Reads the values of a tensor, which must have been checked to be within the file.
 fn floats(content: &mut File, tensor: &TensorInfo) -> std::result::Result<Vec<f32>, String> {
     if tensor.kind != GgmlType::F32 {
         return Err(format!("{} is {}, and not f32: the file is damaged", tensor.name, tensor.kind));

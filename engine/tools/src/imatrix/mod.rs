@@ -1,8 +1,8 @@
-//! Importance matrices: the mean square input of each column of each matrix, which shows a quantiser the columns
-//! where an error costs most.
+//! Importance matrices: the mean square input of each column of each matrix. An importance matrix shows a quantiser
+//! the columns in which an error costs most.
 //!
-//! The files are llama-imatrix's: GGUF with `NAME.in_sum2` (sums of squares) and `NAME.counts` for each matrix NAME.
-//! The older format can only be read.
+//! The files have llama-imatrix's format: GGUF with `NAME.in_sum2` (sums of squares) and `NAME.counts` for each
+//! matrix NAME. The older format can only be read.
 
 mod collect;
 mod file;
@@ -41,7 +41,8 @@ pub fn file_bytes(path: &Path) -> Result<Bytes> {
 /// needs an entry has none.
 pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Result<()> {
     let wrong = |why: String| Error::Imatrix { path: imatrix.path.clone(), why };
-    let foreign = "it belongs to another model\nhint: collect one from this model with `anneal imatrix`";
+    let foreign = "it belongs to another model\nhint: collect an importance matrix from this model with `anneal \
+                   imatrix`";
     let weighed: Vec<_> = plan.tensors.iter().filter(|tensor| tensor.is_weighed()).collect();
     for tensor in &weighed {
         let Some(entry) = imatrix.entries.get(&tensor.name) else { continue };
@@ -63,11 +64,11 @@ pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Resul
             "none of its {count} entries ({first}, …) matches a tensor to quantise; {foreign}"
         )));
     }
-    // Every expert has an entry, even one that was never chosen.
+    // Every expert has an entry, even an expert that was never chosen.
     if let Some(tensor) = weighed.iter().filter(lacking).find(|tensor| tensor.needs_imatrix(kind)) {
         let (name, to) = (&tensor.name, tensor.to);
         return Err(wrong(format!(
-            "it has no entry for {name}, which is unusable as {to} without one; {foreign}"
+            "it has no entry for {name}, which is unusable as {to} without an entry; {foreign}"
         )));
     }
     Ok(())

@@ -24,7 +24,7 @@ pub struct QuantizePlan {
 pub struct PlannedTensor {
     /// Name of the tensor.
     pub name: String,
-    /// Dimensions, beginning with the number of elements of a row.
+    /// Dimensions; the first is the number of elements in a row.
     pub dims: Vec<u64>,
     /// Current type.
     #[serde(serialize_with = "name_of")]
@@ -41,8 +41,8 @@ fn name_of<S: Serializer>(kind: &GgmlType, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl QuantizePlan {
-    /// Makes the plan from `said`, llama.cpp's output for the tensors in `parts`. Tensors that it does not mention
-    /// keep their type.
+    /// Creates the plan from `said`, llama.cpp's output for the tensors in `parts`. Tensors that the output does not
+    /// mention keep their type.
     pub(super) fn read(parts: &[GgufFile], said: &str) -> Self {
         let types: HashMap<&str, GgmlType> = said.lines().filter_map(line).collect();
         let planned = |tensor: &gguf::TensorInfo| {
@@ -95,7 +95,8 @@ impl PlannedTensor {
         self.dims.iter().product()
     }
 
-    /// True if an importance matrix affects the tensor. None is collected for the embeddings and the output.
+    /// True if an importance matrix affects the tensor. No importance matrix is collected for the embeddings and the
+    /// output.
     pub fn is_weighed(&self) -> bool {
         let exempt = ["token_embd.weight", "per_layer_token_embd.weight", "output.weight"];
         self.from != self.to && self.to.is_quantised() && !exempt.contains(&self.name.as_str())
@@ -104,7 +105,7 @@ impl PlannedTensor {
     /// True if the tensor loses nearly all accuracy without an importance matrix, if the model is quantised to
     /// `kind`.
     pub(crate) fn needs_imatrix(&self, kind: Type) -> bool {
-        // The k-types are accurate enough without one, except in the smallest mixture.
+        // The k-types are accurate enough without an importance matrix, except in the smallest mixture.
         let starved =
             STARVED.contains(&self.to.name()) || (self.to.name() == "q2_K" && kind.name() == "Q2_K_S");
         self.is_weighed() && starved
@@ -133,7 +134,7 @@ mod tests {
                  size =     0.06 MiB ->     0.02 MiB (q4_K)",
                 Some(("blk.0.attn_k.weight", "q4_K")),
             ),
-            // A line without a new type: the tensor does not change.
+            // A line without a new type means that the tensor does not change.
             ("[   2/  38] blk.0.attn_norm.weight - [ 256, 1, 1, 1], type = f32, size = 0.001 MiB", None),
             ("llama_model_quantize_impl: model size  =     6.56 MiB (16.05 BPW)", None),
             ("[   1/  38] x - [ 256], type = f16, size = 1 MiB -> 1 MiB (new)", None),

@@ -14,7 +14,7 @@ use measure::GpuUse;
 pub struct Case {
     /// Number of prompt tokens to evaluate.
     pub n_prompt: u32,
-    /// Number of tokens to generate after them.
+    /// Number of tokens to generate after the prompt.
     pub n_gen: u32,
     /// Number of tokens that the context holds before the test.
     pub n_depth: u32,
@@ -40,9 +40,8 @@ impl Case {
         match sum.filter(|sum| *sum <= MAX_CTX) {
             Some(n_ctx) => Ok(n_ctx),
             None => wrong(format!(
-                "a test with {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: a context has \
-                 at \
-                 most {MAX_CTX} tokens"
+                "cannot test {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: together they \
+                 exceed the largest context ({MAX_CTX} tokens)"
             )),
         }
     }
@@ -65,7 +64,7 @@ pub struct Samples {
     /// Time to the first token of each sample in nanoseconds; end to end only.
     pub first_token_ns: Vec<u64>,
     /// Time of each generated token in nanoseconds, for all samples in order. End to end, the first token of each
-    /// sample is left out, because the prefill computes its logits.
+    /// sample is excluded, because the prefill computes its logits.
     pub token_ns: Vec<u64>,
     /// True if prompts were evaluated with a second copy of the weights.
     pub split: bool,
@@ -80,7 +79,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds the split layout's values of one sample in `session`.
+    /// Adds one sample's values of the split layout, read from `session`.
     pub(crate) fn note_split(&mut self, session: &mut Session) {
         self.split |= session.is_split();
         self.hand_over_ns.extend(session.take_hand_over().map(|handed| duration(handed.time)));

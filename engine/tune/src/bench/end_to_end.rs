@@ -23,12 +23,12 @@ the way through, and lets it cool as slowly as the ashes allow. The strain goes 
 bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for every inch,\" says the smith, \
 \"and no looking before morning.\"\n\n";
 
-/// Runs `case` with a model or both [`Layouts`] of one. Each sample tokenises a text, evaluates the first `n_prompt`
+/// Runs `case` with a model or both of its [`Layouts`]. Each sample tokenises a text, evaluates the first `n_prompt`
 /// tokens in an empty context, samples `n_gen` tokens and converts them to text. Tokens that end a text count like
-/// any other.
+/// any other token.
 ///
 /// # Errors
-/// Those of making the context and of evaluating.
+/// Errors of creating the context and of evaluating.
 pub fn end_to_end(
     layouts: impl Into<Layouts>,
     case: &Case,
@@ -38,7 +38,7 @@ pub fn end_to_end(
 ) -> Result<Samples> {
     let layouts = layouts.into();
     let model = layouts.model();
-    // The driver starts while the context is made.
+    // The driver starts while the context is being created.
     let mut gpus = GpuWatch::start();
     let mut session = session(&layouts, Path::EndToEnd, case, settings, runtime_host)?;
     session.sample_on_device(settings.device_sampling.value);

@@ -17,7 +17,7 @@ use measure::GpuWatch;
 use super::case::{Case, Path, Repeat, Samples, duration};
 use super::record::utc;
 
-/// Makes the context of a test, with the size that the test needs.
+/// Creates the context of a test, with the size that the test needs.
 pub(crate) fn context(
     model: &Arc<Model>,
     path: Path,
@@ -34,7 +34,7 @@ pub(crate) fn context(
     )
 }
 
-/// Makes the session of a test, for weights in one or two layouts.
+/// Creates the session of a test, for weights in one or two layouts.
 pub(crate) fn session(
     layouts: &Layouts,
     path: Path,
@@ -54,16 +54,16 @@ pub(crate) fn session(
 pub(crate) const MEASURE_LESS: &str =
     "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
-/// Returns the context options of a test: those of `settings`, with room for `case`.
+/// Returns the context options of a test: the options of `settings`, with room for `case`.
 fn context_options(model: &Model, path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
     Ok(ContextOptions { n_ctx: case.n_ctx(path)?, ..model::context_options(model, settings, false) })
 }
 
-/// Runs `case` on the kernel path, with a model or both [`Layouts`] of one. `depth` keeps the state at a depth for
+/// Runs `case` on the kernel path, with a model or both of its [`Layouts`]. `depth` keeps the state at a depth for
 /// the next test.
 ///
 /// # Errors
-/// Those of making the context and of evaluating, and if a logit is NaN.
+/// Errors of creating the context and of evaluating. Also fails if a logit is NaN.
 pub fn kernel(
     layouts: impl Into<Layouts>,
     case: &Case,
@@ -73,7 +73,7 @@ pub fn kernel(
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> Result<Samples> {
     let layouts = layouts.into();
-    // The driver starts while the context is made.
+    // The driver starts while the context is being created.
     let early = GpuWatch::start();
     let mut session = session(&layouts, Path::Kernel, case, settings, runtime_host)?;
     let mut random = Random::new(layouts.model());
@@ -116,7 +116,7 @@ pub(crate) fn nanoseconds(start: Instant) -> u64 {
     duration(start.elapsed())
 }
 
-/// Fills the sequence to `n_depth` tokens, from the saved state if there is one.
+/// Fills the sequence to `n_depth` tokens, from the saved state if possible.
 pub(crate) fn fill(
     session: &mut Session,
     random: &mut Random,
@@ -126,7 +126,7 @@ pub(crate) fn fill(
     if n_depth == 0 {
         return Ok(());
     }
-    // A state with other options, such as other cache types, is refused and computed again.
+    // A state with other options, such as other cache types, is refused, and the tokens are evaluated again.
     if let Some((depth, state)) = saved
         && *depth == n_depth
         && session.restore(state).is_ok()
@@ -136,13 +136,13 @@ pub(crate) fn fill(
     session.clear();
     prefill(session, random, n_depth)?;
     let state = session.current().save()?;
-    // With two layouts, every sample begins in the same context as a generation would continue in.
+    // With two layouts, every sample begins in the context that a generation would use next.
     session.restore(&state)?;
     *saved = Some((n_depth, state));
     Ok(())
 }
 
-/// Evaluates `n` random tokens, of which the first is the model's begin token.
+/// Evaluates `n` random tokens, the first of which is the model's begin token.
 pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
     if n == 0 {
         return Ok(());
@@ -164,8 +164,8 @@ pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32)
     Ok(())
 }
 
-/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which happens in any case. Reading
-/// it costs about 50 ns per token.
+/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which happens anyway. Reading the
+/// clock costs about 50 ns per token.
 pub(crate) fn decode(
     sequence: &mut impl Sequence,
     random: &mut Random,

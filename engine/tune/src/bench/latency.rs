@@ -20,7 +20,7 @@ pub fn spread(times: &[u64]) -> Option<Spread> {
     }
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
-    // Nearest rank: the smallest measured time that this share of the tokens did not exceed.
+    // Nearest rank: the smallest measured time that this percentage of the tokens did not exceed.
     let percentile = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
     let floats: Vec<f64> = times.iter().map(|time| *time as f64).collect();
     let (_, deviation) = super::record::mean_and_deviation(&floats);

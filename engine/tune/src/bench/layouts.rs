@@ -14,14 +14,14 @@ use super::case::{Case, Repeat, Samples};
 use super::end_to_end;
 use super::record::utc;
 
-/// Speed of one test with the split layout, relative to one of the two layouts alone.
+/// Speed of one test with the split layout, relative to one of its two layouts alone.
 #[derive(Clone, Debug)]
 pub struct LayoutRecord {
     /// Sizes of the test.
     pub case: Case,
     /// Model type, in llama.cpp's words.
     pub model_type: String,
-    /// Layout that the split one is compared with: `repacked` or `file`.
+    /// Layout that the split layout is compared with: `repacked` or `file`.
     pub against: &'static str,
     /// Time of the other layout divided by the time of the split layout, over pairs.
     pub ratio: Ratio,
@@ -81,7 +81,7 @@ impl Serialize for LayoutRecord {
 /// Runs `case` in each layout alone and split, interleaved, `repeat.samples` times each.
 ///
 /// # Errors
-/// Those of [`end_to_end`], and if there are no two layouts or `case` does not use both.
+/// Errors of [`end_to_end`]. Also fails if the model has only one layout, or if `case` does not use both layouts.
 pub fn compare_layouts(
     layouts: &Layouts,
     case: &Case,

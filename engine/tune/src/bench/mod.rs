@@ -1,10 +1,11 @@
 //! Measurements of prefill and decode by llama-bench's method, and of the whole path from text to text.
 //!
-//! The kernel path does the same as llama-bench: random tokens, one warm-up, and an empty context before every
+//! The kernel path does the same work as llama-bench: random tokens, one warm-up, and an empty context before every
 //! sample. Prefill uses calls of `n_batch` tokens. Decode uses one token per call, with a synchronisation after each.
-//! The clock includes all of that. Logits are checked for NaN once, outside of the measured time. Nothing is sampled.
+//! The measured time includes all calls and synchronisations. Logits are checked for NaN once, outside of the
+//! measured time. Nothing is sampled.
 //!
-//! The parts that this leaves out are timed one by one: [`parts`].
+//! The parts that the kernel path omits are timed one by one: [`parts`].
 
 mod case;
 mod end_to_end;

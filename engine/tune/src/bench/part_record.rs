@@ -31,7 +31,7 @@ pub struct PartRecord {
     pub part: Part,
     /// Number of units of work in each sample; the unit depends on the part.
     pub work: u64,
-    /// Number of threads: 1 if llama.cpp uses no others.
+    /// Number of threads: 1 if llama.cpp uses no other threads.
     pub n_threads: u32,
     /// Sizes of the test, for prefill and decode; `None` for other parts.
     pub case: Option<Case>,
@@ -42,7 +42,7 @@ pub struct PartRecord {
 }
 
 impl PartRecord {
-    /// Makes the record of `samples`, each of which did `work` units.
+    /// Creates the record of `samples`, each of which did `work` units.
     pub fn new(
         part: Part,
         case: Option<Case>,
@@ -53,7 +53,7 @@ impl PartRecord {
         PartRecord { part, work, n_threads, case, subject: subject.clone(), samples, peak_rss: peak_rss() }
     }
 
-    /// Returns the name and, if there is one, the size: `tokenize`, `prefill 512`, `decode 128 @ 4096`.
+    /// Returns the name with the size, if any: `tokenize`, `prefill 512`, `decode 128 @ 4096`.
     pub fn test(&self) -> String {
         match self.case {
             None => self.part.name().to_string(),

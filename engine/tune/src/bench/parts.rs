@@ -1,4 +1,4 @@
-//! Timing of the work besides prefill and decode, part by part: tokenising, sampling, loading.
+//! Timing of the other work besides prefill and decode, part by part: tokenising, sampling, loading.
 
 use std::fmt;
 use std::path::Path as FilePath;
@@ -17,7 +17,7 @@ use super::case::{Case, Path, Repeat, Samples};
 use super::kernel::{context, nanoseconds};
 use super::record::utc;
 
-/// Least number of bytes that one sample of [`Part::Tokenize`] or [`Part::Detokenize`] processes: about ten
+/// Minimum number of bytes that one sample of [`Part::Tokenize`] or [`Part::Detokenize`] processes: about ten
 /// milliseconds of work, so that the clock's resolution does not matter.
 const TEXT_BYTES: usize = 64 << 10;
 
@@ -40,7 +40,7 @@ pub enum Part {
     Detokenize,
     /// Choosing a token with the default chain: top-k, top-p, min-p, temperature, random draw.
     Sample,
-    /// Choosing the likeliest token.
+    /// Choosing the most likely token.
     Greedy,
     /// Loading the model, with its file in the page cache.
     Load,
@@ -109,7 +109,7 @@ impl FromStr for Part {
 /// Times the loading `part` for `path`; `load` loads the whole model.
 ///
 /// # Errors
-/// Those of loading.
+/// Errors of loading.
 pub fn loading(
     part: Part,
     path: &FilePath,
@@ -135,10 +135,10 @@ pub fn loading(
     Ok((u64::from(times), samples))
 }
 
-/// Times tokenising `text`, repeated until a sample is large enough. Returns the number of bytes of a sample.
+/// Times tokenising `text`, repeated until a sample is large enough. Returns the number of bytes in a sample.
 ///
 /// # Errors
-/// Those of tokenising.
+/// Errors of tokenising.
 pub fn tokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Samples)> {
     let times = passes(text)?;
     let samples = sampled(repeat, || {
@@ -150,10 +150,10 @@ pub fn tokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Sampl
     Ok(((times * text.len()) as u64, samples))
 }
 
-/// Times converting the tokens of `text` to text. Returns the number of tokens of a sample.
+/// Times converting the tokens of `text` to text. Returns the number of tokens in a sample.
 ///
 /// # Errors
-/// Those of tokenising.
+/// Errors of tokenising.
 pub fn detokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Samples)> {
     let times = passes(text)?;
     let tokens = model.tokenize(text)?;
@@ -179,10 +179,10 @@ fn passes(text: &str) -> Result<usize> {
 }
 
 /// Times choosing tokens from the logits after `text`. The logits are the same each time, so that two builds do the
-/// same work. Returns the number of tokens of a sample.
+/// same work. Returns the number of tokens in a sample.
 ///
 /// # Errors
-/// Those of evaluating and of sampling.
+/// Errors of evaluating and of sampling.
 pub fn sample(
     model: &Arc<Model>,
     part: Part,

@@ -14,12 +14,12 @@ use super::case::{Case, Path, Samples};
 use super::latency::{Spread, spread};
 use super::work::Share;
 
-/// Additional columns of a table, besides those of llama-bench.
+/// Additional columns of a table, besides llama-bench's columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
     /// True for the columns of loading, first token and times per token.
     pub latency: bool,
-    /// True for the column with the share of the roofline.
+    /// True for the column with the fraction of the roofline.
     pub roof: bool,
 }
 
@@ -36,11 +36,11 @@ pub struct BenchRecord {
     pub model_size: u64,
     /// Number of parameters.
     pub model_n_params: u64,
-    /// Number of threads of the test: prefill's if nothing is generated, else decode's.
+    /// Number of threads of the test: prefill's if nothing is generated, otherwise decode's.
     pub n_threads: u32,
     /// Time to load the model in nanoseconds.
     pub load_ns: Option<u64>,
-    /// Speed as a share of the machine's limit; `None` if the limit is unknown.
+    /// Speed as a fraction of the machine's limit; `None` if the limit is unknown.
     pub share: Option<Share>,
     /// Additional columns of a table.
     pub columns: Columns,
@@ -54,7 +54,7 @@ pub struct BenchRecord {
 }
 
 impl BenchRecord {
-    /// Makes the record of `samples`.
+    /// Creates the record of `samples`.
     pub fn new(
         path: Path,
         case: Case,
@@ -121,7 +121,8 @@ impl BenchRecord {
         &self.model_filename
     }
 
-    /// Returns the mean time to the first token in milliseconds; 0 on the kernel path, which does not measure it.
+    /// Returns the mean time to the first token in milliseconds; 0 on the kernel path, which does not measure this
+    /// time.
     pub fn first_token_ms(&self) -> f64 {
         let first: Vec<f64> = self.samples.first_token_ns.iter().map(|ns| *ns as f64 / 1e6).collect();
         mean_and_deviation(&first).0
@@ -262,7 +263,7 @@ pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (n - 1.0)).sqrt())
 }
 
-/// Formats the proportions of devices like llama-bench; `0.00` means by their memory.
+/// Formats the proportions of devices like llama-bench; `0.00` means in proportion to their memory.
 fn tensor_split(settings: &Settings) -> String {
     let shares: Vec<String> =
         settings.tensor_split.value.0.iter().map(|share| format!("{share:.2}")).collect();
@@ -325,7 +326,7 @@ mod tests {
             let fields = value.as_object().expect("an object").clone();
             fields.into_iter().map(|(name, value)| (name, value.is_null())).collect()
         };
-        // The fields are the same whether a GPU reported values or not, because a table has one header.
+        // The fields are the same with and without values from a GPU, because a table has one header.
         let nothing = names(&[]);
         assert_eq!(nothing.iter().filter(|(_, is_null)| *is_null).count(), 5);
         let gpu = GpuUse { utilisation: Some(0.9), watts: Some(400.0), ..GpuUse::default() };
@@ -344,7 +345,7 @@ mod tests {
         }
     }
 
-    /// Makes a record of one sample, without the values of this machine's driver.
+    /// Creates a record of one sample, without the values of this machine's driver.
     fn record(path: Path, case: Case, gpus: Option<Vec<GpuUse>>) -> BenchRecord {
         let settings = Settings::resolve(&Requested::default(), &RuntimeHost::default()).expect("valid");
         let first_token_ns = if path == Path::EndToEnd { vec![250_000, 750_001] } else { Vec::new() };

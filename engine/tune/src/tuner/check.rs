@@ -1,4 +1,4 @@
-//! Check that a candidate's output equals that of the untuned settings.
+//! Check that a candidate's output equals the output of the untuned settings.
 //!
 //! The limits are those of the correctness gate in docs/src/build/gate.md: a mean divergence far below the smallest
 //! step of quantisation. Models that amplify rounding have wider limits: the divergence of the untuned settings from
@@ -16,7 +16,7 @@ use super::space::{changes_numerics, is_lossy};
 const EXACT: GateLimits = GateLimits::GATE;
 /// Limits for settings that lose accuracy by design: between Q8_0 (2.4e-4) and a 5-bit quantisation.
 const LOSSY: GateLimits = GateLimits { mean_kld: 5e-3, top1: 0.97 };
-/// Largest difference of two logits that count as equally likely, so that the order of their tokens means nothing.
+/// Maximum difference of two logits that count as equally likely, so that the order of their tokens is irrelevant.
 const TIE: f32 = 0.02;
 
 /// Comparison of two outputs for one text.
@@ -26,7 +26,7 @@ pub struct OutputComparison {
     pub positions: u32,
     /// Mean KL divergence in nats; NaN if a logit is NaN.
     pub mean_kld: f64,
-    /// Share of positions with the same likeliest token, or an equally likely one.
+    /// Fraction of positions with the same or an equally likely best token.
     pub top1: f64,
     /// Number of greedy tokens after the text.
     pub greedy: u32,
@@ -41,7 +41,7 @@ pub struct OutputComparison {
 pub struct Rounding {
     /// Mean KL divergence in nats.
     pub mean_kld: f64,
-    /// Share of positions with the same likeliest token, or an equally likely one.
+    /// Fraction of positions with the same or an equally likely best token.
     pub top1: f64,
 }
 
@@ -90,14 +90,14 @@ pub fn compare(reference: &Logits, other: &Logits, text: usize) -> OutputCompari
     found
 }
 
-/// Decides whether `candidate` may be used.
+/// Decides whether `candidate` may be used. On success, returns a description of the output.
 ///
 /// # Errors
-/// The reason that it may not, in words; the success describes the output as well.
+/// The reason, in words, that `candidate` may not be used.
 pub fn judge(candidate: &Chosen, found: &OutputComparison) -> Result<String, String> {
     let limits = if is_lossy(candidate) { LOSSY } else { found.limits() };
     let within = limits.hold(found.mean_kld, found.top1);
-    // Greedy tokens mean nothing if logits are NaN, because then the first token is always chosen.
+    // If logits are NaN, greedy tokens mean nothing, because the first token is always chosen.
     let equal = found.positions > 0 && found.equal == found.greedy && !found.mean_kld.is_nan();
     // Kernels that round their inputs differently, such as AMX's tiles, diverge more but choose the same tokens.
     let same = equal && found.top1 >= EXACT.top1 && found.mean_kld <= LOSSY.mean_kld;
@@ -105,7 +105,10 @@ pub fn judge(candidate: &Chosen, found: &OutputComparison) -> Result<String, Str
         (true, _, true) | (false, true, _) => Ok(found.to_string()),
         (true, ..) => {
             let GateLimits { mean_kld, top1 } = limits;
-            Err(format!("its output differs: {found}; {mean_kld:.0e} and {:.1} % are required", 100.0 * top1))
+            Err(format!(
+                "its output differs: {found}; the limits are {mean_kld:.0e} and {:.1} %",
+                100.0 * top1
+            ))
         }
         (false, ..) => Err(format!("its output differs, but must not: {found}")),
     }
@@ -132,7 +135,7 @@ fn log_sum(row: &[f32]) -> f64 {
     f64::from(most) + sum.ln()
 }
 
-/// True if `reference` considers the likeliest token of `other` as likely as any.
+/// True if `reference` considers no token more likely than the most likely token of `other`.
 fn agree(reference: &[f32], other: &[f32]) -> bool {
     let first = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]));
     let (Some(ours), Some(theirs)) = (first(reference), first(other)) else { return false };
@@ -210,7 +213,7 @@ mod tests {
             (&numeric(), rough(found(6e-3, 0.85, 3), 8e-3, 0.95), false),
             (&numeric(), rough(found(1e-3, 1.0, 3), f64::NAN, 0.0), false),
             (&numeric(), rough(found(1e-6, 1.0, 3), 0.0, 1.0), true),
-            // This candidate does not change the order of sums, so rounding does not excuse it.
+            // This candidate does not change the order of sums, so rounding cannot explain the difference.
             (&plain, rough(found(1e-3, 1.0, 15), 8e-3, 0.95), false),
             (&lossy, found(1e-3, 0.98, 3), true),
             (&lossy, found(1e-1, 0.98, 3), false),

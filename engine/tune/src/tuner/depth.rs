@@ -1,8 +1,9 @@
 //! Contexts that are filled without evaluating all of their tokens.
 //!
-//! The cost of a token after a long prompt shows only in a long context, and evaluating one takes longer than a
-//! tuning allows: 2,048 tokens take 20 s on two cores. The time for attention does not depend on the keys and values
-//! that it reads. So a few tokens are evaluated, and their keys and values are copied until the context is full.
+//! The cost of a token after a long prompt can only be measured in a long context. Evaluating a long context takes
+//! longer than a tuning run allows: 2,048 tokens take 20 s on two cores. The time for attention does not depend on
+//! the numbers in the keys and values. So a few tokens are evaluated, and their keys and values are copied until the
+//! context is full.
 
 use std::sync::Arc;
 
@@ -18,13 +19,13 @@ use crate::bench::{self, Random};
 
 /// Number of tokens that are evaluated.
 const EVALUATED: u32 = 64;
-/// Number of states that are kept: those of a contest's last two candidates.
+/// Number of states that are kept: the states of a contest's last two candidates.
 const KEPT: usize = 2;
 
 /// Properties that a state depends on: flash attention, the types of K and V, and the number of tokens.
 type CacheKind = (FlashAttention, KvType, KvType, u32);
 
-/// States of full contexts, made when they are needed.
+/// States of full contexts, created when they are needed.
 #[derive(Debug, Default)]
 pub(super) struct Depths {
     /// States in the order of their last use; the most recent is last.
@@ -35,7 +36,7 @@ impl Depths {
     /// Returns the state of a sequence with `tokens` tokens under `settings`.
     ///
     /// # Errors
-    /// If the model's memory is not a plain cache, or there is not enough memory.
+    /// If the model's memory is not a plain cache, or memory runs out.
     pub(super) fn state(
         &mut self,
         model: &Arc<Model>,
@@ -61,7 +62,7 @@ impl Depths {
     }
 }
 
-/// Fills a context of its own by repeatedly doubling its content, then adds the rest from smaller states.
+/// Fills a separate context by repeatedly doubling its content, then adds the rest from smaller states.
 fn filled(
     model: &Arc<Model>,
     settings: &Settings,
@@ -69,7 +70,7 @@ fn filled(
     tokens: u32,
 ) -> Result<Vec<u8>> {
     let options = ContextOptions {
-        // Room for the last piece, which is restored whole before it is cut.
+        // Room for the last piece, which is restored completely before it is shortened.
         n_ctx: tokens.saturating_add(EVALUATED),
         n_batch: EVALUATED,
         n_ubatch: EVALUATED,

@@ -17,11 +17,11 @@ use super::task::{Failure, Runner, Stop, TuningEvent, Work};
 
 /// Number of rounds before the worse half is dropped.
 const ROUNDS: usize = 2;
-/// Speed-up that a candidate must seem to have for a second look.
+/// Apparent speed-up that a candidate needs for a second look.
 const PROMISING: f64 = 1.03;
 /// Number of rounds of a contest that may be repeated because of disturbances.
 pub const REPEATS: usize = 3;
-/// Share of all cores that other processes keep busy from which a round does not count.
+/// Fraction of all cores that, if other processes keep them busy, invalidates a round.
 const DISTURBED: f64 = 0.15;
 
 /// Conditions of a contest.
@@ -35,16 +35,16 @@ pub struct Terms<'a> {
     pub deadline: Duration,
     /// Approximate time of a run.
     pub run: Duration,
-    /// Largest memory of a candidate; `None` without a limit.
+    /// Maximum memory of a candidate; `None` without a limit.
     pub ceiling: Option<Bytes>,
     /// Number of cores of the machine.
     pub cores: u32,
     /// Number of rounds that may be repeated because of disturbances.
     pub repeats: usize,
-    /// Rule that ends the comparison of the last two.
+    /// Rule that ends the comparison of the last two candidates.
     pub rule: Rule,
-    /// True if the number of pairs is doubled when the first ones promise a gain without showing it. Two looks report
-    /// a false gain more often than one, so their result must be confirmed.
+    /// True if the number of pairs is doubled when the first pairs suggest a gain without proving it. Two looks
+    /// report a false gain more often than one, so their result must be confirmed.
     pub second_look: bool,
 }
 
@@ -60,7 +60,7 @@ struct RunningContest<'a, 'r> {
     anchor: Anchor,
     /// Time of a run of each candidate.
     times: Vec<Duration>,
-    /// Number of rounds after which the time was over; `None` if it was not.
+    /// Number of rounds after which the time ran out; `None` if it did not.
     cut_short: Option<usize>,
 }
 
@@ -76,8 +76,8 @@ pub struct ContestOutcome {
     pub repeats: usize,
 }
 
-/// Runs `candidates` against the first of them, the baseline. The baseline stays unless another candidate is faster,
-/// with an interval above 1, and its output passes the check.
+/// Runs `candidates` against the first candidate, which is the baseline. The baseline stays unless another candidate
+/// is faster, with an interval above 1, and its output passes the check.
 ///
 /// # Errors
 /// If the contest must stop: see [`Stop`].
@@ -126,7 +126,7 @@ impl RunningContest<'_, '_> {
             self.runner.cores_busy_elsewhere();
             let alive = self.alive.clone();
             let found = schedule::turns(self.round, alive.len(), |place| {
-                // Runs may take longer than estimated, or processes may have to be started for them.
+                // Runs may take longer than estimated, or may require new processes.
                 match self.is_out_of_time() {
                     true => Err(None),
                     false => self.run(alive[place]).map_err(Some),
@@ -144,8 +144,11 @@ impl RunningContest<'_, '_> {
                 && self.is_time_to_repeat()
             {
                 self.repeats += 1;
-                let again =
-                    if self.repeats == self.terms.repeats { "; later rounds count in any case" } else { "" };
+                let again = if self.repeats == self.terms.repeats {
+                    "; later rounds count even if they are disturbed"
+                } else {
+                    ""
+                };
                 self.runner.tell(TuningEvent::Warning(&format!("{why}: the round is repeated{again}")));
                 continue;
             }
@@ -158,7 +161,7 @@ impl RunningContest<'_, '_> {
         }
     }
 
-    /// True if the deadline has passed; records that.
+    /// True if the deadline has passed, which is also recorded.
     fn is_out_of_time(&mut self) -> bool {
         let over = self.runner.elapsed() > self.terms.deadline;
         if over {
@@ -167,7 +170,7 @@ impl RunningContest<'_, '_> {
         over
     }
 
-    /// Returns the reason that the round of `samples` says nothing about the candidates; `None` if it counts.
+    /// Returns the reason that the round of `samples` is not valid; `None` if it counts.
     fn disturbance(&mut self, samples: &[(usize, Sample)]) -> Option<String> {
         let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
         let base = samples.iter().find(|(number, _)| *number == 0);
@@ -195,10 +198,10 @@ impl RunningContest<'_, '_> {
                 Ok(measured) => {
                     self.time(number, &measured.sample, self.runner.elapsed().saturating_sub(before));
                     match (measured.peak, self.terms.ceiling) {
-                        // The baseline stays even if a long prompt takes it above the ceiling, because there is
-                        // nothing to fall back to.
+                        // The baseline stays even if a long prompt takes it above the ceiling, because there is no
+                        // alternative to the baseline.
                         (Some(peak), Some(ceiling)) if number > 0 && peak > ceiling => {
-                            format!("it took {peak} of memory, and the limit is {ceiling}")
+                            format!("it used {peak} of memory, but the limit is {ceiling}")
                         }
                         _ => return Ok(Some(measured.sample)),
                     }
@@ -225,8 +228,8 @@ impl RunningContest<'_, '_> {
         self.candidates[number].dropped = Some(why);
     }
 
-    /// Updates the time of a run. For the first run only the measured time counts: starting a process for it is
-    /// needed only once if there is memory for all processes.
+    /// Updates the time of a run. For the first run, only the measured time counts: starting a process is needed only
+    /// once if there is memory for all processes.
     fn time(&mut self, number: usize, sample: &Sample, wall: Duration) {
         let first = self.candidates[number].samples.is_empty();
         let measured = Duration::from_nanos(sample.prefill_ns.saturating_add(sample.decode_ns));
@@ -238,15 +241,15 @@ impl RunningContest<'_, '_> {
         self.alive.iter().map(|&number| self.times[number]).sum()
     }
 
-    /// True if another round leaves enough time for the least number of pairs.
+    /// True if another round leaves enough time for the minimum number of pairs.
     fn is_time_to_repeat(&self) -> bool {
         let pairs = self.terms.rule.pairs.saturating_sub(self.round);
-        // A pair of the two candidates that will be left.
+        // A pair consists of the two candidates that will be left.
         let pair = self.times[0].saturating_mul(2 * u32::try_from(pairs).unwrap_or(u32::MAX));
         self.runner.elapsed() + self.round_time() + pair <= self.terms.deadline
     }
 
-    /// True if there is time for a run of each candidate.
+    /// True if enough time is left for a run of each candidate.
     fn is_time_for_a_round(&mut self) -> bool {
         let fits = self.runner.elapsed() + self.round_time() <= self.terms.deadline;
         if !fits {
@@ -264,7 +267,7 @@ impl RunningContest<'_, '_> {
         seconds(0).zip(seconds(number)).map(|(base, seconds)| base / seconds).collect()
     }
 
-    /// Drops the hopeless candidates, and the worse half of the others. At least one is left.
+    /// Drops the candidates that cannot win, and the worse half of the others. At least one candidate is left.
     fn drop_the_worse(&mut self) {
         let entrants = self.alive[1..].iter().map(|&number| Entrant::new(number, self.ratios(number)));
         let Cut { stay, hopeless, worse_half } = cut(entrants.collect());
@@ -272,7 +275,7 @@ impl RunningContest<'_, '_> {
             self.drop(who, format!("slower in every round: {median:.3} times as fast"));
         }
         for Entrant { who, median, .. } in worse_half {
-            self.drop(who, format!("in the worse half with {median:.3}"));
+            self.drop(who, format!("in the worse half: {median:.3} times as fast"));
         }
         self.alive.retain(|number| self.candidates[*number].dropped.is_none());
         let best = stay.first().map(|best| (self.candidates[best.who].name.clone(), best.median));
@@ -280,8 +283,8 @@ impl RunningContest<'_, '_> {
         self.runner.tell(TuningEvent::Rung { round: self.round, left, best });
     }
 
-    /// Checks the output of the remaining candidates once each, as long as there is time. A candidate that was not
-    /// checked cannot win.
+    /// Checks the output of each remaining candidate once, as long as time is left. A candidate that was not checked
+    /// cannot win.
     fn check_the_rest(&mut self) -> Result<(), Stop> {
         for number in 1..self.candidates.len() {
             if self.candidates[number].dropped.is_some() || self.candidates[number].output.is_some() {
@@ -305,7 +308,7 @@ impl RunningContest<'_, '_> {
         Ok(())
     }
 
-    /// True if the comparison of the last two is decided.
+    /// True if the comparison of the last two candidates is decided.
     fn is_told(&self) -> bool {
         let &[_, last] = self.alive.as_slice() else { return false };
         let (ratios, pairs) = (self.ratios(last), self.terms.rule.pairs);

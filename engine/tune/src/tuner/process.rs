@@ -1,7 +1,8 @@
-//! Runner that measures candidates in processes of their own.
+//! Runner that measures candidates in separate processes.
 //!
-//! There is one process for each way to load the model, and as many at once as fit into memory. If a process dies,
-//! hangs or answers nonsense, that is an error of its candidate, and the next request starts another process.
+//! Each way of loading the model has its own process, and as many processes run as fit into memory. If a process
+//! dies, hangs or gives an invalid answer, that is an error of its candidate, and the next request starts another
+//! process.
 
 use std::fs;
 use std::io::Write;
@@ -25,16 +26,16 @@ use super::worker::{WorkerAnswer, WorkerRequest, lead};
 const LAST_WORDS: usize = 4;
 /// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Longest time for loading: a large model may lie on a slow disk.
+/// Maximum time for loading: a large model may be on a slow disk.
 const LOADING: Duration = Duration::from_secs(600);
-/// Name of the file in the tuning's folder to which a worker writes its output, the only file in the folder.
+/// Name of the file in the tuning's folder to which a worker writes its output. The folder contains no other file.
 const LOGITS: &str = "logits";
-/// Age from which a folder counts as abandoned. A running tuning writes to its folder every few minutes.
+/// Minimum age of a folder that counts as abandoned. A running tuning writes to its folder every few minutes.
 const LEFT_BEHIND: Duration = Duration::from_secs(24 * 60 * 60);
-/// Share of the available memory that all processes together may use.
+/// Fraction of the available memory that all processes together may use.
 const SHARE: f64 = 0.8;
 
-/// Runner of real tunings.
+/// Runner for real tuning runs.
 pub struct Processes<'a> {
     command: Vec<PathBuf>,
     shape: ModelShape,
@@ -56,7 +57,7 @@ struct Worker {
     loaded: Chosen,
     takes: Bytes,
     child: Child,
-    /// Input of the process, which is closed by dropping it.
+    /// Input of the process. Dropping it closes the input.
     stdin: ChildStdin,
     answers: Receiver<String>,
     last_words: LastWords,
@@ -74,8 +75,8 @@ fn prefix(record: &Path) -> String {
     format!(".{}.work-", record.file_stem().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes folders that killed tunings of `record` left in `folder`. A folder stays in three cases: its name is not
-/// one of [`base::scratch_in`], it contains anything but a tuning's file, or it is younger than [`LEFT_BEHIND`].
+/// Removes folders that killed tuning runs of `record` left in `folder`. A folder stays in three cases: its name is
+/// not one of [`base::scratch_in`], it contains anything but a tuning's file, or it is younger than [`LEFT_BEHIND`].
 /// Another tuning may be running, because some file systems have no locks.
 fn remove_left_behind(folder: &Path, record: &Path) {
     let prefix = prefix(record);
@@ -83,7 +84,7 @@ fn remove_left_behind(folder: &Path, record: &Path) {
         found.modified().ok().and_then(|time| time.elapsed().ok()).is_some_and(|age| age > LEFT_BEHIND)
     };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        // This metadata is that of a link itself, so links are not followed.
+        // For a link, the metadata is that of the link itself, so links are not followed.
         let Ok(found) = entry.metadata() else { continue };
         let is_ours = entry.file_name().to_str().is_some_and(|name| base::is_scratch(name, &prefix));
         if !found.is_dir() || !is_ours || !is_old(found) {
@@ -103,7 +104,7 @@ fn remove_left_behind(folder: &Path, record: &Path) {
 
 impl<'a> Processes<'a> {
     /// Starts processes with `command`: the program and its arguments. A process without output for `patience` is
-    /// killed. The files lie in a folder next to `record`, which is removed at the end. The caller holds the lock of
+    /// killed. The files are in a folder beside `record`, which is removed at the end. The caller holds the lock of
     /// the record.
     ///
     /// # Errors
@@ -118,7 +119,7 @@ impl<'a> Processes<'a> {
     ) -> std::io::Result<Self> {
         let beside =
             record.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // A killed tuning could not remove its folder.
+        // A killed tuning run could not remove its folder.
         remove_left_behind(beside, record);
         let folder = base::scratch_in(beside, &prefix(record))?;
         Ok(Self {
@@ -150,15 +151,15 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Ends the process with the index `at`. Its CPU time then counts as that of this process, so the current round
-    /// says nothing about other processes.
+    /// Ends the process with the index `at`. Its CPU time then counts as CPU time of this process, so the current
+    /// round cannot detect disturbances by other processes.
     fn end(&mut self, at: usize) {
         self.workers.remove(at);
         self.watch = None;
     }
 
-    /// Returns the index of the process for `settings`. It is moved to the end, so that the first is the least
-    /// recently used.
+    /// Returns the index of the process for `settings`. The process is moved to the end, so that the first process is
+    /// the least recently used.
     fn worker(&mut self, settings: &Chosen) -> Result<usize, Failure> {
         let loaded = loading(settings);
         match self.workers.iter().position(|worker| worker.loaded == loaded) {
@@ -224,7 +225,7 @@ impl<'a> Processes<'a> {
     /// Measures the difference between `reference`, the untuned output after `lead` tokens, and the output in smaller
     /// graphs.
     fn rounding(&mut self, reference: &Logits, lead: u32) -> Result<Rounding, Failure> {
-        /// Smaller than the text, so that the text takes several graphs.
+        /// Smaller than the text, so that the text needs several graphs.
         const GRAPH: u32 = 32;
         if let Some((_, rounding)) = self.rounding.filter(|(tokens, _)| *tokens == lead) {
             return Ok(rounding);
@@ -299,7 +300,7 @@ impl Worker {
         loop {
             match self.answers.recv_timeout(GLANCE) {
                 Ok(line) => {
-                    let strange = |error| format!("it answered {line:?}, which is no answer ({error})");
+                    let strange = |error| format!("it sent an invalid answer, {line:?} ({error})");
                     return serde_json::from_str(&line).map_err(|error| Failure::Failed(strange(error)));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.epitaph()),
@@ -320,7 +321,7 @@ impl Worker {
         if llama::interrupted() {
             return Failure::Interrupted;
         }
-        // Its stdout is closed, so it has ended or is about to.
+        // The process's stdout is closed, so the process has ended or is about to end.
         let began = Instant::now();
         let status = loop {
             match self.child.try_wait() {
@@ -329,7 +330,8 @@ impl Worker {
                 _ => break None,
             }
         };
-        // Its last lines may still arrive. There is a limit, because a grandchild could hold the pipe open forever.
+        // The last lines may still arrive. The wait is limited, because a grandchild could keep the pipe open
+        // forever.
         while !self.last_words.is_over() && began.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(GLANCE / 10);
         }
@@ -353,7 +355,7 @@ impl Runner for Processes<'_> {
     fn check(&mut self, settings: &Chosen) -> Result<OutputComparison, Failure> {
         let lead = lead(settings);
         // Only the last output is kept, because outputs are large. Once the graph size is chosen, all candidates need
-        // the same one.
+        // the same output.
         let reference = match self.reference.take().filter(|(tokens, _)| *tokens == lead) {
             Some((_, reference)) => reference,
             None => self.logits(&Chosen::default(), lead)?.0,
@@ -413,7 +415,7 @@ pub fn own_command(model: &Path) -> std::io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    /// Returns the command of a worker in shell that loads, then runs `then` for every request.
+    /// Returns the command of a worker, written in shell, that loads, then runs `then` for every request.
     fn shell(then: &str) -> Vec<PathBuf> {
         let script = format!("read line; echo '\"loaded\"'; while read line; do {then}; done");
         ["/bin/sh", "-c", &script].map(PathBuf::from).to_vec()
@@ -448,10 +450,10 @@ mod tests {
             r#"echo '{"measured":{"sample":{"prompt":1,"prefill_ns":5,"generated":0,"decode_ns":0}}}'"#;
         let work = Work { prompt: 1, generate: 0, ..Work::default() };
         let cases = [
-            ("kill -9 $$", "killed (signal 9), probably by the kernel because of too little memory"),
+            ("kill -9 $$", "killed (signal 9), probably by the kernel because memory ran out"),
             ("echo out of luck >&2; kill -11 $$", "it crashed (signal 11); its last output: out of luck"),
             ("exit 3", "it ended with exit code 3"),
-            ("echo nonsense", "which is no answer"),
+            ("echo nonsense", "an invalid answer"),
             ("echo '{\"error\":\"no room\"}'", "no room"),
             ("sleep 60", "it printed nothing for 1 s"),
             ("echo '\"loaded\"'", "to a measurement"),

@@ -1,4 +1,4 @@
-//! Text of a tuning's result.
+//! Text of a tuning result.
 
 use std::cmp::Ordering::Equal;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use measure::FEWEST_PAIRS;
 
 use super::objective::Objective;
 
-/// Formats the result of one tuning; `defaults` are the untuned settings.
+/// Formats the result of one tuning run; `defaults` are the untuned settings.
 pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     let mut out = String::new();
     let model = &entry.key.model;
@@ -113,9 +113,9 @@ pub fn stage(stage: &Stage) -> String {
     }
 }
 
-/// Describes the best rejected candidate: the one that remained longest, and among those the fastest.
+/// Describes the best rejected candidate: of the candidates that remained longest, the fastest.
 fn rejected(stage: &Stage) -> String {
-    // The interval of a few pairs means nothing.
+    // An interval from a few pairs means nothing.
     let known = |ratio: &Interval| ratio.pairs as usize >= FEWEST_PAIRS;
     let measured = stage
         .candidates
@@ -137,7 +137,7 @@ fn rejected(stage: &Stage) -> String {
     })
 }
 
-/// Lists the stages and candidates that a tuning would try.
+/// Lists the stages and candidates that a tuning run would try.
 pub fn dry_run(objective: &Objective, stages: &[super::space::TuningStage], budget: f64) -> String {
     let mut out = format!(
         "for {objective}: {} prompt tokens and {} generated; at most {budget:.0} s\n",

@@ -10,14 +10,14 @@ use super::halving::{REPEATS, Terms, contest, interval};
 use super::space::{Phases, TuningStage, memory, with};
 use super::task::{Failure, Runner, Stop, Task, TuningEvent, TuningProgress, Work};
 
-/// Number of pairs of a stage's last two candidates in a short budget.
+/// Number of pairs for a stage's last two candidates in a short budget.
 pub(crate) const PAIRS: usize = 8;
 
-/// Number of pairs of the confirmation, if there is time.
+/// Number of pairs for the confirmation, if time is left.
 pub(crate) const CONFIRMATION: usize = 16;
 
-/// Number of pairs of the confirmation for which the stages leave time. It is twice the required number: both
-/// processes are started again, the output is checked, and a run takes longer than the time that it measures.
+/// Number of pairs for the confirmation for which the stages leave time. The number is twice the minimum, because
+/// both processes are started again, the output is checked, and a run takes longer than its measured time.
 pub(crate) const KEPT: usize = 2 * FEWEST_PAIRS;
 
 /// Half width of an interval below which a remaining difference does not matter.
@@ -26,7 +26,7 @@ pub(crate) const NARROW: f64 = 0.01;
 /// Runs `task`, continuing from `progress`. `save` stores the progress after every stage.
 ///
 /// # Errors
-/// The reason that it stopped early; `progress` holds the finished stages.
+/// The reason that the tuning stopped early; `progress` contains the finished stages.
 pub fn tune(
     task: &Task,
     runner: &mut dyn Runner,
@@ -46,7 +46,7 @@ pub fn tune(
             return Err(Stop::Interrupted);
         }
         unchanged(task, runner)?;
-        // An earlier stage may already have decided a change of this one.
+        // An earlier stage may already have decided a change of this stage.
         let mut stage = stage.clone();
         stage.changes.retain(|change| with(&progress.chosen, &change.set) != progress.chosen);
         if stage.changes.is_empty() {
@@ -70,7 +70,7 @@ pub fn tune(
 /// Checks that the process may still use the CPUs that the result is for.
 ///
 /// # Errors
-/// [`Stop::Changed`] if not.
+/// [`Stop::Changed`] if the CPUs have changed.
 pub(crate) fn unchanged(task: &Task, runner: &mut dyn Runner) -> Result<(), Stop> {
     match runner.given().filter(|given| *given != task.key.cpu) {
         None => Ok(()),
@@ -113,7 +113,7 @@ pub(crate) fn run_stage(
     for candidate in candidates.iter_mut().skip(1) {
         let needed = memory(&task.key.model, &candidate.settings, work.n_ctx());
         if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
-            let why = format!("it would take {needed} of memory, and the limit is {ceiling}");
+            let why = format!("it would need {needed} of memory, but the limit is {ceiling}");
             runner.tell(TuningEvent::Dropped { name: &candidate.name, why: &why });
             candidate.dropped = Some(why);
         }
@@ -141,8 +141,8 @@ pub(crate) fn run_stage(
         candidates: candidates.len(),
         left: left.as_secs_f64(),
     });
-    // A stage leaves time for the others, unless even its least work takes all. The first stages, which gain the
-    // most, get the most time.
+    // A stage leaves time for the other stages, unless its minimum work needs all the time. The first stages, which
+    // gain the most, get the most time.
     let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
     let terms = Terms {
         objective: &task.objective,
@@ -161,8 +161,8 @@ pub(crate) fn run_stage(
     Ok(finished(outcome.candidates, outcome.winner, outcome.cut_short.or(cut_short)))
 }
 
-/// Returns the number of pairs of a stage's last two candidates. A larger budget allows more, to show smaller
-/// differences.
+/// Returns the number of pairs for a stage's last two candidates. A larger budget allows more pairs, which prove
+/// smaller differences.
 pub(crate) fn pairs(task: &Task) -> usize {
     if task.budget < Duration::from_secs(300) { PAIRS } else { 2 * PAIRS }
 }
@@ -178,9 +178,10 @@ pub(crate) fn candidate(name: &str, settings: Chosen) -> Candidate {
     }
 }
 
-/// True if `new` may replace `old`, which has the same key. If `old` chose settings and `new` chose none, `new` must
-/// have decided every stage, or have confirmed that `tried`, the settings that it tried last, are no faster and are
-/// those of `old`. Otherwise a tuning with too little time would discard a result that took more time.
+/// True if `new` may replace `old`, which has the same key. If `old` chose settings and `new` chose none, there are
+/// two cases. Either `new` decided every stage and disproved any settings that it tried last (`tried`), or `tried` are
+/// the settings of `old` and `new` disproved them. Otherwise a tuning run with too little time would discard a result
+/// that took more time.
 pub fn may_replace(old: &Entry, new: &Entry, tried: &Chosen) -> bool {
     let refuted = new.confirmation.as_ref().is_some_and(|found| found.total.pairs as usize >= FEWEST_PAIRS);
     let settled = tried.is_default() || refuted;
@@ -190,7 +191,7 @@ pub fn may_replace(old: &Entry, new: &Entry, tried: &Chosen) -> bool {
         || (*tried == old.chosen && refuted)
 }
 
-/// Measures the result again, against no tuning at all, and makes its entry.
+/// Measures the result again, against the untuned settings, and creates its entry.
 pub(crate) fn confirm(
     task: &Task,
     pace: &Pace,
@@ -296,13 +297,13 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Measures three short runs and uses the fastest: the first one brings the model into memory, and other
+    /// Measures three short runs and uses the fastest run: the first run loads the model into memory, and other
     /// processes may use the cores for a moment.
     fn probe(task: &Task, runner: &mut dyn Runner) -> Result<Self, Stop> {
         let (mut work, settings) = (Work::amid(64, 4, &task.objective), Chosen::default());
         let fits = |needed: Bytes, about: &str| match task.ceiling {
             Some(ceiling) if needed > ceiling => Err(Stop::Failed(format!(
-                "the model takes {about}{needed} of memory, and the limit is {ceiling}: raise --memory, or use a \
+                "the model needs {about}{needed} of memory, but the limit is {ceiling}: raise --memory, or use a \
                  smaller model or quantisation"
             ))),
             _ => Ok(()),
@@ -341,7 +342,7 @@ impl Pace {
         Ok(pace)
     }
 
-    /// Places this number of tokens in the middle of the prompt and of the answer, where their cost is the average.
+    /// Places the tokens in the middle of the prompt and of the answer, where their cost is average.
     fn amid(&self, task: &Task, prompt: u32, generate: u32) -> Work {
         let work = Work::amid(prompt, generate, &task.objective);
         if self.depth { work } else { work.at_the_start() }
@@ -391,7 +392,7 @@ impl Pace {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 1024)
     }
 
-    /// Returns the least time of a contest of `candidates`: two rounds of all, then the least number of pairs.
+    /// Returns the minimum time of a contest of `candidates`: two rounds of all, then the minimum number of pairs.
     fn time_for(&self, work: Work, candidates: usize) -> Duration {
         let runs = 2 * candidates + 2 * (PAIRS - 2);
         self.time_of(work).saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX))

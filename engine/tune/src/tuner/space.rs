@@ -1,5 +1,5 @@
-//! Settings that are tried on a machine, in stages, each of which changes one thing of the best settings so far.
-//! These functions have no side effects.
+//! Settings that are tried on a machine, in stages. Each stage changes one aspect of the best settings so far. These
+//! functions have no side effects.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use llama::options::KvType;
 
 use super::objective::Objective;
 
-/// Phases that a stage measures. Its changes do not affect the other phase.
+/// Phases that a stage measures. The stage's changes do not affect the other phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phases {
     /// Prompt and generation.
@@ -30,16 +30,16 @@ pub struct Change {
     pub set: Chosen,
 }
 
-/// Alternatives for one thing.
+/// Alternatives for one aspect of the settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TuningStage {
-    /// Name of the thing that the stage decides.
+    /// Name of the aspect that the stage decides.
     pub name: &'static str,
     /// Phases that the stage measures.
     pub phases: Phases,
     /// Alternatives to the current settings.
     pub changes: Vec<Change>,
-    /// Least number of prompt tokens for which the changes make a difference.
+    /// Minimum number of prompt tokens for which the changes make a difference.
     pub least_prompt: u32,
 }
 
@@ -54,7 +54,7 @@ pub struct Surroundings<'a> {
     pub own_threads: bool,
     /// True if this build requests huge pages.
     pub huge_pages: bool,
-    /// Names of the kernels that could be loaded instead of the current ones, the likeliest to be faster first.
+    /// Names of the kernels that could be loaded instead of the current kernels, the most promising first.
     pub kernels: &'a [String],
     /// True if settings that lose accuracy may be tried.
     pub allow_lossy: bool,
@@ -122,8 +122,8 @@ fn layout(objective: &Objective) -> TuningStage {
     stage("layout", Phases::Both, changes)
 }
 
-/// Returns other kernels to try. ggml ranks kernels by the CPU features that they use, and more features are not
-/// always faster: some CPUs lower their clock for 512-bit registers.
+/// Returns other kernels to try. ggml ranks kernels by the CPU features that they use. More features are not always
+/// faster: some CPUs lower their clock for 512-bit registers.
 fn kernels(around: &Surroundings<'_>) -> Vec<Change> {
     let of = |name: &String| Chosen { cpu_variant: Some(name.clone()), ..Chosen::default() };
     around.kernels.iter().map(|name| change(format!("kernels for {name}"), of(name))).collect()
@@ -140,7 +140,7 @@ fn decode_threads(around: &Surroundings<'_>) -> TuningStage {
 
 fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
     let now = threads::budget(around.host, Policy::default()).prefill;
-    // Half of the cores never evaluates a prompt faster than all. Slightly fewer than all may be faster if the quota
+    // Half of the cores never evaluate a prompt faster than all. Slightly fewer than all may be faster if the quota
     // or heat limits the speed.
     let changes =
         thread_counts(around.host).into_iter().filter(|threads| *threads != now && 2 * *threads > now);
@@ -156,7 +156,7 @@ fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
 fn thread_counts(host: &Host) -> BTreeSet<u32> {
     let cores = threads::budget(host, Policy::Max).cores;
     let logical = u32::try_from(host.limits.affinity.len()).unwrap_or(u32::MAX);
-    // One more thread may use up a quota that is not a whole number.
+    // If a quota is not a whole number, one more thread may use the rest.
     let quota = host.limits.cpu_quota.map_or(u32::MAX, |quota| (quota.ceil() as u32).max(1));
     let shares = [cores.div_ceil(2), (3 * cores).div_ceil(4), cores.saturating_sub(1), cores, logical];
     shares.into_iter().map(|threads| threads.min(quota).max(1)).collect()
@@ -164,7 +164,7 @@ fn thread_counts(host: &Host) -> BTreeSet<u32> {
 
 fn load_modes() -> Vec<Change> {
     let mode = |mode: &str| Chosen { load_mode: Some(mode.to_string()), ..Chosen::default() };
-    // The other modes change how fast a model loads and whether it stays in memory, not how fast it runs.
+    // The other modes only change how fast a model loads and whether it stays in memory.
     vec![change("read into memory", mode("none")), change("mapped", mode("mmap"))]
 }
 
@@ -184,7 +184,7 @@ fn ubatch(around: &Surroundings<'_>) -> Option<TuningStage> {
             change(format!("graphs of {tokens} tokens"), set)
         })
         .collect();
-    // The prompt must fill the largest size and the default of 512, so that they differ.
+    // The prompt must fill the largest size and the default of 512, so that the two differ.
     let fill = changes.iter().filter_map(|change| change.set.n_ubatch).chain([512]).max()?;
     Some(TuningStage { least_prompt: fill, ..stage("graph size", Phases::Prefill, changes) })
 }
@@ -209,7 +209,7 @@ fn kv_types() -> Vec<Change> {
     vec![change("KV cache in q8_0", both(KvType::Q8_0)), change("KV cache in q4_0", both(KvType::Q4_0))]
 }
 
-/// Returns `chosen` with the settings of `change`, including those that equal the untuned settings.
+/// Returns `chosen` with the settings of `change`, including settings that equal the untuned settings.
 pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
     let text = |new: &Option<String>, old: &Option<String>| new.clone().or_else(|| old.clone());
     Chosen {
@@ -248,9 +248,9 @@ pub fn is_lossy(chosen: &Chosen) -> bool {
 }
 
 /// Estimates the memory of a run, for the ceiling: the weights, the K and V cache of `context` tokens, and the
-/// buffers of a graph, mostly for the logits and the feed-forward network's values. The real size is read after each
-/// run. The estimate of the buffers is more generous than that of `cargo xtask recommend`, which reads the model's
-/// file; here only the sizes in the tuning record are known.
+/// buffers of a graph, mostly for the logits and the feed-forward network's values. The actual memory is read after
+/// each run. The estimate of the buffers is more generous than that of `cargo xtask recommend`, which reads the
+/// model's file; here, only the sizes in the tuning record are known.
 pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
     let kind =
         |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok()).unwrap_or(KvType::F16);
@@ -262,7 +262,7 @@ pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
     let values =
         model.vocabulary.saturating_add(4 * (u64::from(model.feed_forward) + u64::from(model.embedding)));
     let buffers = graph.saturating_mul(values).saturating_mul(4);
-    // Two layouts are two copies of the weights, two caches and two graphs.
+    // Two layouts need two copies of the weights, two caches and two graphs.
     let times = if chosen.split_layout == Some(true) { 2 } else { 1 };
     Bytes(model.weights.0.saturating_add(cache).saturating_add(buffers).saturating_mul(times))
 }

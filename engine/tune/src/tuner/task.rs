@@ -1,4 +1,4 @@
-//! Task of a tuning, its progress, and the runner that measures candidates.
+//! Task of a tuning run, its progress, and the runner that measures candidates.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use super::check::OutputComparison;
 use super::objective::Objective;
 use super::space::TuningStage;
 
-/// Largest number of tokens before the measured ones. Their state is restored before each run, which takes time too.
+/// Maximum number of tokens before the measured tokens. The state of these tokens is restored before each run, which
+/// also takes time.
 pub(crate) const DEEPEST: u32 = 4096;
 
 /// Work of one run, and the number of tokens before it: attention costs more with each earlier token.
@@ -23,13 +24,13 @@ pub struct Work {
     pub prompt_after: u32,
     /// Number of generated tokens; 0 skips the phase.
     pub generate: u32,
-    /// Number of tokens before the generated ones; with 0 they follow the prompt.
+    /// Number of tokens before the generated tokens; with 0, the generated tokens follow the prompt.
     pub generate_after: u32,
 }
 
 impl Work {
     /// Returns work of `prompt` and `generate` tokens in the middle of the prompt and of the answer of `objective`,
-    /// where their cost is the average.
+    /// where their cost is average.
     pub(crate) fn amid(prompt: u32, generate: u32, objective: &Objective) -> Self {
         let (whole, answer) = (objective.usual_prompt(), objective.usual_answer());
         let prompt_after = whole.saturating_sub(prompt) / 2;
@@ -42,12 +43,12 @@ impl Work {
         }
     }
 
-    /// Returns the same work in an empty context.
+    /// Returns the same work, but in an empty context.
     pub(crate) fn at_the_start(self) -> Self {
         Work { prompt_after: 0, generate_after: 0, ..self }
     }
 
-    /// Returns the largest number of tokens before a phase.
+    /// Returns the maximum number of tokens before a phase.
     pub fn depth(&self) -> u32 {
         self.prompt_after.max(self.generate_after)
     }
@@ -67,7 +68,7 @@ pub struct RunFigures {
     pub peak: Option<Bytes>,
 }
 
-/// Reason that there is no result.
+/// Reason that a run has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The user interrupted the run.
@@ -76,7 +77,7 @@ pub enum Failure {
     Failed(String),
 }
 
-/// Reason that a tuning stops early. Finished stages are kept.
+/// Reason that a tuning run stops early. Finished stages are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// The user interrupted the tuning.
@@ -89,7 +90,7 @@ pub enum Stop {
     Unwritable(String),
 }
 
-/// Event for the display of a tuning.
+/// Event for the display of a tuning run.
 #[derive(Clone, Debug)]
 pub enum TuningEvent<'a> {
     /// A stage begins.
@@ -123,17 +124,18 @@ pub enum TuningEvent<'a> {
     Warning(&'a str),
 }
 
-/// Runner of candidates. The real one starts processes; that of the tests has planted speeds and a clock of its own.
+/// Runner of candidates. The real runner starts processes; the runner of the tests has planted speeds and its own
+/// clock.
 pub trait Runner {
     /// Runs `work` under `settings`.
     ///
     /// # Errors
-    /// If there is no result: see [`Failure`].
+    /// If the run has no result: see [`Failure`].
     fn measure(&mut self, settings: &Chosen, work: Work) -> Result<RunFigures, Failure>;
     /// Compares the output under `settings` with the untuned output.
     ///
     /// # Errors
-    /// If there is no result: see [`Failure`].
+    /// If the run has no result: see [`Failure`].
     fn check(&mut self, settings: &Chosen) -> Result<OutputComparison, Failure>;
     /// Returns the time since the start, on a monotonic clock.
     fn elapsed(&self) -> Duration;
@@ -150,7 +152,7 @@ pub trait Runner {
     fn tell(&mut self, event: TuningEvent<'_>);
 }
 
-/// Task of a tuning.
+/// Task of a tuning run.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// Model, machine and build that the result is for.
@@ -159,7 +161,7 @@ pub struct Task {
     pub objective: Objective,
     /// Total time of the tuning.
     pub budget: Duration,
-    /// Largest memory of a candidate; `None` without a limit.
+    /// Maximum memory of a candidate; `None` without a limit.
     pub ceiling: Option<Bytes>,
     /// True if settings that lose accuracy may be tried.
     pub lossy: bool,
@@ -169,14 +171,14 @@ pub struct Task {
     pub cores: u32,
 }
 
-/// Progress of a tuning, kept in a file so that an interrupted tuning can resume.
+/// Progress of a tuning run, stored in a file so that an interrupted tuning run can resume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningProgress {
     /// Model, machine and build that the result is for.
     pub key: TuningKey,
     /// True if settings that lose accuracy may be tried.
     pub lossy: bool,
-    /// Largest memory of a candidate; `None` without a limit.
+    /// Maximum memory of a candidate; `None` without a limit.
     pub ceiling: Option<Bytes>,
     /// Best settings so far.
     pub chosen: Chosen,
@@ -187,7 +189,7 @@ pub struct TuningProgress {
 }
 
 impl TuningProgress {
-    /// Returns progress without any stage done.
+    /// Returns progress with no finished stage.
     pub fn new(task: &Task) -> Self {
         Self {
             key: task.key.clone(),
@@ -199,7 +201,7 @@ impl TuningProgress {
         }
     }
 
-    /// True if the values are valid: the file may have been edited.
+    /// True if the values are valid: a user may have edited the file.
     pub fn is_sound(&self) -> bool {
         self.done.iter().all(|stage| (stage.winner as usize) < stage.candidates.len())
             && self.seconds.is_finite()

@@ -1,4 +1,4 @@
-//! Tests of the driver against a machine with planted speeds and a clock of its own.
+//! Tests of the driver on a simulated machine with planted speeds and its own clock.
 
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ struct Planted {
     look: Duration,
     /// Peak memory of a run.
     peak: fn(&Chosen) -> Bytes,
-    /// Largest number of tokens before a run.
+    /// Maximum number of tokens before a run.
     deepest: u32,
     /// Numbers of runs after which the quota changes and the user interrupts.
     changed: usize,
     interrupted: usize,
     noise: u64,
-    /// Largest deviation of a run's speed from the true speed.
+    /// Maximum deviation of a run's speed from the true speed.
     spread: f64,
     told: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl Runner for Planted {
             return Err(Failure::Failed("this memory cannot move tokens".to_string()));
         }
         let (prefill, decode) = (self.speed)(settings);
-        // 100 and 25 tokens per second; the machine becomes slower all the time.
+        // 100 and 25 tokens per second; the machine becomes slower over time.
         let drift = 1.0 + self.clock.as_secs_f64() / 300.0;
         let prefill = f64::from(work.prompt) / 100.0 / prefill * drift * self.jitter();
         let decode = f64::from(work.generate) / 25.0 / decode * drift * self.jitter();
@@ -187,7 +187,7 @@ fn threads() -> TuningStage {
     stage("threads", Phases::Decode, &[Chosen { decode_threads: Some(1), ..Chosen::default() }])
 }
 
-/// Speed-ups of weights that are not repacked: prefill gains, decode loses.
+/// Speed-ups of weights that are not repacked: prefill is faster, decode is slower.
 fn unpacked(settings: &Chosen) -> (f64, f64) {
     let untiled = if settings.tiled == Some(false) { 0.6 } else { 1.0 };
     if settings.repack == Some(false) { (1.6 * untiled, 0.83) } else { (1.0, 1.0) }
@@ -323,7 +323,7 @@ fn gains_add_up_from_stage_to_stage() {
     let samples = &entry.stages[1].candidates[1].samples;
     assert!(!samples.is_empty() && samples.iter().all(|sample| sample.prompt == 0), "{samples:?}");
 
-    // A tuning that was stopped after the first stage runs the other stages.
+    // A tuning run that was stopped after the first stage runs the other stages.
     let mut progress = saved[0].clone();
     assert!(progress.is_of(&task) && progress.is_sound());
     let mut runner = Planted { speed, ..Planted::default() };
@@ -337,7 +337,7 @@ fn gains_add_up_from_stage_to_stage() {
 fn a_candidate_that_fails_is_dropped_and_the_rest_goes_on() {
     let failures: [fn(&Chosen, usize) -> Option<Failure>; 2] = [
         |settings, _| (settings.tiled == Some(false)).then(|| Failure::Failed("it was killed".to_string())),
-        // Interrupted in the middle of the rounds.
+        // Interrupted in the middle of a round.
         |settings, runs| {
             (settings.tiled == Some(false) && runs > 7).then(|| Failure::Failed("it was killed".to_string()))
         },
@@ -366,7 +366,7 @@ fn the_one_to_beat_gets_a_second_chance_and_no_third() {
     let mut runner = Planted { failure: always, ..Planted::default() };
     let stop = run(&task("rag", vec![waiting()]), &mut runner).expect_err("nothing runs");
     assert_eq!(stop, Stop::Failed("it crashed".to_string()));
-    // The same before the first stage.
+    // The same, before the first stage.
     let first: fn(&Chosen, usize) -> Option<Failure> =
         |_, runs| (runs == 2).then(|| Failure::Failed("it crashed".to_string()));
     let mut runner = Planted { failure: first, ..Planted::default() };
@@ -403,15 +403,15 @@ fn memory_above_the_ceiling_is_seen_before_and_after() {
     let mut runner = Planted { speed: |_| (1.0, 1.0), ..Planted::default() };
     let entry = run(&task, &mut runner).expect("an entry");
     let why = |stage: usize| entry.stages[stage].candidates[1].dropped.clone().unwrap_or_default();
-    assert!(why(0).contains("it took 4.9 GiB"), "{}", why(0));
+    assert!(why(0).contains("it used 4.9 GiB"), "{}", why(0));
     assert_eq!(entry.chosen, Chosen::default());
     task.ceiling = Some(Bytes::mib(500));
     let stop = run(&task, &mut runner).expect_err("the model alone is larger");
     assert!(matches!(&stop, Stop::Failed(why) if why.contains("about 900 MiB")), "{stop:?}");
-    // This shows only when the candidate runs.
+    // The excess is detected only when the candidate runs.
     task.ceiling = Some(Bytes::mib(990));
     let stop = run(&task, &mut runner).expect_err("what it took is more");
-    assert!(matches!(&stop, Stop::Failed(why) if why.contains("takes 1000 MiB")), "{stop:?}");
+    assert!(matches!(&stop, Stop::Failed(why) if why.contains("needs 1000 MiB")), "{stop:?}");
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn the_one_to_beat_is_never_dropped_for_its_memory() {
     assert!(!base.samples.is_empty() && !other.samples.is_empty(), "{entry:?}");
     assert!(entry.chosen.is_default(), "{entry:?}");
 
-    // The same if the run took more memory than estimated.
+    // The same, if the run used more memory than estimated.
     let peak: fn(&Chosen) -> Bytes =
         |settings| Bytes::mib(if settings.repack == Some(false) { 2000 } else { 900 });
     let both = vec![
@@ -460,7 +460,7 @@ fn a_changed_quota_and_ctrl_c_end_it_with_what_was_decided() {
     tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("a quota");
     assert_eq!((progress.done.len(), progress.chosen.repack), (1, Some(false)));
 
-    // The same in the confirmation, after all stages.
+    // The same, in the confirmation after all stages.
     let mut runner = Planted { speed: unpacked, ..Planted::default() };
     run(&task, &mut runner).expect("an entry");
     let mut runner = Planted { speed: unpacked, changed: runner.runs - 1, ..Planted::default() };
@@ -481,7 +481,7 @@ fn a_disturbed_round_is_repeated_and_told_and_not_for_ever() {
     assert_eq!(entry.chosen.repack, Some(false));
     let warnings =
         runner.told.iter().filter(|event| event.contains("other processes kept 1.5 cores busy")).count();
-    // Three in the stage, three in the confirmation.
+    // Three warnings in the stage, and three in the confirmation.
     assert_eq!(warnings, 6, "{:?}", runner.told);
 }
 
@@ -500,7 +500,7 @@ fn what_does_not_fit_into_the_budget_is_left_out_and_said() {
 
 #[test]
 fn what_cannot_be_confirmed_is_not_kept() {
-    // Fast at first, and as slow as the others at the end.
+    // Fast at first, but as slow as the others at the end.
     let failure: fn(&Chosen, usize) -> Option<Failure> = |settings, runs| {
         (settings.poll.is_some() && runs > 20).then(|| Failure::Failed("it crashed".to_string()))
     };

@@ -38,7 +38,7 @@ const TEXT: &str = "The river had risen by 3.75 metres in the night, and at 06:4
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerRequest {
-    /// Loads the model. This is the first request, and is sent once.
+    /// Loads the model. `Load` is the first request, and is sent once.
     Load {
         /// Settings for loading.
         settings: Chosen,
@@ -84,7 +84,7 @@ pub enum WorkerAnswer {
     Error(String),
 }
 
-/// Answers `requests`, one per line, until they end. The settings `given` override those of the requests.
+/// Answers `requests`, one per line, until they end. The settings `given` override the settings in the requests.
 ///
 /// # Errors
 /// If an answer cannot be written. All other failures are answers.
@@ -100,7 +100,7 @@ pub fn serve(
         let answer = match serde_json::from_str(&line) {
             Ok(request) => obey(path, given, runtime_host, &mut model, &mut depths, request)
                 .unwrap_or_else(|error| WorkerAnswer::Error(error.to_string())),
-            Err(error) => WorkerAnswer::Error(format!("this is no request: {error}")),
+            Err(error) => WorkerAnswer::Error(format!("invalid request: {error}")),
         };
         writeln!(out, "{}", serde_json::to_string(&answer)?)?;
         out.flush()?;
@@ -125,7 +125,7 @@ fn obey(
     if let WorkerRequest::Load { .. } = request {
         *loaded = None;
         let layouts = Layouts::open(path, &settings, runtime_host)?;
-        // The engine falls back to one layout; a tuning must not measure that as a candidate.
+        // The engine falls back to one layout, but a tuning run must not measure the fallback as a candidate.
         if let Some(why) = layouts.why_not() {
             return Err(Error::Tune(why.to_string()));
         }
@@ -140,7 +140,7 @@ fn obey(
         WorkerRequest::Measure { work, .. } => {
             forget_the_peak();
             let sample = measure(model, work, &settings, runtime_host, depths)?;
-            // The saved states are subtracted, because only a tuning keeps them.
+            // The saved states are subtracted, because only a tuning run keeps them.
             let peak = peak().map(|peak| Bytes(peak.0.saturating_sub(depths.size().0)));
             Ok(WorkerAnswer::Measured { sample, peak })
         }
@@ -177,7 +177,7 @@ fn measure(
         bench::prefill(&mut session, &mut random, work.prompt)?;
         sample.prefill_ns = time(start);
     }
-    // The engine falls back if the second layout does not fit; that would be a different candidate.
+    // The engine falls back if the second layout does not fit, but the fallback would be a different candidate.
     if settings.split_layout.value == SplitLayout::On && work.prompt > 0 {
         if let Some(why) = session.why_not(work.prompt as usize) {
             return Err(Error::Tune(why));
@@ -230,8 +230,8 @@ fn check(
     Ok(WorkerAnswer::Checked { text: tokens.len() })
 }
 
-/// Resets the peak memory, so that a run does not count for later ones. A kernel that cannot reset it keeps the old
-/// value.
+/// Resets the peak memory, so that a run does not count for later runs. A kernel that cannot reset the peak keeps the
+/// old value.
 fn forget_the_peak() {
     ProcFolder::this().reset_peak();
 }

@@ -18,7 +18,8 @@ const Q8_K: usize = 4 + 256 + 32;
 pub fn quantised(row: &[f32]) -> [Vec<u8>; 2] {
     let mut both = [vec![0u8; row.len() / 256 * Q8_K], vec![0u8; row.len() / 256 * Q8_K]];
     let length = row.len() as i64;
-    // SAFETY: both functions write `row.len() / 256` blocks. Every CPU type that others convert to has from_float.
+    // SAFETY: both functions write `row.len() / 256` blocks. Every type that the CPU backend converts to has
+    // `from_float`.
     unsafe {
         sys::ggml_cpu_init();
         let of_cpu =
@@ -34,7 +35,8 @@ fn activations_are_quantised_bit_for_bit_as_in_plain_c() {
     let mut noise = Noise(1);
     let mut rows: Vec<Vec<f32>> = (0..200).map(|_| noise.row(512)).collect();
     // Special cases: a block of zeros has no scale. The largest value may be negative, occur with both signs, or be
-    // at either end of the block. It may also be so small or so large that the scale is not a normal number.
+    // at either end of the block. The largest value may also be so small or so large that the scale is not a normal
+    // number.
     rows.push(vec![0.0; 512]);
     rows.push(vec![-0.0; 256]);
     for (at, value) in [(0, -3.0), (255, -3.0), (255, 3.0), (31, 1e30), (7, -1e30)] {
@@ -50,7 +52,7 @@ fn activations_are_quantised_bit_for_bit_as_in_plain_c() {
     for scale in [1e-30f32, 1e-20, 1e20, 1e30] {
         rows.push(noise.row(256).into_iter().map(|value| value * scale).collect());
     }
-    // Ties of rounding: 127 steps of the largest value, and the halves between them.
+    // Rounding ties: multiples of the step of the scale, and values halfway between two multiples.
     rows.push((0..256).map(|i| (i as f32 - 128.0) / 2.0).collect());
     for (index, row) in rows.iter().enumerate() {
         let [of_cpu, plain] = quantised(row);

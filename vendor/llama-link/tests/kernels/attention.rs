@@ -18,7 +18,7 @@ struct Attention {
     sequences: usize,
     /// Range of cells that belong to all sequences: fully used tiles next to sparsely used ones.
     common: (usize, usize),
-    /// ALiBi's largest bias, and the limit of a score; 0 if there is none.
+    /// Maximum ALiBi bias; 0 for no bias.
     bias: f32,
     softcap: f32,
     threads: i32,
@@ -43,7 +43,8 @@ impl Attention {
         let (queries, keys, values) =
             (noise.row(k * n * heads), noise.row(k * cells * kv_heads), noise.row(k * cells * kv_heads));
         let (k_, n_, cells_) = (k as i64, n as i64, cells as i64);
-        // SAFETY: the context outlives the tensors. Their data lie in it and have the sizes of their shapes.
+        // SAFETY: the context outlives the tensors and contains their data, which have the sizes of the tensors'
+        // shapes.
         let (found, keys, values) = unsafe {
             let params = sys::ggml_init_params {
                 mem_size: 64 << 20,
@@ -112,8 +113,8 @@ impl Attention {
     }
 }
 
-/// Covers tiles of which all, some, few or no products are needed, single rows and tiles, and ends that no tile size
-/// divides.
+/// Covers tiles that need all, some, few or none of their products, single rows, single tiles, and sizes that are not
+/// multiples of a tile.
 #[test]
 fn attention_to_scattered_cells_is_that_of_plain_arithmetic() {
     let mut noise = Noise(3);
@@ -130,8 +131,8 @@ fn attention_to_scattered_cells_is_that_of_plain_arithmetic() {
             (70, 190, 9, none),
             (130, 300, 64, none),
             (64, 330, 100, none),
-            // A sparsely used tile before a fully used one, before a partial tile that is fully used, and the
-            // reverse.
+            // A sparsely used tile before a fully used one, before a partial tile that is fully used, and in reverse
+            // order.
             (64, 232, 64, (128, 232)),
             (64, 232, 64, (64, 160)),
         ] {

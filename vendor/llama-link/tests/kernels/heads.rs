@@ -28,8 +28,8 @@ struct Shape {
 fn worst(shape: Shape, noise: &mut Noise) -> f64 {
     let Shape { of, k, m, heads, shared, n, side_by_side, threads } = shape;
     let (left, right) = (noise.row(k * m * heads), noise.row(k * n * heads * shared));
-    // SAFETY: the context outlives the tensors. Their data lie in it and have the sizes of their shapes. There are as
-    // many rounded values as original ones.
+    // SAFETY: the context outlives the tensors and contains their data, which have the sizes of the tensors' shapes.
+    // There are as many rounded values as original ones.
     unsafe {
         let params =
             sys::ggml_init_params { mem_size: 64 << 20, mem_buffer: std::ptr::null_mut(), no_alloc: false };
@@ -95,8 +95,8 @@ fn products_of_shared_heads_are_those_of_plain_arithmetic() {
             for (heads, shared, n) in [(2, 6, 1), (1, 7, 1), (3, 2, 1), (2, 1, 1), (2, 4, 5)] {
                 for (side_by_side, threads) in [(true, 1), (true, 3), (false, 2)] {
                     let shape = Shape { of, k, m, heads, shared, n, side_by_side, threads };
-                    // Single precision loses about 2^-24 per step. A kernel that reads too much, or the wrong head,
-                    // is off by a large fraction.
+                    // Single precision loses about 2^-24 per step. A kernel that reads too many values or the wrong
+                    // head has a large relative error.
                     let worst = worst(shape, &mut noise);
                     assert!(worst < 1e-5, "{shape:?}: off by {worst}");
                 }

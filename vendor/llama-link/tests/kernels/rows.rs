@@ -5,14 +5,15 @@ use llama_sys as sys;
 use crate::Noise;
 use crate::activations::quantised;
 
-/// Size of eight interleaved rows of Q4_K, one block each, in bytes: their scales, their scales of minima, both for
-/// each sub-block, and the values.
+/// Size in bytes of one Q4_K block of eight interleaved rows: the block scales, the block scales of the minima, both
+/// scales of each sub-block, and the values.
 const Q4_K_BY_8: usize = 16 + 16 + 96 + 1024;
 
 /// Size of a Q8_K block of 256 values, in bytes: a scale, the values, and the sums of 16 values each.
 const Q8_K: usize = 4 + 256 + 32;
 
-/// Size of a Q6_K block, in bytes: four bits and two bits of the values, the sub-block scales, and the block scale.
+/// Size of a Q6_K block, in bytes: the low four bits and the high two bits of the values, the sub-block scales, and
+/// the block scale.
 const Q6_K: usize = 128 + 64 + 16 + 2;
 
 /// Kernels under test and their references, declared only in ggml-cpu's internal `repack.h` and `quants.h`.
@@ -85,8 +86,8 @@ mod kernels {
     }
 }
 
-/// Builds row `number` of Q8_K from the values that `value` returns. Its scales are 1, 2 and 4: adjacent rows and
-/// adjacent blocks differ.
+/// Builds row `number` of Q8_K from the values that `value` returns. The scales are 1, 2 and 4, so that adjacent rows
+/// and adjacent blocks differ.
 fn row_of(blocks: usize, number: usize, value: &mut dyn FnMut() -> i8) -> Vec<u8> {
     let mut row = Vec::new();
     for block in 0..blocks {
@@ -101,15 +102,15 @@ fn row_of(blocks: usize, number: usize, value: &mut dyn FnMut() -> i8) -> Vec<u8
     row
 }
 
-/// Returns the bytes of an F16 number whose products with integers are exact: 1, -1, 2 or -2. Only 1 is used where
-/// sums get large.
+/// Returns the bytes of an F16 number whose products with integers are exact: 1, -1, 2 or -2. If sums get large, only
+/// 1 is used.
 fn scale(index: usize, weights: Option<u8>) -> [u8; 2] {
     let halves: [u16; 4] = [0x3c00, 0xbc00, 0x4000, 0xc000];
     halves[if weights.is_some() { 0 } else { index % 4 }].to_le_bytes()
 }
 
-/// Compares results with the reference. Products of small integers are exact in single precision in any order; for
-/// the largest ones, only the last bits may differ.
+/// Compares results with the reference. Products of small integers are exact in single precision in any order. Only
+/// the last bits of the largest products may differ.
 fn compare(what: &str, found: &[f32], plain: &[f32], exact: bool) {
     for (row, (found, plain)) in found.iter().zip(plain).enumerate() {
         let equal = if exact { found == plain } else { (found - plain).abs() <= 1e-5 * plain.abs() };
@@ -134,7 +135,7 @@ fn rearranged(columns: usize, blocks: usize, weights: Option<u8>, byte: &mut dyn
     for (index, block) in stored.chunks_mut(Q4_K_BY_8).enumerate() {
         let (halves, rest) = block.split_at_mut(32);
         for (at, half) in halves.chunks_mut(2).enumerate() {
-            // The second eight scales are those of the minima, and they differ from the scales of the values.
+            // The second eight scales belong to the minima and differ from the scales of the values.
             half.copy_from_slice(&scale(index + at + at / 8, weights));
         }
         rest.fill_with(|| weights.unwrap_or_else(|| byte() as u8));
@@ -178,7 +179,8 @@ fn one_row_by_rearranged_q4_k_is_that_of_plain_c() {
     }
 }
 
-/// Interleaves four rows of Q8_K: their scales, then eight values of each in turn, then four sums of each in turn.
+/// Interleaves four rows of Q8_K: their scales, then groups of eight values from each row, then groups of four sums
+/// from each row.
 fn interleaved(rows: &[Vec<u8>; 4]) -> Vec<u8> {
     let mut four = Vec::new();
     for at in 0..rows[0].len() / Q8_K {
@@ -194,7 +196,8 @@ fn interleaved(rows: &[Vec<u8>; 4]) -> Vec<u8> {
     four
 }
 
-/// Covers column counts that 16 does and does not divide, more than four rows, and results with gaps between rows.
+/// Covers column counts that are and are not multiples of 16, more than four rows, and results with gaps between
+/// rows.
 #[test]
 fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
     let mut noise = Noise(5);
@@ -237,8 +240,8 @@ fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
     }
 }
 
-/// Uses activations quantised from floats and scales that are not powers of two: the last bit depends on the order of
-/// sums.
+/// Uses activations quantised from floats and scales that are not powers of two, so that the last bit depends on the
+/// order of additions.
 #[test]
 fn a_row_has_the_same_product_alone_and_among_others() {
     const BLOCKS: usize = 6;
@@ -277,7 +280,7 @@ fn a_row_has_the_same_product_alone_and_among_others() {
     let vnni = ours && info.contains("AVX512_VNNI = 1");
     for (at, row) in rows.chunks(length).enumerate() {
         let ([row, _], mut alone) = (quantised(row), vec![f32::NAN; COLUMNS]);
-        // SAFETY: as above, for one row.
+        // SAFETY: `stored` is unchanged, `row` holds `BLOCKS` blocks, and `alone` holds one number per column.
         unsafe {
             let (weights, row) = (stored.as_ptr().cast(), row.as_ptr().cast());
             kernels::ggml_gemv_q4_K_8x8_q8_K(length as i32, alone.as_mut_ptr(), 0, weights, row, 1, columns);

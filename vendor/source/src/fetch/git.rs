@@ -22,7 +22,7 @@ pub(crate) fn fetch(
     tree: &Path,
     progress: FetchProgress<'_>,
 ) -> Result<Fetched> {
-    ensure!(pins::is_commit(&pin.commit), "{:?} in pins.toml is not a full commit", pin.commit);
+    ensure!(pins::is_commit(&pin.commit), "{:?} in pins.toml is not a full commit hash", pin.commit);
     let repository = kept_or_fetched(pin, tools, store, staging, progress)?;
     progress(&format!("checking out {}", pin.commit));
     check_out(pin, tools, &repository, staging, tree)?;
@@ -38,7 +38,7 @@ pub(crate) fn fetch(
     })
 }
 
-/// Returns a bare repository with the commit, in the store's downloads.
+/// Returns a bare repository in the store's downloads that contains the commit.
 fn kept_or_fetched(
     pin: &GitPin,
     tools: &Tools,
@@ -85,8 +85,8 @@ fn check_out(
     let git = || {
         let mut git = in_repository(tools, repository);
         git.arg("--work-tree").arg(tree).env("GIT_INDEX_FILE", staging.path().join("index"));
-        // Symbolic links become files that contain their target. The tree has no links, and a hostile link is
-        // harmless.
+        // Symbolic links become files that contain the link's target. llama.cpp has no symbolic links, and a hostile
+        // link then does no harm.
         git.args(["-c", "core.symlinks=false"]);
         git
     };

@@ -21,7 +21,7 @@ pub(crate) fn fetch(
     tree: &Path,
     progress: FetchProgress<'_>,
 ) -> Result<Fetched> {
-    // A crate that was fetched before is found faster, and without the network.
+    // A crate that was downloaded before is found without the network.
     let package = match locate(pin, manifest, tools) {
         Ok(package) => package,
         Err(_) => {
@@ -39,8 +39,8 @@ pub(crate) fn fetch(
         build_commit: Some(format!("crate-{}", pin.version)),
         from: unpacked.display().to_string(),
         mend: format!(
-            "hint: somebody changed that folder: remove {} (cargo unpacks it again) and try again; if you changed the \
-             pin on purpose, change its digest in pins.toml as well",
+            "hint: the folder was changed after cargo unpacked it: remove {} (cargo unpacks it again) and \
+             try again; if you changed the pin on purpose, change its digest in pins.toml as well",
             package.display()
         ),
     })

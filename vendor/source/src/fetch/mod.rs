@@ -5,11 +5,11 @@ pub(crate) mod krate;
 pub(crate) mod path;
 pub(crate) mod sdist;
 
-/// Facts that a fetcher knows about the tree that it unpacked.
+/// Properties of an unpacked tree that its fetcher knows.
 pub(crate) struct Fetched {
     /// Version within the origin; `None` if only the digest identifies the tree.
     pub(crate) version: Option<String>,
-    /// Commit, or the text that llama.cpp shows in its place; `None` if only the digest identifies the tree.
+    /// Commit, or the text that llama.cpp shows instead of a commit; `None` if only the digest identifies the tree.
     pub(crate) build_commit: Option<String>,
     /// Location that the tree came from, for messages.
     pub(crate) from: String,

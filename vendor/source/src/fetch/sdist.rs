@@ -1,7 +1,7 @@
 //! Origin `sdist`: pip downloads the archive; the tree is its folder `vendor/llama.cpp`.
 //!
-//! pip receives the archive's digest as well (hash-checking mode), because it runs code from the archive to prepare
-//! its metadata before this program sees the file.
+//! pip also verifies the archive's digest (hash-checking mode), because pip runs code from the archive before this
+//! program sees the file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -46,7 +46,7 @@ pub(crate) fn fetch(
     })
 }
 
-/// Path of the downloaded archive, with the name that its index gives it (PEP 625).
+/// Path of the downloaded archive, with its file name in the index (PEP 625).
 pub(crate) fn kept(pin: &SdistPin, store: &Path) -> PathBuf {
     store.join("downloads").join(format!("{}-{}.tar.gz", pin.package.replace('-', "_"), pin.version))
 }
@@ -96,10 +96,11 @@ fn download(
         .arg(dir);
     run(&mut pip, "install Python 3 with pip (Debian: apt install python3-pip)").with_context(|| {
         format!(
-            "cannot fetch the source distribution {package} {version}, which contains the complete llama.cpp and needs \
-             pip, and the network once\nhint: if pip is missing, install it (Debian: apt install python3-pip); without a \
-             network on this machine, run\n    python3 -m pip download --no-deps --no-binary {package} {package}=={version}\non \
-             a machine with one and put the archive at {}",
+            "cannot fetch the source distribution {package} {version}, which contains the complete llama.cpp \
+             and needs pip and, once, the network\nhint: if pip is missing, install it (Debian: apt install \
+             python3-pip); without a network on this machine, run\n    python3 -m pip download --no-deps \
+             --no-binary {package} {package}=={version}\non a machine with a network, and put the archive at \
+             {}",
             kept.display()
         )
     })?;
@@ -133,11 +134,11 @@ fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks the folder `*/vendor/llama.cpp` of `archive` to `tree`, without anything named `.git`. The archive
-/// contains a dangling `.git` file, because of which ninja would run cmake a hundred times and give up.
+/// Unpacks the folder `*/vendor/llama.cpp` of `archive` to `tree`, without files and folders called `.git`. The
+/// archive contains a dangling `.git` file, with which ninja would run cmake a hundred times and then fail.
 ///
-/// A path that leads out of the archive's folder is always an error. A link or a special file is an error in the
-/// unpacked part.
+/// A path that leads out of the archive's folder is always an error. In the unpacked part, a link or a special file
+/// is also an error.
 fn unpack(archive: &Path, tree: &Path) -> Result<()> {
     let file = File::open(archive).with_context(|| format!("cannot read {}", archive.display()))?;
     let mut archive = tar::Archive::new(GzDecoder::new(io::BufReader::with_capacity(256 << 10, file)));
@@ -159,7 +160,7 @@ fn unpack(archive: &Path, tree: &Path) -> Result<()> {
             made.insert(parent);
         }
         let executable = entry.header().mode().is_ok_and(|mode| mode & 0o100 != 0);
-        // `create_new`, because a duplicate entry could hide the first one.
+        // `create_new`, because a duplicate entry could replace the first one.
         let mut output =
             create_new(&to, executable).with_context(|| format!("cannot create {}", to.display()))?;
         let size = entry.size();

@@ -11,7 +11,7 @@ use llama_source::{CratePin, GitPin, Origin, Pins, SdistPin, Store, Tools, Tree}
 use sha256::Sha256;
 use tempfile::TempDir;
 
-/// Files of a tree that passes for llama.cpp.
+/// Files of a tree that is accepted as llama.cpp.
 pub const FILES: [(&str, &str); 4] = [
     (
         "CMakeLists.txt",

@@ -27,8 +27,8 @@ impl AuditReport {
         let failed = self.portable.is_some();
         (!failed && !self.unknown.is_empty()).then(|| {
             format!(
-                "{}\n  on a CPU that lacks these instructions the program would crash, and the rule cannot tell \
-                 on which CPU",
+                "{}\n  the program crashes on a CPU without these instructions, and the audit cannot tell \
+                 which CPUs lack them",
                 unknown_code(&self.unknown)
             )
         })
@@ -39,7 +39,7 @@ impl AuditReport {
 fn unknown_code(unknown: &[Strange]) -> String {
     let places: u64 = unknown.iter().map(|one| one.count).sum();
     let mut text = format!(
-        "the disassembler does not know the code in {} of {}",
+        "the disassembler cannot decode the code in {} of {}",
         if places == 1 { "1 place".to_string() } else { format!("{places} places") },
         counted(unknown.len(), "function", "functions")
     );
@@ -60,9 +60,9 @@ fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option
         && let Some(first) = verdict.unknown.first()
     {
         return Some(format!(
-            "{} may not be portable: {}\nhint: find out what the code is, for example with a newer disassembler \
-             (`llvm-objdump -d`). If it is data, or only runs after a check of the CPU, add the function to \
-             `allow` in profiles/audit.toml with the feature \"{UNKNOWN}\" and the reason",
+            "{} may not be portable: {}\nhint: find out what the code is, for example with a newer \
+             disassembler (`llvm-objdump -d`). If the code is data, or only runs after a CPU check, add the \
+             function to `allow` in profiles/audit.toml with the feature \"{UNKNOWN}\" and the reason",
             first.file.display(),
             unknown_code(&verdict.unknown)
         ));
@@ -84,9 +84,9 @@ fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option
         "\n  its symbols are stripped, so functions that check the CPU first cannot be recognised: audit the \
          file before stripping it"
     } else {
-        "\nhint: find out why the code was compiled for another CPU: a -march or -m flag in the build folder's \
-         cmake/compile_commands.json, or a linked library. If the function only runs after a check of the CPU, \
-         add it to `allow` in profiles/audit.toml with the reason"
+        "\nhint: find out why the code was compiled for another CPU: a -march or -m flag in the build \
+         folder's cmake/compile_commands.json, or a linked library. If the function only runs after a CPU \
+         check, add it to `allow` in profiles/audit.toml with the reason"
     });
     Some(text)
 }
@@ -119,7 +119,7 @@ fn native_complaint(verdict: &native::NativeVerdict) -> Option<String> {
     let scalar: Vec<&KernelWidth> = verdict.kernels.iter().filter(|kernel| kernel.is_scalar()).collect();
     let missed: Vec<&InstructionSet> =
         verdict.instruction_sets.iter().filter(|set| set.is_missed()).collect();
-    let mut text = String::from("the program does not use what this CPU offers");
+    let mut text = String::from("the program does not use all instruction sets of this CPU");
     if !scalar.is_empty() {
         let _ = write!(
             text,

@@ -1,5 +1,5 @@
-//! Checks finished programs against the rules in profiles/audit.toml. Both the command `audit` and the audit stage of
-//! a build use it.
+//! Checks finished programs against the rules in profiles/audit.toml. The command `audit` and the audit stage of a
+//! build use this module.
 
 mod complaint;
 mod device;
@@ -33,18 +33,18 @@ pub struct AuditReport {
     pub summary: Audit,
     /// Contents of each audited file.
     pub contents: Vec<Content>,
-    /// True if the rule reports no violation, or if there is no rule.
+    /// True if no rule is violated.
     pub passed: bool,
     /// Instruction sets that the files use.
     pub occurring: Vec<Occurring>,
-    /// Functions with code that the disassembler does not know.
+    /// Functions with code that the disassembler cannot decode.
     pub unknown: Vec<Strange>,
     /// Result of the `portable` rule; `None` if the rule does not apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portable: Option<portable::PortableVerdict>,
     /// Files that need a newer glibc than the build targets.
     pub too_new: Vec<TooNew>,
-    /// GPU architectures that the build targets but that have no code in it.
+    /// GPU architectures that the build targets but contains no code for.
     pub lacking: Vec<String>,
     /// Result of the `native` rule; `None` if the rule does not apply.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,9 +94,9 @@ pub struct Occurring {
     pub baseline: bool,
     /// Number of instructions that need the instruction set.
     pub count: u64,
-    /// Number of functions that contain such instructions.
+    /// Number of functions that contain instructions of the set.
     pub functions: usize,
-    /// Functions that contain such instructions, sorted by descending number of instructions.
+    /// Functions that contain instructions of the set, sorted by descending number of instructions.
     pub symbols: Vec<SymbolUse>,
 }
 
@@ -107,7 +107,7 @@ pub struct SymbolUse {
     pub symbol: String,
     /// Number of instructions in the function that need the instruction set.
     pub count: u64,
-    /// Address of the first such instruction.
+    /// Address of the first instruction that needs the instruction set.
     pub address: u64,
 }
 
@@ -129,8 +129,8 @@ pub struct Question<'a> {
     pub all_symbols: bool,
 }
 
-/// Returns the instruction sets that the file at `path` may use without checking the CPU. For a kernel library these
-/// are the ones of its CPU variant; for any other file, plain x86-64.
+/// Returns the instruction sets that the file at `path` may use without checking the CPU: those of its CPU variant
+/// for a kernel library, plain x86-64 for any other file.
 fn ceiling(path: &Path, variants: &[CpuVariant]) -> Ceiling {
     let of = |variant: &&CpuVariant| path.file_name() == Some(variants::file(&variant.name).as_ref());
     let variant = variants.iter().find(of);
@@ -142,7 +142,7 @@ pub fn rules_path(workspace: &Workspace) -> PathBuf {
     workspace.root().join("profiles/audit.toml")
 }
 
-/// Disassembles `files`, which belong to one build, and answers `question`.
+/// Disassembles `files`, which belong to one build, and checks them against `question`.
 ///
 /// # Errors
 /// If a file is damaged or is not an x86-64 program. Rule violations are not errors here; see
@@ -300,7 +300,7 @@ fn occurring(programs: &[Program], all: bool) -> Vec<Occurring> {
     all_occurring
 }
 
-/// Returns `path` relative to `folder`, or `path` itself if it lies elsewhere.
+/// Returns `path` relative to `folder`, or `path` itself if it is not in `folder`.
 pub fn relative(path: &Path, folder: &Path) -> PathBuf {
     path.strip_prefix(folder).unwrap_or(path).to_path_buf()
 }

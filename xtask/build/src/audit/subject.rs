@@ -11,9 +11,9 @@ use build_info::audit::Rule;
 /// Files that belong together, and the record of their build.
 #[derive(Debug)]
 pub struct AuditSubject {
-    /// Paths of the program, then of its libraries.
+    /// Paths of the program and of its libraries, the program first.
     pub files: Vec<PathBuf>,
-    /// Record of the build; `None` if there is none or it cannot be read.
+    /// Record of the build; `None` if the build has no readable record.
     pub info: Option<BuildInfo>,
 }
 
@@ -65,7 +65,8 @@ impl AuditSubject {
         if let Some(audit) = info.audit.as_ref().filter(|audit| audit.not_done.is_none()) {
             return audit.rule;
         }
-        // Records without an audit. Upstream's own flags reach only ggml-cpu, so no CMake definition contains them.
+        // If the record has no audit, the CMake definitions determine the rule. Upstream's own flags apply only to
+        // ggml-cpu, so no CMake definition contains them.
         let march = |march: &str| {
             info.cmake_flags.iter().any(|definition| {
                 definition
@@ -90,7 +91,7 @@ impl AuditSubject {
     }
 }
 
-/// Returns the record at `path`, or `None` if it cannot be read: the program can be audited without it.
+/// Returns the record at `path`, or `None` if it cannot be read: a program can be audited without its record.
 fn read(path: &Path) -> Option<BuildInfo> {
     BuildInfo::read(path).ok()
 }

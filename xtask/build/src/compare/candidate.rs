@@ -19,7 +19,7 @@ pub struct CandidateBuild {
     pub path: PathBuf,
     /// Kind of the program.
     pub program: MeasuredProgram,
-    /// Record of the build; `None` if there is none.
+    /// Record of the build; `None` if the build has no record.
     pub record: Option<BuildInfo>,
 }
 
@@ -37,11 +37,11 @@ impl CandidateBuild {
     /// profile, which stands for its current build.
     ///
     /// # Errors
-    /// If `text` names no build, or its program or record cannot be read.
+    /// If `text` does not name a build, or the build's program or record cannot be read.
     pub fn named(workspace: &Workspace, text: &str) -> Result<Self> {
         if let Some((label, path)) = text.split_once('=') {
             if label.is_empty() || path.is_empty() {
-                return Err(exit::usage(format!("{text:?} names no build\nhint: write it as LABEL=PATH")));
+                return Err(exit::usage(format!("{text:?} does not name a build\nhint: write LABEL=PATH")));
             }
             return Self::at(label, Path::new(path));
         }
@@ -57,18 +57,18 @@ impl CandidateBuild {
     /// Returns the build in the folder `path`, or the build whose program is `path`.
     ///
     /// # Errors
-    /// If there is no program, its record cannot be read, or it was built for another machine.
+    /// If there is no program, the build's record cannot be read, or the build is for another machine.
     pub fn at(name: &str, path: &Path) -> Result<Self> {
         let program = if path.is_dir() { path.join("bin/anneal") } else { path.to_path_buf() };
         if !program.is_file() {
             bail!(
-                "{name}: {} does not exist\nhint: name the folder of a finished build, or a program anneal or \
-                 llama-bench",
+                "{name}: {} does not exist\nhint: name the folder of a finished build, or a program (anneal \
+                 or llama-bench)",
                 program.display()
             );
         }
-        // Links are resolved only once, so that a build that finishes during the comparison does not replace this
-        // one.
+        // Links are resolved only once, so that a build that finishes during the comparison does not replace the
+        // measured one.
         let program =
             program.canonicalize().with_context(|| format!("{name}: cannot find {}", program.display()))?;
         let kind = match program.file_name() {
@@ -86,7 +86,8 @@ impl CandidateBuild {
         };
         if let Some(emulated) = record.as_ref().and_then(|record| record.emulated.as_ref()) {
             bail!(
-                "{name} is for another machine, and {} cannot measure its speed\nhint: measure it on that machine",
+                "{name} is for another machine, and {} cannot measure its speed\nhint: measure the build on \
+                 that machine",
                 emulated.emulator
             );
         }

@@ -38,8 +38,9 @@ pub struct Comparison {
     /// Reason why no further round was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
-    /// Smallest difference that this number of rounds can show on this machine, as a fraction of 1, for prefill and
-    /// decode together. It is estimated from the scatter of the baseline and of the other builds' ratios to it.
+    /// Smallest difference that this number of rounds can show on this machine, as a fraction, for prefill and decode
+    /// together. The difference is estimated from the scatter of the baseline and of the other builds' ratios to the
+    /// baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
     /// Load of the machine by other processes, per round.
@@ -50,10 +51,10 @@ pub struct Comparison {
     pub dropped: Vec<Dropped>,
 }
 
-/// Round that does not count.
+/// Round that was repeated and does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dropped {
-    /// Number of counted rounds before it.
+    /// Number of counted rounds before the repeated round.
     pub after: usize,
     /// Geometric mean of the baseline's speeds in this round, in tokens per second.
     pub anchor: f64,
@@ -96,7 +97,7 @@ pub struct Figure {
     pub shape: Option<RunShape>,
     /// Unit of medians and samples.
     pub unit: String,
-    /// Kind of quantity, which says if more or less is better.
+    /// Kind of quantity, which determines if more or less is better.
     pub quantity: Quantity,
     /// Results of the builds, in the order of [`Comparison::builds`].
     pub results: Vec<BuildOutcome>,
@@ -109,8 +110,8 @@ pub struct BuildOutcome {
     pub build: String,
     /// Median of the samples.
     pub median: f64,
-    /// Ratio to the baseline; `None` for the baseline itself. Times are inverted, so that above 1 means faster for
-    /// speeds and times. Sizes are not inverted.
+    /// Ratio to the baseline; `None` for the baseline itself. A ratio of times is inverted, so that a ratio above 1
+    /// means faster for both speeds and times. A ratio of sizes is not inverted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
     /// Verdict on the ratio: faster, slower, smaller, larger, equal, no difference shown, or too few pairs.
@@ -193,8 +194,8 @@ pub(super) fn ratios(ledger: &Ledger, number: usize) -> Vec<f64> {
 }
 
 /// Returns [`Comparison::floor`]: the half-width of the interval that the scatter of the baseline's `speeds`
-/// predicts, or the median half-width in `overall` if that is larger. The second term is needed because the baseline
-/// does not show disturbances between two of its runs.
+/// predicts, or the median half-width in `overall` if that is larger. The median is needed because the baseline's
+/// scatter does not show disturbances between two of its runs.
 pub fn floor(speeds: &[f64], overall: &[Overall]) -> Option<f64> {
     let half = |overall: &Overall| (overall.ratio.high - overall.ratio.low) / (2.0 * overall.ratio.median);
     let halves: Vec<f64> = overall.iter().map(half).filter(|half| half.is_finite()).collect();

@@ -24,7 +24,7 @@ pub struct Contest<'a> {
     pub builds: &'a [CandidateBuild],
     /// Paths of the model files.
     pub models: &'a [PathBuf],
-    /// Shapes of prefill and decode. Phases that have no shape are measured together with the first one.
+    /// Shapes of prefill and decode. Phases without a shape are measured with the first shape.
     pub shapes: &'a [RunShape],
     /// Phases to measure.
     pub phases: &'a [Phase],
@@ -32,7 +32,7 @@ pub struct Contest<'a> {
     pub threads: u32,
     /// Maximum number of rounds, after one warm-up round that is not counted.
     pub pairs: usize,
-    /// Half-width of the interval of prefill and decode that is narrow enough to stop early; 0 to run all rounds.
+    /// Half-width of the interval of prefill and decode at which the comparison stops early; 0 to run all rounds.
     pub precision: f64,
     /// Text to tokenise; `None` for the engine's own text.
     pub text: Option<&'a Path>,
@@ -44,7 +44,7 @@ pub struct Contest<'a> {
     pub note: Option<String>,
 }
 
-/// Measurements so far.
+/// Measurements of a comparison that is still running.
 struct ContestProgress {
     ledger: Ledger,
     rounds: Vec<Round>,
@@ -61,7 +61,8 @@ struct RoundLine<'a> {
 }
 
 impl Contest<'_> {
-    /// Runs the comparison. If a build fails or the user stops it, the raw file keeps the rounds measured so far.
+    /// Runs the comparison. If a build fails or the user stops the comparison, the raw file keeps the rounds measured
+    /// so far.
     ///
     /// # Errors
     /// If an input is invalid, a build fails, or the user stops the comparison.
@@ -108,7 +109,7 @@ impl Contest<'_> {
         Ok(self.comparison(&done, None))
     }
 
-    /// Adds a round, unless its anchor shows that the machine was disturbed; then the round is repeated.
+    /// Adds a round. If the round's anchor shows that the machine was disturbed, the round is repeated instead.
     fn take(&self, values: Ledger, machine: Round, referee: &mut Referee, done: &mut ContestProgress) {
         // The anchor is the geometric mean of the first build's speeds in this round.
         let speed = comparison::speeds(&values, 0).first().copied();
@@ -133,8 +134,8 @@ impl Contest<'_> {
     /// Checks the builds before the long measurement begins.
     ///
     /// # Errors
-    /// A usage error if there are fewer than two builds, two have the same name, or llama-bench does not support a
-    /// phase.
+    /// A usage error if there are fewer than two builds, two builds have the same name, or llama-bench does not
+    /// support a phase.
     pub fn check_builds(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.builds.len() < 2 {
@@ -221,7 +222,7 @@ impl Contest<'_> {
         events
     }
 
-    /// Runs every build on every event, in the order of this round.
+    /// Runs every build on each of `events`, in the order of this round.
     fn round(&self, round: usize, events: &[RoundLine<'_>], ledger: &mut Ledger) -> Result<()> {
         let builds = self.builds.len();
         for event in events {
@@ -252,7 +253,7 @@ impl Contest<'_> {
         Ok(())
     }
 
-    /// Records the file sizes, which do not vary, once.
+    /// Records the file sizes once, because they do not vary.
     fn sizes(&self, ledger: &mut Ledger) -> Result<()> {
         if !self.phases.contains(&Phase::BinarySize) {
             return Ok(());
@@ -288,7 +289,7 @@ impl Contest<'_> {
         }
     }
 
-    /// Returns the reason why the result is incomplete, for a raw file that is not the last of its run.
+    /// Returns the reason why an intermediate raw file is incomplete.
     fn stopped(&self, done: &ContestProgress) -> Option<String> {
         let (rounds, all) = (done.rounds.len(), self.pairs);
         done.stop.is_none().then(|| format!("{rounds} of {all} rounds were complete when this was written"))
@@ -306,7 +307,7 @@ impl Contest<'_> {
     }
 
     /// Saves the measurements so far and returns `error` with the path of the raw file. Without a raw file, prints
-    /// them.
+    /// the measurements.
     fn keep_part(&self, error: anyhow::Error, done: &ContestProgress, ui: &Ui) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };

@@ -36,7 +36,7 @@ impl Ledger {
         self.entries[at].1[build].push(value);
     }
 
-    /// Appends all samples of `other`, which must be of the same builds.
+    /// Appends all samples of `other`, which must have the same builds.
     pub fn append(&mut self, other: Ledger) {
         for (key, samples) in other.entries {
             for (build, values) in samples.into_iter().enumerate() {

@@ -21,7 +21,7 @@ use crate::process::{self, Running};
 /// Number of starts per sample of a start-up time, which is too short to measure once.
 const STARTS: usize = 5;
 
-/// Maximum number of output lines of a failed program in an error.
+/// Maximum number of output lines in the error of a failed program.
 const TAIL: usize = 15;
 
 /// Run to perform.
@@ -80,7 +80,7 @@ pub fn rows(build: &CandidateBuild, arguments: &[String]) -> Result<Vec<Fields>>
     let line = process::line(&command);
     let (stdout, _) =
         run(&mut command, &line).map_err(|error| match error.downcast_ref::<FailedProgram>() {
-            // The user gave the arguments, so a refusal is a usage error.
+            // The user gave the arguments, so a rejection is a usage error.
             Some(FailedProgram { code: Some(2), why }) if build.program == MeasuredProgram::Anneal => {
                 exit::usage(format!("{} does not accept these arguments: {why}", build.name))
             }
@@ -136,7 +136,7 @@ fn value(rows: &[MeasuredRow], phase: Phase) -> Option<f64> {
         MeasuredRow::Test(row) => (row.avg_ns, row.avg_ts, None),
     };
     match phase.quantity() {
-        // `load` may repeat; this is the time of one repetition.
+        // `load` may run several times; the value is the time of one run.
         Quantity::Time => avg_per_second.map(|speed| 1e3 / speed).or(avg_ns.map(|ns| ns as f64 / 1e6)),
         _ if phase == Phase::Tokenize => avg_per_second.map(|speed| speed / 1e6),
         _ => avg_per_second.or(avg_ts),
@@ -146,7 +146,7 @@ fn value(rows: &[MeasuredRow], phase: Phase) -> Option<f64> {
 /// Runs a whole process [`STARTS`] times and returns the median time in milliseconds.
 ///
 /// # Errors
-/// If the program cannot be started or fails, or the user stops it.
+/// If the program cannot be started or fails, or the user stops the program.
 pub fn start(build: &CandidateBuild, arguments: &[&str]) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
@@ -181,7 +181,8 @@ impl std::fmt::Display for FailedProgram {
 
 impl std::error::Error for FailedProgram {}
 
-/// Runs a program to its end. Returns its standard output and its peak resident memory in bytes. Ctrl-C stops it.
+/// Runs a program to its end. Returns its standard output and its peak resident memory in bytes. Ctrl-C stops the
+/// program.
 fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
     process::check_interrupted()?;
     let mut running = Running::start(command)?;

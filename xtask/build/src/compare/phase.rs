@@ -74,8 +74,7 @@ impl Phase {
     pub const OF_LLAMA_BENCH: [Phase; 4] =
         [Phase::Prefill, Phase::Decode, Phase::PeakMemory, Phase::BinarySize];
 
-    /// Returns the name of the phase on the command line. Phases that `anneal bench --parts` measures have the same
-    /// name there.
+    /// Returns the name of the phase on the command line. `anneal bench --parts` uses the same names.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Prefill => "prefill",
@@ -177,8 +176,8 @@ impl FromStr for Phase {
 }
 
 impl Quantity {
-    /// Returns the ratio of a build's values to the baseline's. Times are inverted, so that above 1 means faster for
-    /// speeds and times. Sizes are not inverted.
+    /// Returns the ratio of a build's values to the baseline's. A ratio of times is inverted, so that a ratio above 1
+    /// means faster for both speeds and times. A ratio of sizes is not inverted.
     pub fn ratio(self, ours: &[f64], baseline: &[f64]) -> Ratio {
         match self {
             Quantity::Rate | Quantity::Size => measure::ratio(ours, baseline),

@@ -5,12 +5,12 @@ use std::time::SystemTime;
 use build_info::{Bytes, Host};
 use serde::{Deserialize, Serialize};
 
-/// Date, command and machine at the head of every file of measurements.
+/// Date, command and machine at the beginning of every measurement file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     /// Start of the measurement: an RFC 3339 timestamp, or only the date.
     pub date: String,
-    /// Command that repeats the measurement, without folders of the machine.
+    /// Command that repeats the measurement, without the machine's folders.
     pub command: String,
     /// Description of the machine: CPU, cores, memory, hypervisor and operating system.
     pub machine: String,

@@ -1,9 +1,9 @@
 //! Compilation units of cargo: their list, and the lines of cargo's output that mark their start and end.
 //!
-//! With `-v` cargo prints the command of each program when it starts it, and with JSON messages it reports each
-//! unit's end. The time between the two is the unit's duration. `--timings=json` would report both but is not stable.
-//! The time since the last dependency ended is not used because it includes the time that a unit waits for a free
-//! core.
+//! With `-v`, cargo prints the command of each program at its start. With JSON messages, cargo reports the end of
+//! each unit. The time between start and end is the unit's duration. `--timings=json` would report both but is not
+//! stable. The time since the last dependency ended is not used, because it includes the time that a unit waits for a
+//! free core.
 //!
 //! A library's dependents can start once its metadata is written. The modification time of the metadata file gives
 //! that moment.
@@ -129,7 +129,7 @@ impl Packages {
         Some(((name, version), Node { name: self.name(name), is_macro, ..Node::default() }))
     }
 
-    /// Returns `path` relative to the workspace, or `None` if it lies elsewhere.
+    /// Returns `path` relative to the workspace, or `None` if the path is not in the workspace.
     fn below_root<'a>(&self, path: &'a str) -> Option<&'a str> {
         path.strip_prefix(&self.root)?.strip_prefix('/')
     }
@@ -167,8 +167,8 @@ impl Packages {
         Some(CargoEvent::Start(format!("{package}{suffix}"), label))
     }
 
-    /// Returns the name of the package that contains the file `source`. For files of the workspace rustc gets a path
-    /// relative to the workspace; for a registry's files the folder is named after the package and its version.
+    /// Returns the name of the package that contains the file `source`. For files of the workspace, rustc gets a path
+    /// relative to the workspace. For files of a registry, the folder is named after the package and its version.
     fn package_of(&self, source: &str, crate_name: &str) -> String {
         let inside = self.below_root(source).or_else(|| (!source.starts_with('/')).then_some(source));
         if let Some(inside) = inside {
@@ -247,7 +247,7 @@ struct Graph<'a> {
     records: &'a BTreeMap<String, Took>,
     nodes: &'a BTreeMap<Id<'a>, Node<'a>>,
     units: Vec<Unit>,
-    /// Indices of the library units, by package and by whether they are compiled for the host.
+    /// Indices of the library units, by package and by a flag that is true for units compiled for the host.
     known: BTreeMap<(Id<'a>, bool), usize>,
 }
 

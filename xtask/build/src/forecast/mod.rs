@@ -2,7 +2,7 @@
 //!
 //! A unit is one program that cargo or ninja starts: a compilation, a link, or a run of a build script. [`Forecast`]
 //! gets the list of units with their recorded durations ([`Records`]), and an event when each unit starts and ends.
-//! It reads no clock: times are seconds since the stage began.
+//! The forecast reads no clock: times are seconds since the stage began.
 
 pub mod cargo;
 pub mod ninja;
@@ -18,8 +18,8 @@ pub use records::{Records, Took};
 /// Seconds after which a unit that runs alone is shown with its elapsed time.
 const ALONE: f64 = 5.0;
 
-/// Weight of the recorded pace, as a fraction of all recorded seconds. It keeps the first short units of a stage from
-/// deciding the pace.
+/// Weight of the recorded pace, as a fraction of all recorded seconds. The weight prevents the first short units of a
+/// stage from determining the pace.
 const PRIOR: f64 = 0.015;
 
 /// Decay of old observations, as a fraction of all recorded seconds: after this much later work, a finished unit
@@ -44,7 +44,7 @@ pub struct Unit {
 /// Dependency on another unit.
 #[derive(Clone, Copy, Debug)]
 pub struct After {
-    /// Index of the unit that this one waits for.
+    /// Index of the unit to wait for.
     pub unit: usize,
     /// True if the other unit must have ended. Otherwise its front is enough: rustc writes a library's metadata,
     /// which other libraries need, before the machine code.
@@ -54,7 +54,7 @@ pub struct After {
 /// State of a unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UnitState {
-    /// Waiting to start, as far as is known.
+    /// Waiting: no start was reported.
     Waiting,
     /// Made by an earlier build.
     Kept,
@@ -116,7 +116,7 @@ impl Forecast {
         }
     }
 
-    /// Marks the unit `name` as started at second `at`. Adds an unknown unit, with `label`.
+    /// Marks the unit `name` as started at second `at`. If the unit is unknown, adds it with `label`.
     pub fn start(&mut self, name: &str, label: &str, at: f64) {
         if let Some(early) = self.early.iter().position(|other| other == name) {
             self.early.swap_remove(early);
@@ -134,7 +134,7 @@ impl Forecast {
     }
 
     /// Marks the unit `name` as ended at second `at`. `front` is the number of seconds from its start until other
-    /// units could start; `None` means only at its end.
+    /// units could start; `None` means that they had to wait for its end.
     ///
     /// If the start of the unit was not reported, the unit takes the start of the unit that has run longest. ninja
     /// reports no starts, so starts are assumed in the order of its plan, and that assumption can be wrong.
@@ -167,8 +167,8 @@ impl Forecast {
         }
     }
 
-    /// Marks the unit `name` as ended although its start was not reported yet. This happens because cargo reports
-    /// starts and ends through two pipes.
+    /// Marks the unit `name` as ended although its start was not reported yet. The order can differ because cargo
+    /// reports starts and ends through two pipes.
     pub fn end_early(&mut self, name: &str) {
         self.keep(name);
         self.early.push(name.to_string());
@@ -273,11 +273,11 @@ impl Forecast {
         }
         let prior = all * PRIOR;
         let pace = (prior + observed) / (prior + expected);
-        // Without records there is nothing to correct.
+        // Without records, no correction is possible.
         if pace.is_finite() && pace > 0.0 { pace } else { 1.0 }
     }
 
-    /// Returns the recorded duration of the unit at `index`, or the guess if it has no record. The pace is not
+    /// Returns the recorded duration of the unit at `index`, or the guess if the unit has no record. The pace is not
     /// applied.
     fn expected(&self, index: usize) -> Took {
         self.units[index].took.unwrap_or(self.guess)
@@ -298,8 +298,8 @@ impl Forecast {
         skipped
     }
 
-    /// Returns, for each unit, true if it waits and was probably made by an earlier build. That is assumed if most
-    /// units so far were kept and no dependency of the unit is compiled in this run.
+    /// Returns, for each unit, true if it waits and was probably made by an earlier build. A unit counts as made if
+    /// most units so far were kept and no dependency of the unit is compiled in this run.
     fn presumed_kept(&self) -> Vec<bool> {
         let count = |what: fn(&UnitState) -> bool| self.states.iter().filter(|state| what(state)).count();
         let kept = count(|state| *state == UnitState::Kept);

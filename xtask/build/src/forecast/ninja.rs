@@ -32,7 +32,7 @@ fn label(output: &str) -> &str {
     output.rsplit('/').next().unwrap_or(output).trim_end_matches(".o")
 }
 
-/// Returns the units in `plan`, the output of `ninja -n`; the ones in `first` come before all others. `records` maps
+/// Returns the units in `plan`, the output of `ninja -n`; units in `first` come before all others. `records` maps
 /// outputs to their recorded durations.
 pub fn units(plan: &str, first: &[String], records: &BTreeMap<String, Took>) -> Vec<Unit> {
     let outputs: Vec<&str> =

@@ -16,7 +16,7 @@ const SHARES: &str = include_str!("shares.txt");
 /// Version of the file's format. Files of another version are ignored.
 const VERSION: u32 = 1;
 
-/// Maximum size of the file in bytes. Anneal does not write larger files, so they are ignored.
+/// Maximum size of the file in bytes. Larger files are ignored, because Anneal does not write them.
 const LARGEST_FILE: u64 = 4 << 20;
 
 /// Maximum number of sections; the oldest is dropped first.
@@ -44,7 +44,7 @@ pub struct Took {
 }
 
 impl Took {
-    /// Returns the duration of a unit that took `seconds` and that others could only use at its end.
+    /// Returns the duration of a unit that took `seconds` and whose dependents had to wait for its end.
     pub fn whole(seconds: f64) -> Self {
         Self { seconds, front: seconds }
     }
@@ -112,7 +112,7 @@ impl Records {
         wanted.flat_map(|(_, section)| section.units.clone()).collect()
     }
 
-    /// Returns the expected duration of a unit of `section` without a record: the median of the others.
+    /// Returns the expected duration of a unit of `section` without a record: the median of the recorded units.
     pub fn guess(&self, section: &str) -> Took {
         let known = self.file.sections.get(section).filter(|known| known.units.len() >= ENOUGH);
         // A small section comes from a rebuild of the workspace's crates, which take longer than most units.
@@ -132,7 +132,7 @@ impl Records {
         let known = self.file.sections.entry(section.to_string()).or_default();
         known.written = now;
         if known.units.len() + units.len() > UNITS {
-            // Most of these are units of old builds.
+            // Most of these units belong to old builds.
             known.units.clear();
         }
         known.units.extend(units.into_iter().map(|(name, took)| (name, took.rounded())));
@@ -225,7 +225,8 @@ mod tests {
         assert!(shares("cargo-lto engine").units.contains_key("engine/server"));
         let ninja = shares("ninja cuda-dense").units;
         assert!(ninja.len() > 5);
-        // Each of these takes about a minute. With the median of C++, an hour would be estimated as five minutes.
+        // Each of these units takes about a minute. With the median of C++ units, an hour would be estimated as five
+        // minutes.
         assert!(ninja.keys().filter(|name| name.ends_with(".cu.o")).count() > 100);
     }
 

@@ -28,7 +28,8 @@ pub fn order(units: &[Unit]) -> Vec<usize> {
     order
 }
 
-/// Returns, for each unit, the units that wait for it, each with a flag that is true if it waits for the end.
+/// Returns, for each unit, the units that wait for it, each with a flag that is true if the other unit waits for its
+/// end.
 pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
     let mut all = vec![Vec::new(); units.len()];
     for (index, unit) in units.iter().enumerate() {
@@ -43,7 +44,7 @@ pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
 struct PlayEvent {
     at: f64,
     unit: usize,
-    /// True for its end, false for its front.
+    /// True for the end of the unit, false for its front.
     whole: bool,
 }
 

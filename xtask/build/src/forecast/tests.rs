@@ -1,8 +1,8 @@
 //! Replays of recorded builds.
 //!
-//! `fixtures/progress` contains two clean builds of one commit on two Zen 4 cores: `engine.txt` of the profile native
-//! and `lto.txt` of the profile native-lto. Each line gives the seconds at which a unit started, released the units
-//! that wait for its metadata, and ended. The times come from cargo's fingerprint files and ninja's log.
+//! `fixtures/progress` contains two clean builds of one commit on two Zen 4 cores: `engine.txt` for the profile
+//! native and `lto.txt` for the profile native-lto. Each line gives the seconds at which a unit started, released the
+//! units that wait for its metadata, and ended. The times come from cargo's fingerprint files and ninja's log.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -161,10 +161,10 @@ fn a_rebuild_counts_only_what_it_compiles() {
     forecast.start("engine/server", "engine/server", 0.5);
     let Status { share, done, total, left, what } = forecast.status(10.5);
     let (server, cli) = (known["engine/server"], known["engine/cli"]);
-    // The command line starts once the server's metadata is written, and forms the longer chain.
+    // The command-line crate starts once the server's metadata is written, and forms the longer chain.
     let truth = server.seconds.max(server.front + cli.seconds) - 10.0;
     assert!((left / truth - 1.0).abs() < 0.1, "{left} and not {truth}");
-    // Kept units are not work.
+    // Kept units need no work.
     let all_seconds: f64 = ours.iter().map(|name| known[*name].seconds).sum();
     assert!((share - 10.0 / all_seconds).abs() < 0.02, "{share} and not {}", 10.0 / all_seconds);
     assert_eq!((total, total - done), (all, 3));
@@ -448,8 +448,8 @@ fn ninjas_plan_and_log_are_understood() {
 
     let mut forecast = Forecast::new(units, 1, Took::whole(1.0));
     ninja::begin(&mut forecast, 1, 0.0);
-    // This unit was not assumed to run. It takes the start of the unit that was, and that unit is assumed to start
-    // now.
+    // This unit was assumed to wait. The unit takes over the start of the unit that was assumed to run, and that
+    // other unit is assumed to start now.
     ninja::end(&mut forecast, "d/a.c.o", 6.0);
     assert_eq!(forecast.took()["d/a.c.o"].seconds, 6.0);
     ninja::end(&mut forecast, "d/b.c.o", 8.0);

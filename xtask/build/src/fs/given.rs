@@ -29,18 +29,14 @@ pub fn content(path: &Path) -> Result<Vec<u8>> {
     // Files in /proc report no size, so the limit is checked again after reading.
     File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
     let size = found.len().max(bytes.len() as u64);
-    ensure!(
-        size <= LARGEST,
-        "it is larger than {} MiB, more than any file that is expected here",
-        LARGEST >> 20
-    );
+    ensure!(size <= LARGEST, "it is larger than {} MiB, the limit for input files", LARGEST >> 20);
     Ok(bytes)
 }
 
 /// Returns the content of the text file `path`.
 ///
 /// # Errors
-/// Those of [`content`], and if the file is not valid UTF-8.
+/// The errors of [`content`], and if the file is not valid UTF-8.
 pub fn text(path: &Path) -> Result<String> {
     String::from_utf8(content(path)?).ok().context("it is not a text file")
 }
@@ -57,7 +53,7 @@ mod tests {
         std::fs::write(path("bytes"), [0xff, 0]).unwrap();
         File::create(path("large")).unwrap().set_len(LARGEST + 1).unwrap();
         std::os::unix::fs::symlink(path("good"), path("link")).unwrap();
-        // A socket is refused like a pipe. A pipe is not tested here: if the check failed, the test would block
+        // A socket is rejected like a pipe. A pipe is not tested here: if the check failed, the test would block
         // forever.
         let _listener = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
 

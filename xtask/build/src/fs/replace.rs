@@ -12,8 +12,8 @@ struct Done<'a> {
     before: Option<PathBuf>,
 }
 
-/// Moves each file or folder from its first path to its second, replacing what is there. If one move fails, all are
-/// undone. Between the first and the last move lie only a few renames.
+/// Moves each file or folder from its first path to its second, replacing an existing file or folder. If one move
+/// fails, all are undone. All moves together take only a few renames.
 ///
 /// # Errors
 /// If a file or folder cannot be moved.
@@ -59,7 +59,7 @@ fn replace<'a>(from: &'a Path, to: &'a Path, done: &mut Vec<Done<'a>>) -> io::Re
 /// Undoes the moves, last first.
 fn take_back(done: &[Done]) {
     for Done { from, to, before } in done.iter().rev() {
-        // The error that caused the undoing is reported; an error of the undoing would only hide it.
+        // An error of the undoing would only hide the original error.
         let _ = std::fs::rename(to, from);
         if let Some(before) = before {
             let _ = std::fs::rename(before, to);

@@ -19,7 +19,7 @@ pub fn check_target(path: &Path) -> Result<()> {
             path.display()
         );
     }
-    // The file that a link points to is checked, because that is the file that will be written.
+    // If `path` is a link, its target is checked, because the target will be written.
     let path = base::link_target(path);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if folder.is_some_and(|folder| !folder.is_dir()) {

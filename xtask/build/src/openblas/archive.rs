@@ -10,7 +10,8 @@ use crate::fs;
 use crate::process::{Log, Run};
 use crate::ui::Ui;
 
-/// Downloads the second argument to the first. Used without curl, because a fresh container may have only python3.
+/// Python program that downloads its second argument to its first. The program replaces curl, which a fresh container
+/// may lack.
 const PYTHON: &str = "import shutil, sys, urllib.request
 with urllib.request.urlopen(sys.argv[2], timeout=60) as source, open(sys.argv[1], 'wb') as file:
     shutil.copyfileobj(source, file)
@@ -37,7 +38,7 @@ impl Archive {
     pub fn fetch(&self, downloads: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
         if !self.place.contains("://") {
             let file = PathBuf::from(&self.place);
-            self.verify(&file, "hint: name the right archive")?;
+            self.verify(&file, "hint: give the correct archive")?;
             return Ok(file);
         }
         std::fs::create_dir_all(downloads)
@@ -104,7 +105,7 @@ impl Archive {
 /// pin that was changed without a review.
 ///
 /// # Errors
-/// If the archive cannot be read, contains such an entry, or is not OpenBLAS.
+/// If the archive cannot be read, contains a forbidden entry, or is not OpenBLAS.
 pub fn unpack(archive: &Path, folder: &Path, log: &Log) -> Result<PathBuf> {
     let cannot = || format!("cannot read the archive {}", archive.display());
     let names = Run::new("tar", log).args(["-tf"]).args([archive]).output().with_context(cannot)?;

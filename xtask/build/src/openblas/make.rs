@@ -26,9 +26,8 @@ const THREADS_AT_LEAST: usize = 64;
 
 /// Returns the recipe for this compiler and CPU.
 ///
-/// The library uses its own threads: ggml calls it from a single thread and asks it for as many threads as ggml
-/// itself has, so a library without threads could never use a second core. OpenMP would add a runtime that nothing
-/// else needs.
+/// The library uses its own threads. ggml calls the library from a single thread and sets the library's number of
+/// threads, so a library without threads would use only one core. OpenMP would add a runtime that nothing else needs.
 ///
 /// # Errors
 /// If GNU make is missing or the kernels for the CPU are unknown.
@@ -61,8 +60,8 @@ pub fn recipe(isa: Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain)
     })
 }
 
-/// Returns OpenBLAS's name of the kernels for the host. Later targets than SKYLAKEX differ only in bfloat16.
-/// OpenBLAS's own detection goes by CPU models and selects the slowest kernels for a model that is newer than itself.
+/// Returns OpenBLAS's name for the host's kernels. Later targets than SKYLAKEX differ only in bfloat16. OpenBLAS's
+/// own detection compares CPU models and selects the slowest kernels for an unknown model.
 fn target(isa: Isa, host: &Host) -> Result<&'static str> {
     let has = |features: &[&str]| features.iter().all(|feature| host.cpu.features.contains(*feature));
     let avx512 = ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"];
@@ -84,7 +83,7 @@ fn target(isa: Isa, host: &Host) -> Result<&'static str> {
 /// Builds `source` and installs it into `prefix`.
 ///
 /// # Errors
-/// If make fails or the user stops it.
+/// If make fails or the user stops the build.
 pub fn run(recipe: &Recipe, source: &Path, prefix: &Path, log: &Log, ui: &Ui) -> Result<()> {
     let progress = ui.progress("openblas");
     let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
@@ -96,7 +95,7 @@ pub fn run(recipe: &Recipe, source: &Path, prefix: &Path, log: &Log, ui: &Ui) ->
             .args(recipe.arguments.iter().map(|(name, value)| format!("{name}={value}")))
             .args(more)
             .args([goal])
-            // These variables would reach OpenBLAS's makefiles without being part of the recipe.
+            // OpenBLAS's makefiles would read these variables, which are not part of the recipe.
             .without(|name| FOREIGN.contains(&name))
             .env("LC_ALL", "C.UTF-8")
     };

@@ -8,7 +8,8 @@
 //! target/anneal/blas/downloads/              archives
 //! ```
 //!
-//! This happens before planning, because a plan reads no files. The plan gets the library like any installed one.
+//! OpenBLAS is built before planning, because planning reads no files. The plan uses the library like any installed
+//! one.
 
 mod archive;
 mod make;
@@ -82,7 +83,7 @@ impl ArchiveArgs {
             return Ok(Archive { place: pin.url, version: pin.version, sha256: pin.sha256 });
         };
         let Some(digits) = &self.blas_sha256 else {
-            // The same file from another location, such as a mirror or a local disk without a network.
+            // The archive is the pinned file from another location, such as a mirror or a local disk.
             return Ok(Archive { place: place.clone(), version: pin.version, sha256: pin.sha256 });
         };
         let sha256 = Sha256::try_from(digits.clone())
@@ -189,7 +190,7 @@ fn wanted(
 
 impl PlannedLibrary {
     fn is_built(&self) -> bool {
-        // The record is written last, before the folder gets its name.
+        // The record is the last file that is written before the folder gets its name.
         self.folder.join("openblas.json").is_file() && self.library.libraries[0].is_file()
     }
 
@@ -209,8 +210,7 @@ impl PlannedLibrary {
         };
         fs::write_atomically(&prefix.join("openblas.json"), &serde_json::to_vec_pretty(&record)?)?;
         if self.folder.exists() {
-            // A folder without its record or library was damaged by hand, because Anneal renames only complete
-            // folders.
+            // Anneal renames only complete folders, so the record or the library was removed later.
             std::fs::remove_dir_all(&self.folder)
                 .with_context(|| format!("cannot replace {}", self.folder.display()))?;
         }

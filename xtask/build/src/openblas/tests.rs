@@ -117,7 +117,7 @@ fn it_is_fetched_built_once_and_reused() {
     assert!(library.include.join("cblas.h").is_file());
     assert_eq!(fixture.leftovers(), [""; 0]);
 
-    // The address does not exist, so this succeeds only if nothing is downloaded again.
+    // The address does not exist, so this call succeeds only if nothing is downloaded again.
     assert_eq!(fixture.provide("http://127.0.0.1:1/OpenBLAS-0.3.99.tar.gz", &digest).unwrap(), library);
     // Without its library the folder is ignored, but the downloaded archive is reused.
     std::fs::remove_file(&library.libraries[0]).unwrap();

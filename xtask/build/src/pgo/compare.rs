@@ -1,4 +1,4 @@
-//! Comparison of an optimised build with the build it was made from.
+//! Comparison of an optimised build with the original build.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::ui::Ui;
 /// Shape of the compared runs, which differs from every training workload.
 const SHAPE: RunShape = RunShape { prompt: 300, generate: 40, depth: 0 };
 
-/// Phases to compare: all that have branches which a profile may improve.
+/// Phases to compare: those with branches that a profile may improve.
 const PHASES: [Phase; 8] = [
     Phase::Prefill,
     Phase::Decode,
@@ -30,9 +30,9 @@ pub struct PgoContest<'a> {
     pub command: &'a str,
     /// Name and path of the optimised engine.
     pub ours: (&'a str, &'a Path),
-    /// Path of the engine it was made from.
+    /// Path of the original engine.
     pub theirs: &'a Path,
-    /// Name and plan hash of the build it was made from.
+    /// Name and plan hash of the original build.
     pub against: (String, Sha256),
     /// Names and paths of the models.
     pub models: Vec<(String, PathBuf)>,
@@ -96,18 +96,18 @@ fn interval(ratio: &Ratio) -> Interval {
     }
 }
 
-/// Ratio below which a phase of generation counts as a regression that rejects the build.
+/// Ratio of a generation phase below which the build is rejected as a regression.
 const PRICE: f64 = 0.98;
 
 /// Minimum number of pairs. With fewer pairs the bootstrap yields no meaningful interval.
 pub const FEWEST: u32 = 6;
 
 /// Decides if the optimised build is kept, and returns the verdict as text. The faster build wins; if no difference
-/// is shown, the simpler one does.
+/// is shown, the simpler build wins.
 ///
-/// Prefill and decode over all models decide first. If they show no difference, the other phases decide: a phase
-/// counts if it is faster, or slower, on every model, and if there are at least two models. One model is not enough:
-/// when a build is compared with itself, one of six short phases appears faster in every seventh comparison.
+/// Prefill and decode over all models decide first. If they show no difference, the other phases decide. A phase
+/// counts if there are at least two models and the phase is faster, or slower, on all of them. One model is not
+/// enough: when a build is compared with itself, one of six short phases appears faster in every seventh comparison.
 fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, String) {
     if overall.pairs < FEWEST {
         return (

@@ -1,4 +1,4 @@
-//! Coverage of a run by a profile.
+//! Part of a run's hot functions that a profile covers.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const HOT: f64 = 0.99;
 const NAMED: usize = 10;
 /// Minimum fraction of a run's hot functions for which a profile of the same program has counts.
 const OWN: f64 = 0.5;
-/// Maximum fraction of the functions counted in training whose code may have changed since.
+/// Maximum fraction of the functions counted in training whose code may have changed since training.
 const STALE: f64 = 0.05;
 
 /// Compares the training's profile with the profile of a run that is not part of the training.
@@ -27,7 +27,7 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     }
     let total: f64 = run.values().map(|function| function.count as f64).sum();
     if total == 0.0 {
-        bail!("the run for measuring the coverage counted nothing");
+        bail!("the run that measures coverage recorded no counts");
     }
     let mut hottest: Vec<_> = run.iter().filter(|(_, function)| function.count > 0).collect();
     hottest.sort_by(|(a, left), (b, right)| right.count.cmp(&left.count).then_with(|| a.cmp(b)));
@@ -50,8 +50,9 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     let hot_counted = hot.iter().filter(|function| function.counted).count();
     if (hot_counted as f64) < OWN * hot.len() as f64 {
         bail!(
-            "the profile is of other sources, other compilers or another program: of the {} hot functions of a \
-             run it has counts for {hot_counted}\nhint: gather a new profile with `cargo xtask pgo`",
+            "the profile comes from other sources, other compilers or another program: it has counts for \
+             only {hot_counted} of the {} hot functions of a run\nhint: gather a new profile with `cargo \
+             xtask pgo`",
             hot.len()
         );
     }
@@ -66,8 +67,8 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     })
 }
 
-/// Returns the functions whose counts the compilers ignored because the code has changed since training, from the
-/// output of a build.
+/// Parses the output of a build. Returns the functions whose counts the compilers ignored because the code has
+/// changed since training.
 pub fn mismatched(log: &str) -> Vec<String> {
     const SIGN: &str = "(hash mismatch) ";
     let names: BTreeSet<String> = log
@@ -90,8 +91,8 @@ pub fn check_fresh(coverage: &Coverage) -> Result<()> {
     }
     let some: Vec<&str> = coverage.mismatched.iter().take(3).map(String::as_str).collect();
     bail!(
-        "the profile is of other sources or other compilers: {} of {} functions have changed since ({}, \
-         …)\nhint: gather a new profile with `cargo xtask pgo`",
+        "the profile comes from other sources or other compilers: {} of {} functions have changed since \
+         training ({}, …)\nhint: gather a new profile with `cargo xtask pgo`",
         coverage.mismatched.len(),
         coverage.counted,
         some.join(", ")
@@ -121,7 +122,7 @@ mod tests {
         ]);
         let found = coverage(&trained, &run).unwrap();
         assert_eq!((found.functions, found.counted), (4, 3));
-        // gemm, gemv, changed and new make up 99.9 % of the run; three of them are below 99 %.
+        // gemm, gemv, changed and new make up 99.9 % of the run; the first three alone stay below 99 %.
         assert_eq!((found.hot, found.hot_counted), (4, 2));
         let names: Vec<_> = found.hottest.iter().map(|hot| (hot.name.as_str(), hot.counted)).collect();
         assert_eq!(names, [("gemm", true), ("gemv", true), ("changed", false), ("new", false)]);
@@ -133,10 +134,10 @@ mod tests {
         let some = functions(&[("f", 1, 1)]);
         let none = functions(&[("f", 1, 0)]);
         assert!(coverage(&none, &some).unwrap_err().to_string().contains("is empty: it has 1 functions"));
-        assert!(coverage(&some, &none).unwrap_err().to_string().contains("counted nothing"));
+        assert!(coverage(&some, &none).unwrap_err().to_string().contains("recorded no counts"));
         let other = functions(&[("g", 1, 1)]);
         let error = coverage(&other, &some).unwrap_err().to_string();
-        assert!(error.contains("another program") && error.contains("counts for 0"), "{error}");
+        assert!(error.contains("another program") && error.contains("counts for only 0 of"), "{error}");
     }
 
     #[test]

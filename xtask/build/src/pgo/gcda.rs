@@ -17,7 +17,7 @@ pub struct Counts {
     pub digest: Sha256,
 }
 
-/// Removes counts from the build tree `tree`, because a program adds to the counts that it finds.
+/// Removes counts from the build tree `tree`, because a program adds to existing counts.
 ///
 /// # Errors
 /// If a file cannot be removed.
@@ -55,7 +55,7 @@ pub fn collect(tree: &Path, profiles: &Path) -> Result<Counts> {
     Ok(Counts { folder, digest })
 }
 
-/// Copies the counts in `folder` to where the build tree `tree` will have the objects.
+/// Copies the counts in `folder` to the future paths of the objects in the build tree `tree`.
 ///
 /// # Errors
 /// If a file cannot be copied.

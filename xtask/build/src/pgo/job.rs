@@ -1,4 +1,4 @@
-//! Build that is optimised with a profile of its own runs, from the first step to the verdict.
+//! Build with profile-guided optimisation, from the first step to the verdict.
 
 mod outline;
 
@@ -46,7 +46,7 @@ pub struct Args {
     /// Code to optimise: all, cpp or rust
     #[arg(long, default_value = "all", value_parser = parse_scope)]
     scope: PgoScope,
-    /// Also optimise ggml's CPU kernels with the profile, which are otherwise compiled without it
+    /// Also optimise ggml's CPU kernels with the profile [default: compile the kernels without it]
     #[arg(long)]
     kernels: bool,
     /// Use this merged profile instead of training
@@ -78,7 +78,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns options that run every step once on `model`, without prompts and without a verdict.
+    /// Returns options that run every step once on `model`, without asking the user and without a verdict.
     pub fn whole_chain(model: PathBuf) -> Self {
         Self {
             profile: "native".to_string(),
@@ -116,7 +116,7 @@ fn parse_scope(text: &str) -> Result<PgoScope, String> {
 /// its gain says if the build was kept.
 ///
 /// # Errors
-/// If a step fails or the user stops it.
+/// If a step fails or the user stops the command.
 pub fn of_build(
     profile: &str,
     bolt: bool,
@@ -141,14 +141,14 @@ pub fn of_build(
         no_hostname,
         source,
     };
-    optimize(&args, ui)?.map(|(info, _)| info).context("the command made no build")
+    optimize(&args, ui)?.map(|(info, _)| info).context("the command did not create a build")
 }
 
 /// Instruments, trains, merges, rebuilds and compares, and makes the faster build current. A dry run prints the steps
 /// and returns `None`.
 ///
 /// # Errors
-/// If a step fails or the user stops it.
+/// If a step fails or the user stops the command.
 pub fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
@@ -169,7 +169,7 @@ pub fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     let mut notes = plan.notes.clone();
-    // Checked before anything is compiled.
+    // The tools are checked before anything is compiled.
     let ready = Ready::check(args, plan, &toolchain, &mut notes)?;
     ready.check_files(args, &workspace, ui)?;
     let launcher = args.cache.launcher(&toolchain)?;
@@ -211,7 +211,7 @@ fn dry_run(
     ui.result(&outline, &outline)
 }
 
-/// Plan, and the tools that `pgo` needs for it.
+/// Plan, and the tools that `pgo` needs for the plan.
 #[derive(Debug)]
 struct Ready {
     plan: Plan,
@@ -222,12 +222,13 @@ struct Ready {
 }
 
 impl Ready {
-    /// Checks the tools, so that a missing one is reported before hours of work.
+    /// Checks the tools, so that a missing tool is reported before hours of work.
     fn check(args: &Args, plan: Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Self> {
         let tool = variant::profdata_tool(&plan, args.scope, toolchain)?;
         if args.profdata.is_some() && args.scope.cpp() && plan.compiler.kind == CompilerKind::Gcc {
             return Err(exit::usage(
-                "--profdata needs a profile of clang and rustc; gcc stores its counts in another format",
+                "--profdata needs a profile written by clang or rustc; gcc stores its counts in another \
+                 format",
             ));
         }
         let bolt = match args.bolt {
@@ -316,7 +317,7 @@ fn judge(args: &Args, plan: &Plan, made: &ProfiledPair, pipeline: &mut Pipeline)
     pipeline.amend(&made.optimized, &info)?;
     let wins = gain.kept || args.keep_going;
     if !gain.kept {
-        // A null result is recorded too, so that the record of the build that stays mentions it.
+        // A rejected build is recorded too, in the record of the build that stays current.
         pipeline.amend(plan, &BuildInfo { rejected: Some(gain.clone()), ..made.plain.info.clone() })?;
     }
     pipeline.make_current(if wins { &made.optimized } else { plan })?;
@@ -353,7 +354,7 @@ fn lay_out_anew(
     })
 }
 
-/// Number of threads in a comparison: the number that the engine decodes with.
+/// Number of threads in a comparison: the engine's number of decode threads.
 fn threads(host: &Host) -> u32 {
     build_info::threads::budget(host, build_info::Policy::Balanced).decode
 }
@@ -365,7 +366,7 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
         let coverage = &pgo.coverage;
         text.push_str(&format!(
             "coverage: {} of {} functions ran in training; of the {} hot functions of another run{} {} have \
-             counts; {} have changed\n{}\n\n",
+             counts in the profile; {} functions have changed\n{}\n\n",
             coverage.counted,
             coverage.functions,
             coverage.hot,

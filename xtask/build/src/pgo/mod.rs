@@ -43,7 +43,7 @@ pub mod step {
     pub const INSTRUMENT: &str = "instrument";
     /// Training runs, merged into one profile.
     pub const TRAIN: &str = "train and merge";
-    /// Copy of a given profile, instead of the training.
+    /// Copy of the user's profile, instead of the training.
     pub const TAKE: &str = "take the profile";
     /// Build of the engine with the profile.
     pub const REBUILD: &str = "rebuild";
@@ -53,7 +53,7 @@ pub mod step {
     pub const BOLT: &str = "bolt";
 }
 
-/// Run for measuring the coverage of a profile. Its lengths and texts differ from every training workload.
+/// Run that measures the coverage of a profile. Its lengths and texts differ from every training workload.
 #[derive(Clone, Copy)]
 pub struct HeldOut<'a> {
     /// Path of the user's model if one is used for training; `None` for the workload's own model.
@@ -140,7 +140,7 @@ impl<'a> Pipeline<'a> {
     /// Runs `work` as the step `name` of the final table.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// The errors of `work`.
     pub fn step<T>(&mut self, name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let (started, cpu) = (Instant::now(), CpuTime::now());
         let result = work(self)?;

@@ -49,13 +49,13 @@ impl Raw {
     /// Merges the files into one and removes them.
     ///
     /// # Errors
-    /// If the training wrote no files or counted nothing.
+    /// If the training wrote no files or recorded no counts.
     pub fn merge(self, tool: &Tool, workspace: &Workspace, log: &Log) -> Result<Profdata> {
         let files = self.files()?;
         if files.is_empty() {
             bail!(
-                "the training wrote no profile into {}: the engine was not instrumented, or was killed before \
-                 its end",
+                "the training wrote no profile to {}: the engine was not instrumented, or was killed before it \
+                 exited",
                 self.folder.display()
             );
         }
@@ -85,9 +85,9 @@ impl Raw {
 /// Function in a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Hash of its control flow.
+    /// Hash of the function's control flow.
     pub hash: u64,
-    /// Sum of all its counters.
+    /// Sum of the function's counters.
     pub count: u64,
 }
 

@@ -15,8 +15,8 @@ use crate::ui::Ui;
 use crate::workload::{Synthetic, Workload};
 
 /// Number of threads in training. Two threads that write counters in the same cache lines slow each other down more
-/// than the second thread helps, and non-atomic counters lose counts. Besides, the spin loops of waiting threads
-/// would count as hot code.
+/// than the second thread helps, and non-atomic counters lose counts. The spin loops of waiting threads would also
+/// count as hot code.
 const THREADS: &str = "1";
 
 /// Training runs of the engine.
@@ -65,7 +65,7 @@ impl TrainingCourse {
         self.models.clone()
     }
 
-    /// Returns a digest of everything that the profile of a training depends on besides the program.
+    /// Returns a digest of everything besides the program that determines the profile of a training.
     ///
     /// # Errors
     /// If a model cannot be read.
@@ -123,7 +123,7 @@ fn arguments(run: &[String], model: &Path) -> Vec<OsString> {
     all
 }
 
-/// Largest context that a workload needs, in tokens. This is the context that `anneal run` gets by default.
+/// Largest context that a workload needs, in tokens. `anneal run` uses this context by default.
 const CONTEXT: u64 = 4096;
 /// Size of 32 values of the KV cache in half precision, the engine's default, in bytes.
 const HALF: u64 = 64;
@@ -182,7 +182,7 @@ mod tests {
             (host(1 << 30, None), None),
             (host(weights, None), Some("does not fit")),
             (host(1 << 30, Some(weights)), Some("for a context, but a process may use")),
-            // The memory is unknown, and so is the limit.
+            // The memory is unknown, so the limit is unknown too.
             (host(0, None), None),
         ];
         for (host, refusal) in cases {

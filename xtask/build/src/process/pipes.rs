@@ -23,8 +23,8 @@ pub fn read(stream: Option<impl Read + Send + 'static>) -> (JoinHandle<()>, mpsc
     (reader, receiver)
 }
 
-/// Starts a thread that collects the stream's whole output. It reads continuously, because a full pipe would block
-/// the program.
+/// Starts a thread that collects the stream's whole output. The thread reads continuously, because a full pipe would
+/// block the program.
 pub fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

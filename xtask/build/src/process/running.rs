@@ -17,7 +17,7 @@ use super::words::line;
 pub struct Running {
     /// Process of the command.
     pub child: Child,
-    /// Number of interruptions that the command was notified of.
+    /// Number of interruptions forwarded to the command.
     asked: u32,
     _watchdog: Option<Watchdog>,
 }
@@ -35,8 +35,8 @@ impl Running {
         Ok(Self { child, asked: 0, _watchdog: watchdog })
     }
 
-    /// Forwards interruptions to the command. After the first ctrl-C tools can remove unfinished files; the second
-    /// one kills them.
+    /// Forwards interruptions to the command. The first ctrl-C lets tools remove unfinished files; the second ctrl-C
+    /// kills the tools.
     pub fn pass_on_interrupts(&mut self) {
         let now = INTERRUPTED.load(Ordering::SeqCst);
         if now > self.asked {
@@ -55,9 +55,9 @@ pub fn stop(child: &Child, force: bool) {
     }
 }
 
-/// Shell that ends a command after this process was killed. It waits for the end of a pipe whose other end this
-/// process holds. Without it, a build that was killed (by `kill -9` or the out-of-memory killer) would continue in
-/// ninja.
+/// Shell that ends a command after this process was killed. The shell waits for the end of a pipe whose other end
+/// this process holds. Without the shell, a build that was killed (by `kill -9` or the out-of-memory killer) would
+/// continue in ninja.
 ///
 /// A death signal (`PR_SET_PDEATHSIG`) would have to be set by unsafe code between fork and exec, and would not reach
 /// the command's own children.

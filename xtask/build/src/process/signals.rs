@@ -35,7 +35,7 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst) > 0
 }
 
-/// Marks the running command as one that cannot resume. The message after an interruption then says so.
+/// Marks the running command as one that cannot resume, so that the message after an interruption says so.
 pub fn begins_anew() {
     BEGINS_ANEW.store(true, Ordering::SeqCst);
 }

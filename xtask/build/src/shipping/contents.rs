@@ -27,7 +27,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// Folder in which man looks for pages.
 const MAN: &str = "share/man/man1";
 
-/// Returns the name of an archive of the build `info`, which is also the name of the folder in it.
+/// Returns the name of an archive of the build `info`, which is also the name of the archive's folder.
 pub fn name(info: &BuildInfo) -> String {
     name_of(&info.anneal_version, &info.target, &info.profile)
 }
@@ -46,7 +46,7 @@ pub fn planned_name(workspace: &Workspace, profile: &str) -> Result<String> {
     if name.len() > LONGEST_NAME {
         return Err(exit::usage(format!(
             "the archive's name {name} is {} bytes long, but a tar header has room for {LONGEST_NAME}\nhint: \
-             write the overrides into a profile of their own, profiles/build/NAME.toml",
+             put the overrides into a separate profile, profiles/build/NAME.toml",
             name.len()
         )));
     }
@@ -157,7 +157,7 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Returns the record for other people: without this machine's name and paths. The record of a reproducible build is
-/// dated `time`, in seconds since 1970, and contains nothing about the machine that made it.
+/// dated `time`, in seconds since 1970, and does not describe the machine that made the build.
 fn record_of(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>, time: u64) -> Result<String> {
     let mut info = info.clone();
     if info.reproducible {
@@ -184,7 +184,7 @@ pub fn record(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>) -> Result<Str
 /// Returns the JSON `text` with every path in `foreign` replaced.
 fn without_places(mut text: String, foreign: &BTreeMap<PathBuf, &str>) -> String {
     let mut foreign: Vec<_> = foreign.iter().collect();
-    // Longer paths are replaced first, because they may lie in shorter ones.
+    // Longer paths are replaced first, because a shorter path may be the beginning of a longer one.
     foreign.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_os_str().len()));
     for (path, name) in foreign {
         let quoted = serde_json::Value::from(path.to_string_lossy()).to_string();

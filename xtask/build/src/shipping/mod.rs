@@ -42,12 +42,12 @@ pub fn check_prefix(prefix: Option<&Path>) -> Result<()> {
 /// Runs `ship` with `order`.
 ///
 /// # Errors
-/// Those of the program, with its exit code.
+/// The errors of the program, with its exit code.
 pub fn give(workspace: &Workspace, order: &Order, ui: &Ui) -> Result<Answer> {
     SHIP.give(workspace, order, ui)
 }
 
-/// Returns the error for a reply of the wrong kind.
+/// Returns the error for an unexpected reply.
 pub fn unexpected(answer: &Answer) -> anyhow::Error {
     SHIP.unexpected(answer)
 }

@@ -128,7 +128,8 @@ fn sources(workspace: &Workspace, info: &BuildInfo) -> Result<PathBuf> {
     )
 }
 
-/// Returns the folder in `all` of the llama.cpp sources with the digest `digest`, or `None` if `clean` removed it.
+/// Returns the folder in `all` of the llama.cpp sources with the digest `digest`, or `None` if `clean` removed the
+/// folder.
 fn sources_in(all: &Path, digest: &build_info::Sha256) -> Result<Option<PathBuf>> {
     #[derive(Deserialize)]
     struct Fetched {

@@ -12,7 +12,7 @@ use crate::tools;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
-/// Second checkout, which is removed when it is dropped.
+/// Second checkout, which is removed on drop.
 pub struct Again {
     folder: Scratch,
     workspace: Workspace,
@@ -25,7 +25,7 @@ impl Again {
     /// # Errors
     /// If the workspace is not a git checkout, or the build fails.
     pub fn build(workspace: &Workspace, profile: &str, ui: &Ui) -> Result<Self> {
-        // The copy lies beside the builds, because that disk was chosen for builds and has room.
+        // The copy is on the same disk as the builds, because that disk was chosen for builds and has room.
         let folder = Scratch::make(workspace, "again in another place")?;
         let root = folder.path().join("checkout");
         std::fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;

@@ -76,7 +76,7 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
 /// Returns the oldest glibc that can load `anneal`, for any architecture.
 ///
 /// # Errors
-/// If it is newer than the glibc that the build targets.
+/// If that glibc is newer than the glibc that the build targets.
 fn glibc(build: &Build, anneal: &Path) -> Result<Option<Glibc>> {
     let bytes = std::fs::read(anneal).with_context(|| format!("cannot read {}", anneal.display()))?;
     let asked = Dynamic::read(&bytes).with_context(|| format!("{} is not a program", anneal.display()))?;

@@ -1,6 +1,6 @@
 //! List of crates that is embedded in the engine, in the format of cargo-auditable:
 //! <https://github.com/rust-secure-code/cargo-auditable/blob/master/PARSING.md>. An archive's bill of materials is a
-//! separate file and can be lost; this list stays with the program.
+//! separate file and can be lost, but the embedded list cannot.
 
 use std::io::Write;
 use std::path::PathBuf;

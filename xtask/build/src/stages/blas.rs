@@ -1,7 +1,7 @@
 //! Check of the BLAS library: compares the library that the finished program calls with the plan's.
 //!
-//! A linker takes the first file with a matching name, and a loader the first one on its own path, so neither the
-//! plan nor the link command proves anything. The check asks the program itself and the loader.
+//! A linker uses the first file with a matching name, and a loader the first match on its own path, so the plan and
+//! the link command prove nothing. The check asks the program itself and the loader.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ struct Linked {
 /// Returns the BLAS library for the record, or `None` if the plan has none.
 ///
 /// # Errors
-/// If the program has no BLAS library, or another one than the plan says.
+/// If the program does not use the planned BLAS library.
 pub fn verify(build: &Build) -> Result<Option<Blas>> {
     let Some(planned) = &build.plan.blas_library else { return Ok(None) };
     let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
@@ -54,8 +54,8 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
         if !loaded.contains(library) {
             let others: Vec<String> = loaded.iter().map(|path| path.display().to_string()).collect();
             bail!(
-                "{} is planned, but the loader does not load it; it loads {}\nhint: check LD_LIBRARY_PATH and \
-                 LD_PRELOAD in the environment",
+                "{} is planned, but the loader loads {} instead\nhint: check LD_LIBRARY_PATH and LD_PRELOAD \
+                 in the environment",
                 library.display(),
                 others.join(", ")
             );
@@ -79,8 +79,8 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
     })
 }
 
-/// True if a library that reports itself as `words` is of the planned vendor and version. Older MKLs report a version
-/// in another format than their files do, so only the year is compared.
+/// True if a library that reports itself as `words` is of the planned vendor and version. Older MKLs report the
+/// version in a different format than their files, so only the year is compared.
 fn is_reported(planned: &BlasLibrary, words: &str) -> bool {
     let (name, version) = match planned.vendor.as_str() {
         "openblas" => ("OpenBLAS", planned.version.as_str()),

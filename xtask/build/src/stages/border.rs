@@ -1,4 +1,4 @@
-//! Check that the finished binary has C++ code inlined into Rust. The flags alone do not prove it.
+//! Check that the finished binary has C++ code inlined into Rust. The flags alone do not prove that.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use object::{Object, ObjectSymbol};
 
 use super::state::Build;
 
-/// Function of the engine's C++ shim that sets one flag. Only Rust calls it and nobody takes its address, so it is
-/// dropped, and its symbol disappears, if every call is inlined.
+/// Function of the engine's C++ shim that sets one flag. Only Rust calls it, and no code takes its address. If every
+/// call is inlined, the function is dropped and its symbol disappears.
 pub const WITNESS: &str = "anneal_interrupt";
 /// Function of the C++ shim that is too large to be inlined. Its symbol shows that symbols were not stripped.
 const ALWAYS_THERE: &str = "anneal_model_load";

@@ -12,13 +12,14 @@ use crate::process::Run;
 use crate::tools::{Counts, Launcher};
 
 impl Build<'_> {
-    /// Returns the environment of compiler caches. It lets one checkout reuse the objects of another: paths below a
-    /// checkout count as relative, and zig's scripts are compared by content.
+    /// Returns the environment of compiler caches. The environment lets one checkout reuse the objects of another:
+    /// paths below a checkout count as relative, and zig's scripts are compared by content.
     ///
-    /// Neither cache considers which CPU `-march=native` stands for, so code that a Zen 4 put into a shared cache
-    /// would crash on a Haswell. Code that is compiled for this machine's CPU is therefore only found on equal CPUs.
+    /// Neither cache considers which CPU `-march=native` stands for, so code that a Zen 4 machine put into a shared
+    /// cache would crash on a Haswell. Code that is compiled for this machine's CPU is therefore only found on equal
+    /// CPUs.
     ///
-    /// The environment is set even without a launcher, because a tree that was configured with one keeps it.
+    /// The environment is set even without a launcher, because a tree that was configured with a launcher keeps it.
     pub(super) fn of_caches(&self) -> Result<BTreeMap<String, Option<String>>> {
         let root = self.workspace.root().display().to_string();
         let mut all = of_ccache(&root);
@@ -43,8 +44,8 @@ impl Build<'_> {
     }
 
     /// Returns the variable that makes cargo run rustc through sccache. Not used for crates that are compiled for
-    /// this machine's CPU, because that flag is in a script, which sccache does not read. sccache caches libraries;
-    /// programs and macros are passed through to rustc.
+    /// this machine's CPU, because the flag for the CPU is in a script that sccache does not read. sccache caches
+    /// libraries; programs and macros are passed through to rustc.
     pub(super) fn rustc_cache(&self) -> Option<(String, Option<String>)> {
         let sccache = self.launcher.program.as_deref().filter(|path| is_sccache(path));
         let sccache = sccache.filter(|_| self.plan.codegen.own_rust.is_empty())?;
@@ -52,10 +53,10 @@ impl Build<'_> {
     }
 
     /// Returns the cache for a tree that is not configured yet. Code for this machine's CPU must not be compiled on
-    /// other machines: a cache that distributes compilations is replaced by another one.
+    /// other machines: a cache that distributes compilations is replaced by another cache.
     ///
     /// # Errors
-    /// If the user requested such a cache.
+    /// If the user requested a cache that distributes compilations.
     pub(super) fn launcher(&self) -> Result<Option<PathBuf>> {
         if let Some(chosen) = self.chosen.get() {
             return Ok(chosen.clone());
@@ -93,7 +94,7 @@ impl Build<'_> {
         scheduler(&status)
     }
 
-    /// Warns the user who requested a cache that a configured tree keeps its own.
+    /// Warns a user who requested a cache that a configured tree keeps its own cache.
     pub(super) fn tell_kept_cache(&self) {
         let kept = self.cache();
         if self.launcher.named && kept != self.launcher.program {
@@ -106,7 +107,7 @@ impl Build<'_> {
         }
     }
 
-    /// Returns the cache's statistics, or `None` if there is no cache or it reports none.
+    /// Returns the cache's statistics, or `None` if no cache is used or the cache reports none.
     pub(super) fn counts(&self) -> Option<Counts> {
         let launcher = self.cache()?;
         let sccache = is_sccache(&launcher);
@@ -126,7 +127,7 @@ impl Build<'_> {
         }
     }
 
-    /// Returns the cache that runs the C++ compilers. In a configured tree this is the configured one.
+    /// Returns the cache that runs the C++ compilers. A configured tree uses the cache that it was configured with.
     pub(super) fn cache(&self) -> Option<PathBuf> {
         match std::fs::read_to_string(self.folder.cmake().join("CMakeCache.txt")) {
             Ok(cache) => configured(&cache),
@@ -156,10 +157,10 @@ fn without_scheduler(launcher: &Launcher, scheduler: &str, profile: &str) -> Res
         return Ok(launcher.instead.clone());
     }
     Err(exit::usage(format!(
-        "sccache distributes compilations (its scheduler is {scheduler}), but {profile} is for this machine's \
-         CPU, which -march=native would not mean on another machine\nhint: build a profile that names its \
-         instruction sets, such as portable, or use --cache ccache or --cache off, or start sccache's server \
-         without a scheduler (SCCACHE_CONF)"
+        "sccache distributes compilations (its scheduler is {scheduler}), but {profile} is for this \
+         machine's CPU, and -march=native targets another CPU on another machine\nhint: build a profile that \
+         names its instruction sets, such as portable, or use --cache ccache or --cache off, or start \
+         sccache's server without a scheduler (SCCACHE_CONF)"
     )))
 }
 

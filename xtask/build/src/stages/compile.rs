@@ -12,8 +12,8 @@ use crate::process::{Event, Run};
 use crate::ui::Progress;
 
 /// Parts of the names of the ggml-cuda files that nvcc takes longest for, the slowest first, as measured with CUDA
-/// 13.5 for compute capability 9.0. By itself, ninja would start these files among the last, and the very last would
-/// run alone.
+/// 13.5 for compute capability 9.0. Without this list, ninja would start these files late, and the last file would
+/// compile alone.
 const SLOW: [&str; 8] = [
     "/mmq-instance-iq",
     "/fattn-mma-",
@@ -25,13 +25,13 @@ const SLOW: [&str; 8] = [
     "/mmvq.cu",
 ];
 
-/// Memory that is assumed for one nvcc, in bytes. Its largest process used 0.6 GB for one architecture.
+/// Assumed memory use of one nvcc, in bytes. The largest process used 0.6 GB for one architecture.
 const NVCC_MEMORY: u64 = 1 << 30;
 
 /// Compiles libllama and ggml with ninja. A stopped run resumes.
 ///
 /// # Errors
-/// If a compilation fails or the user stops it.
+/// If a compilation fails or the user stops the build.
 pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
     let slow = match &build.plan.cuda {
         Some(_) => slow_objects(&flags::entries(&build.folder.compile_database())?),
@@ -113,7 +113,7 @@ fn command<'a>(build: &'a Build, targets: &[String]) -> Result<Run<'a>> {
 }
 
 /// Returns the number of parallel compilations. If nvcc is one of the compilers, the available memory limits the
-/// number.
+/// number of compilations.
 fn jobs(build: &Build) -> usize {
     let most = match &build.plan.cuda {
         Some(_) => build.host.usable_memory().map_or(u64::MAX, |memory| memory.0 / NVCC_MEMORY),

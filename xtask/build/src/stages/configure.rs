@@ -12,7 +12,7 @@ use crate::process::{Run, Stream};
 use crate::ui::Progress;
 
 /// CMake script that is included at `project(ggml)` and runs after all of ggml's targets exist. A target's options
-/// follow the global flags on the command line, so they take precedence.
+/// follow the global flags on the command line, so the target's options take precedence.
 const SPARE_KERNELS: &str = "\
 # No counters and no profile in ggml's CPU kernels: written by Anneal, see docs/src/build/pgo.md.
 cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-generate -fno-profile-use)

@@ -14,7 +14,7 @@ use crate::process::Run;
 
 /// Source file of the stand-in, relative to the checkout.
 const SOURCE: &str = "vendor/llama-link/csrc/cuda.cpp";
-/// Folder of the header that it includes.
+/// Folder of the header that the stand-in includes.
 const HEADERS: &str = "vendor/llama-sys/csrc";
 /// Target of a build that makes only the library.
 const LIBRARY_ALONE: &str = "llama";
@@ -22,7 +22,7 @@ const LIBRARY_ALONE: &str = "llama";
 /// Compiles the stand-in and returns CMake's definitions for it. Returns none for a build without programs or GPUs.
 ///
 /// # Errors
-/// If it cannot be compiled.
+/// If the stand-in cannot be compiled.
 pub fn definitions(build: &Build) -> Result<Vec<String>> {
     let Some(cuda) = build.plan.cuda.as_ref().filter(|_| has_programs(&build.plan.targets)) else {
         return Ok(Vec::new());
@@ -31,7 +31,7 @@ pub fn definitions(build: &Build) -> Result<Vec<String>> {
 }
 
 /// Returns the definitions of cuBLAS and the driver for CMake. `object` replaces both but may be linked only once, so
-/// CUDA's `runtime` fills the place of the driver: it is an archive, which may be listed twice.
+/// CUDA's `runtime` takes the place of the driver: an archive may be listed twice.
 fn in_place_of_libraries(object: &Path, runtime: &Path) -> Vec<String> {
     vec![
         format!("-DCUDA_cublas_LIBRARY={}", object.display()),
@@ -71,9 +71,9 @@ pub struct Manner {
     pub variables: BTreeMap<String, Option<String>>,
 }
 
-/// Returns the way to run the engine of `plan` during its build. It follows the plan, because the record does not
-/// exist yet or is that of an earlier build. A program for GPUs can be built without a GPU; if there is one, the
-/// program uses it.
+/// Returns the way to run the engine of `plan` during its build. The plan decides, because the record does not exist
+/// yet or belongs to an earlier build. A program for GPUs can be built without a GPU; if there is a GPU, the program
+/// uses it.
 pub fn manner(plan: &Plan) -> Manner {
     plan.cuda.as_ref().map(|_| of_defaults(&plan.defaults)).unwrap_or_default()
 }

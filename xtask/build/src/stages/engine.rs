@@ -62,10 +62,11 @@ pub fn source_digest(workspace: &Workspace) -> Result<String> {
     crate::fs::digest_tree(workspace.root(), SOURCES).map(String::from)
 }
 
-/// Builds the engine as a candidate beside the current one, until it has passed the smoke test.
+/// Builds the engine as a candidate beside the current engine. The candidate replaces the current engine after the
+/// smoke test.
 ///
 /// # Errors
-/// If cargo fails or the user stops it.
+/// If cargo fails or the user stops the build.
 pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
     let program = compile(build, &build.folder.prefix(), progress)?;
     let candidate = build.folder.candidate();
@@ -86,7 +87,7 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
 /// cargo's target folder, where the next build replaces it.
 ///
 /// # Errors
-/// If cargo fails or the user stops it.
+/// If cargo fails or the user stops the build.
 pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<PathBuf> {
     let plan = build.plan;
     let rust = rust(build.workspace, plan.switches.allocator);
@@ -129,7 +130,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
                 }
                 Event::Line(Stream::Err, line) => match cargo_progress.packages.start(line) {
                     Some(start) => cargo_progress.tell(Some(start)),
-                    // Cargo is downloading crates or waiting for another cargo.
+                    // Cargo is downloading crates or waiting for another cargo process.
                     None if cargo_progress.is_idle => progress.message(line.trim()),
                     None => {}
                 },
@@ -143,8 +144,8 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
     executable.map(PathBuf::from).context("cargo reported no executable for `anneal`")
 }
 
-/// Returns the flags for every crate: those of the plan, and those that keep this machine's folders out of the
-/// program. The latter are not part of the plan, and cargo does not include them in symbol names.
+/// Returns the flags for every crate: the flags of the plan, and flags that keep this machine's folders out of the
+/// program. The flags for folders are not part of the plan, and cargo does not include them in symbol names.
 fn rust_flags(build: &Build) -> Vec<String> {
     let remap = |(place, name): (PathBuf, &str)| format!("--remap-path-prefix={}={name}", place.display());
     let places = places::places(build.workspace.root()).map(remap);
@@ -157,8 +158,8 @@ fn libclang(plan: &Plan) -> BTreeMap<String, Option<String>> {
     folder.map(|folder| ("LIBCLANG_PATH".to_string(), Some(folder))).into_iter().collect()
 }
 
-/// Returns a script through which cargo runs rustc, to give the workspace's crates their own flags; `None` if they
-/// have none. The script's name contains a digest of the flags, because cargo distinguishes wrappers only by name.
+/// Returns a script through which cargo runs rustc, to add flags for the workspace's crates; `None` if there are no
+/// flags. The script's name contains a digest of the flags, because cargo distinguishes wrappers only by name.
 fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
     let own = &build.plan.codegen.own_rust;
     if own.is_empty() {
@@ -176,9 +177,9 @@ fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
 }
 
 /// Returns a script that runs its arguments followed by `flags`. The flags apply only to compilations with
-/// `--target`, so not to build scripts, which run on this machine. Cargo's `--print` queries run without the flags:
+/// `--target`, not to build scripts, which run on this machine. Cargo's `--print` queries run without the flags:
 /// cargo passes the reported CPU features to the build scripts of all crates, which all builds share. One of these
-/// crates (httparse) would then call AVX2 code without checking the CPU, even in a portable program.
+/// crates (httparse) would otherwise call AVX2 code without checking the CPU, even in a portable program.
 fn wrapping(flags: &[String]) -> String {
     let flags: Vec<String> = flags.iter().map(|flag| base::shell_quote(flag)).collect();
     format!(

@@ -32,8 +32,8 @@ impl Build<'_> {
     }
 
     /// Returns the environment of cargo. `wrapper` is the script through which cargo runs rustc on the workspace's
-    /// crates. It is passed without its folder, because cargo includes the value in the hash of every symbol. The
-    /// other variables set the linker and the compilers of the `cc` crate for the plan's target.
+    /// crates. The script is passed without its folder, because cargo includes the value in the hash of every symbol.
+    /// The other variables set the linker and the compilers of the `cc` crate for the plan's target.
     pub(super) fn cargo_environment(
         &self,
         wrapper: Option<&Path>,
@@ -58,7 +58,7 @@ impl Build<'_> {
             let arguments = bindgen_arguments(self.plan, self.workspace)?;
             all.extend(arguments.map(|words| (format!("BINDGEN_EXTRA_CLANG_ARGS_{target}"), Some(words))));
         }
-        // For C and C++ code that the crate `cc` compiles.
+        // These flags are for C and C++ code that the crate `cc` compiles.
         let maps = places::prefix_maps(self);
         if !maps.is_empty() {
             let flags = shlex::try_join(maps.iter().map(String::as_str))

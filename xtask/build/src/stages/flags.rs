@@ -49,7 +49,7 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
         expected: &plan.isa.expected_flags,
         everywhere: &plan.codegen.cxx,
         forbidden: &plan.isa.forbidden_flags,
-        // One of the variants is for plain x86-64.
+        // With variants, no flag is required, because one variant is for plain x86-64.
         names_isa: plan.target.starts_with("x86_64") && !plan.isa.has_variants(),
         spares_kernels: plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels),
         blas: plan.blas_library.as_ref().map(blas::expected_define),
@@ -78,7 +78,7 @@ struct Wishes<'a> {
     forbidden: &'a [String],
     /// True if every file of ggml-cpu must be compiled with a flag for an instruction set.
     names_isa: bool,
-    /// True if ggml-cpu, and nothing else, must be compiled without the profile.
+    /// True if only ggml-cpu must be compiled without the profile.
     spares_kernels: bool,
     /// Definition with which ggml-blas must be compiled; `None` if the build has no BLAS.
     blas: Option<String>,
@@ -163,20 +163,20 @@ impl Wishes<'_> {
         match (&self.blas, compiled) {
             (Some(_), None) => bail!("the profile requests BLAS, but no file of ggml-blas is compiled"),
             (Some(define), Some(entry)) if !entry.words().contains(define) => bail!(
-                "{} is compiled without {define}, so it would call another BLAS library than the plan's",
+                "{} is compiled without {define}, so it would call a BLAS library other than the planned one",
                 entry.file
             ),
             _ => Ok(()),
         }
     }
 
-    /// Checks that the GPU files are compiled for the plan's architectures and kernels, or that there are none if the
-    /// plan has no GPU.
+    /// Checks that the GPU files are compiled for the plan's architectures and kernels. A plan without a GPU must
+    /// have no GPU files.
     fn check_cuda(&self, entries: &[CompileCommand]) -> Result<()> {
         let mut files = entries.iter().filter(|entry| is_for_gpus(entry)).peekable();
         let Some(expected) = &self.cuda else {
             return match files.next() {
-                Some(entry) => bail!("{} is compiled for GPUs, but the profile has none", entry.file),
+                Some(entry) => bail!("{} is compiled for GPUs, but the profile has no GPU", entry.file),
                 None => Ok(()),
             };
         };
@@ -378,7 +378,7 @@ mod tests {
             (Some("sm_89"), vec![cpu(), gpu(real)], Some("without sm_89")),
             (Some("-DGGML_CUDA_FORCE_MMQ"), vec![cpu(), gpu(real)], Some("without -DGGML_CUDA_FORCE_MMQ")),
             (Some("sm_90"), vec![cpu()], Some("no file of ggml-cuda")),
-            (None, vec![cpu(), gpu(real)], Some("the profile has none")),
+            (None, vec![cpu(), gpu(real)], Some("the profile has no GPU")),
         ];
         for (wanted, entries, refusal) in cases {
             let wishes = Wishes {

@@ -48,7 +48,7 @@ impl Folder {
     /// Opens the folder `path`, creating it if necessary.
     ///
     /// # Errors
-    /// If it cannot be created.
+    /// If the folder cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
         for part in ["", "stages"] {
             let folder = path.join(part);
@@ -190,7 +190,7 @@ impl Folder {
         self.write_record(info)
     }
 
-    /// Points `link` at this folder. Its users see either the old build or the new one.
+    /// Points `link` at this folder. Users of the link see either the old build or the new one.
     ///
     /// # Errors
     /// If the link cannot be changed.
@@ -211,7 +211,7 @@ impl CheckoutLock {
         workspace.anneal().join("lock")
     }
 
-    /// True if a process holds the lock now. False if the lock file cannot be opened.
+    /// True if a process holds the lock; false if the lock file cannot be opened.
     pub fn is_held(workspace: &Workspace) -> bool {
         let Ok(file) = File::open(Self::path(workspace)) else { return false };
         matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
@@ -220,7 +220,7 @@ impl CheckoutLock {
     /// Takes the lock.
     ///
     /// # Errors
-    /// With the exit code for "try again" if another process holds the lock.
+    /// If another process holds the lock; the exit code then means "try again".
     pub fn take(workspace: &Workspace) -> Result<Self> {
         let anneal = workspace.anneal();
         std::fs::create_dir_all(&anneal).with_context(|| format!("cannot create {}", anneal.display()))?;
@@ -228,7 +228,7 @@ impl CheckoutLock {
         let mut file = base::open_or_create(&path)
             .with_context(|| format!("cannot open the lock {}", path.display()))?;
         let mut locked = file.try_lock();
-        // `is_held` takes the lock for a moment, which is not a build.
+        // `is_held` takes the lock for a moment, although no build is running.
         for _ in 0..3 {
             if !matches!(locked, Err(TryLockError::WouldBlock)) {
                 break;
@@ -257,7 +257,8 @@ impl CheckoutLock {
         }
     }
 
-    /// Takes the lock, waiting for another build to finish. For commands that have already done long work.
+    /// Takes the lock, waiting for another build to finish. Commands that have already done long work use this
+    /// function.
     ///
     /// # Errors
     /// If the lock cannot be taken or the user stops the wait.
@@ -288,7 +289,7 @@ pub struct Builds<'a> {
 pub struct BuildFolder {
     /// Path of the folder.
     pub path: PathBuf,
-    /// Name of the profile whose link points at the folder; `None` if there is none.
+    /// Name of the profile whose link points at the folder; `None` if no link points at the folder.
     pub current_of: Option<String>,
 }
 

@@ -73,7 +73,7 @@ pub fn write_link(build: &Build, prefix: &Path) -> Result<()> {
 }
 
 /// Takes over the C++ part of another build with this build's own `link.json`, so that nothing is compiled again.
-/// Files are shared as hard links if the file system supports them. Neither build modifies a shared file; they only
+/// Files are shared as hard links if the file system supports them. Neither build modifies a shared file; both only
 /// replace it.
 ///
 /// # Errors
@@ -154,21 +154,25 @@ fn build_to_use(isa: &IsaPlan) -> String {
             "this build was made for {cpu}: use the portable build, or run `cargo xtask build-native` on this machine"
         ),
         None if isa.isa == Isa::Aarch64Dotprod.to_string() => {
-            "this build needs a CPU of armv8.2-a with dot products (Neoverse N1, Cortex-A76, 2018, or later): run \
-             `cargo xtask build-native` on this machine"
+            "this build needs an armv8.2-a CPU with dot products (Neoverse N1, Cortex-A76, 2018, or later): \
+             run `cargo xtask build-native` on this machine"
                 .to_string()
         }
         None if isa.isa == Isa::X86_64V2.to_string() => {
-            "this build needs a CPU of x86-64-v2 (Nehalem, 2008, or later): run `cargo xtask build-native` on this machine"
+            "this build needs an x86-64-v2 CPU (Nehalem, 2008, or later): run `cargo xtask build-native` on \
+             this machine"
                 .to_string()
         }
-        None => "this build needs a CPU of x86-64-v3 (Haswell, 2013, or later): run `cargo xtask build-native` on \
-                 this machine"
-            .to_string(),
+        None => {
+            "this build needs an x86-64-v3 CPU (Haswell, 2013, or later): run `cargo xtask build-native` on \
+             this machine"
+                .to_string()
+        }
     }
 }
 
-/// Returns the installed libraries, each before the ones that it uses, as single-pass linkers require.
+/// Returns the installed libraries. Each library comes before the libraries that it uses, as single-pass linkers
+/// require.
 fn libraries(folder: &Path, extension: &str) -> Result<Vec<String>> {
     let rank = |name: &str| match name {
         "llama" => 0,

@@ -95,7 +95,7 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// Returns this build with `launcher`, a compiler cache, in front of the compilers. It does not change the
+    /// Returns this build with `launcher`, a compiler cache, in front of the compilers. A cache does not change the
     /// objects, so it is not part of the plan. A tree that is already configured keeps its cache.
     pub fn launched_by(self, launcher: &Launcher) -> Self {
         Self { launcher: launcher.clone(), chosen: OnceCell::new(), ..self }
@@ -118,10 +118,10 @@ impl<'a> Build<'a> {
         Ok(Self { borrowed: Some(borrowed), tree: self.tree, ..build })
     }
 
-    /// Runs all stages that have not passed and makes the build the current one of its profile.
+    /// Runs all stages that have not passed and makes the build the current build of its profile.
     ///
     /// # Errors
-    /// If a stage fails or the user stops it.
+    /// If a stage fails or the user stops the build.
     pub fn run(&self, hostname: bool) -> Result<Outcome> {
         let outcome = self.complete(hostname)?;
         self.make_current()?;
@@ -131,7 +131,7 @@ impl<'a> Build<'a> {
     /// Returns the current build if it was made from this build by PGO or BOLT and from the current sources.
     ///
     /// # Errors
-    /// If its record is outdated and cannot be written.
+    /// If the build's record is outdated and cannot be written.
     pub fn improved(&self, hostname: bool) -> Result<Option<Outcome>> {
         let folder = self.workspace.current(&self.plan.profile);
         let Ok(info) = BuildInfo::read(&folder.join("build_info.json")) else { return Ok(None) };
@@ -157,7 +157,7 @@ impl<'a> Build<'a> {
     /// Returns what [`Build::complete`] would return if the build is already finished, else `None`. Runs nothing.
     ///
     /// # Errors
-    /// If its record is outdated and cannot be written.
+    /// If the build's record is outdated and cannot be written.
     pub fn finished_before(&self, hostname: bool) -> Result<Option<Outcome>> {
         self.finished().map(|info| self.renewed(&self.folder, info, hostname)).transpose()
     }
@@ -165,7 +165,7 @@ impl<'a> Build<'a> {
     /// Runs all stages that have not passed. Does not change which build is current.
     ///
     /// # Errors
-    /// If a stage fails or the user stops it.
+    /// If a stage fails or the user stops the build.
     pub fn complete(&self, hostname: bool) -> Result<Outcome> {
         if let Some(outcome) = self.finished_before(hostname)? {
             return Ok(outcome);
@@ -191,7 +191,7 @@ impl<'a> Build<'a> {
         Ok(flags)
     }
 
-    /// True if the build goes through the correctness gate. The build that the reference is made with does not.
+    /// True if the build goes through the correctness gate. The reference build does not.
     fn is_gated(&self) -> bool {
         self.plan.profile != gate::REFERENCE_PROFILE
     }
@@ -236,7 +236,7 @@ impl<'a> Build<'a> {
     /// Runs the stages up to and including the smoke test, and returns the path of the engine.
     ///
     /// # Errors
-    /// If a stage fails or the user stops it.
+    /// If a stage fails or the user stops the build.
     pub fn engine(&self) -> Result<PathBuf> {
         self.up_to_smoke_test()?;
         self.folder.newest_engine().context("the build folder contains no anneal")
@@ -259,7 +259,7 @@ impl<'a> Build<'a> {
     /// Builds only the C++ part and returns the prefix with the libraries that programs link.
     ///
     /// # Errors
-    /// If a stage fails or the user stops it.
+    /// If a stage fails or the user stops the build.
     pub fn link_prefix(&self) -> Result<PathBuf> {
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
@@ -270,7 +270,7 @@ impl<'a> Build<'a> {
     /// Runs only the C++ part, for measuring its duration.
     ///
     /// # Errors
-    /// If a stage fails or the user stops it.
+    /// If a stage fails or the user stops the build.
     pub fn compile_only(&self) -> Result<()> {
         self.stage(CONFIGURE, "", configure::configure)?;
         self.stage(COMPILE, "", compile::compile)

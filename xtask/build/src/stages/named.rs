@@ -17,7 +17,7 @@ use crate::workspace::Workspace;
 /// (`native+repack:false`), or a folder as `show` lists it.
 ///
 /// # Errors
-/// If the profile has no build; a usage error if there is neither such a profile nor such a build.
+/// If the profile `name` has no build; a usage error if no profile and no build is called `name`.
 pub fn named(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     let finished = |folder: &PathBuf| folder.join("bin/anneal").is_file();
     // A name must not be a path.
@@ -32,19 +32,19 @@ pub fn named(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     };
     let profiles = workspace.build_profiles();
     if let Ok(known) = profile::load(&profiles, name) {
-        // Normalised, because values may contain characters that file names cannot.
+        // The name is normalised, because values may contain characters that are not allowed in file names.
         let folder = workspace.current(&known.name);
         if finished(&folder) {
             return Ok(folder);
         }
         return Err(anyhow!(
-            "{name} has no build; {there}\nhint: `cargo xtask build --profile {name}` makes it"
+            "{name} has no build; {there}\nhint: to build {name}, run `cargo xtask build --profile {name}`"
         ));
     }
     let known = profile::names(&profiles).unwrap_or_default().join(", ");
     Err(exit::usage(format!(
-        "unknown build {name:?}; {there}; profiles: {known}\nhint: `cargo xtask show` lists all builds; a build \
-         that `pgo` or `bolt` made is the current build of its profile if it was kept"
+        "unknown build {name:?}; {there}; profiles: {known}\nhint: `cargo xtask show` lists all builds; if \
+         `pgo` or `bolt` keeps a build, that build becomes the current build of its profile"
     )))
 }
 

@@ -1,4 +1,4 @@
-//! OpenMP runtimes: the one that the engine must link, and the one that the finished program requests.
+//! OpenMP runtimes: the runtime that the engine must link, and the runtime that the finished program requests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,8 +41,8 @@ pub fn link_args(build: &Build) -> Result<Vec<String>> {
     }
 }
 
-/// Returns the path of the library in CMake's cache: `OpenMP_CXX_LIB_NAMES` lists names, of which the first is the
-/// runtime's, and `OpenMP_<name>_LIBRARY` is its file (<https://cmake.org/cmake/help/v3.25/module/FindOpenMP.html>).
+/// Returns the path of the library in CMake's cache. The first name in `OpenMP_CXX_LIB_NAMES` is the runtime's, and
+/// `OpenMP_<name>_LIBRARY` is its file (<https://cmake.org/cmake/help/v3.25/module/FindOpenMP.html>).
 fn chosen(cache: &str) -> Option<&str> {
     let value = |name: &str| {
         let entry = cache.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -55,7 +55,7 @@ fn chosen(cache: &str) -> Option<&str> {
 /// Returns the runtime that the finished program or its libraries request from the loader, or `None`.
 ///
 /// # Errors
-/// If the plan requires a runtime and there is none, two, or that of another compiler.
+/// If the plan requires a runtime, and the program requests none, two, or the runtime of another compiler.
 pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
     let mut named = BTreeSet::new();
     for file in programs(build)? {
@@ -76,13 +76,12 @@ pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
             )
         }
         (Threading::Openmp, Some(first), second) => bail!(
-            "the profile has `threading = \"openmp\"`, which with {} means {wanted} alone, but the program \
+            "the profile has `threading = \"openmp\"`, for which {} needs only {wanted}, but the program \
              requests {first}{} from the loader",
             plan.compiler.kind,
-            second
-                .map_or(String::new(), |second| format!(" and {second}, of which each would use all cores"))
+            second.map_or(String::new(), |second| format!(" and {second}, and each would use all cores"))
         ),
-        // A BLAS library may use a runtime of its own.
+        // A BLAS library may use its own runtime.
         (Threading::Threadpool | Threading::Upstream, Some(name), _) => name,
         (Threading::Threadpool | Threading::Upstream, None, _) => return Ok(None),
     };

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::state::Build;
 
-/// Returns the folders of this machine, each with its replacement in a program.
+/// Returns the folders whose paths must not appear in a distributed program (workspace, cargo, rustup), each with the name that replaces its path.
 pub fn places(root: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {
     let home = |name: &str, below: &str| {
         std::env::var_os(name).map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(below)))

@@ -29,7 +29,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         host.hostname = None;
     }
     let threads = threads::budget(&host, Policy::Balanced);
-    // Read from the compile database, because a profile's own definitions may have enabled the variants.
+    // The variants are read from the compile database, because a profile's own definitions may have enabled them.
     let cpu_variants = variants::read(build)?;
     let artifacts = artifacts(build, &cpu_variants)?;
     let openmp = uses_openmp(&effective_flags);
@@ -81,7 +81,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
 }
 
 /// Updates the run-time defaults in the record of the finished build in `folder` to those of `plan`, from which the
-/// build was made. The defaults are not compiled in, so changing them needs no new program.
+/// build was made. The defaults are not compiled in, so new defaults need no new program.
 ///
 /// # Errors
 /// If the record or the plan cannot be written.
@@ -97,8 +97,8 @@ pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Res
     folder.write_record(info)
 }
 
-/// Returns the instruction sets that the program's CPU guard checks: those of the plan, and those that rustc may have
-/// used in addition.
+/// Returns the instruction sets that the program's CPU guard checks: those of the plan, and those that rustc may also
+/// have used.
 fn isa_required(build: &Build) -> Result<Vec<String>> {
     #[derive(Deserialize)]
     struct Info {
@@ -122,7 +122,7 @@ fn cuda(plan: &CudaPlan) -> Cuda {
     }
 }
 
-/// Returns the name and version of the compiler for people.
+/// Returns the human-readable name and version of the compiler.
 fn compiler(plan: &Plan) -> String {
     let compiler = format!("{} {}", plan.compiler.kind, plan.compiler.version);
     match &plan.zig {

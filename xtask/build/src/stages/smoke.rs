@@ -58,8 +58,8 @@ pub fn smoke_of(build: &Build, anneal: &Path, progress: &mut Progress) -> Result
     if first.tokens != second.tokens {
         let at = first.tokens.iter().zip(&second.tokens).take_while(|(a, b)| a == b).count();
         bail!(
-            "two greedy runs on one model differ from token {at} on: miscompilation or faulty memory\nhint: try \
-             another compiler and report it"
+            "two greedy runs of the same model differ from token {at} onwards: miscompilation or faulty \
+             memory\nhint: try another compiler, and report the problem"
         );
     }
     let smoke = Smoke {
@@ -83,16 +83,15 @@ pub fn same_tokens(build: &Build, other: &Path) -> Result<()> {
     if ours != theirs {
         let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
         bail!(
-            "the program generates other tokens than {} from token {at} on, although only the layout of its code \
-             differs: llvm-bolt broke it",
+            "the program generates different tokens than {} from token {at} onwards, although only the code \
+             layout differs: llvm-bolt broke the program",
             other.display()
         );
     }
     Ok(())
 }
 
-/// Returns the measurements of the smoke test. Returns `None` under emulation, which says nothing about any machine's
-/// speed.
+/// Returns the measurements of the smoke test. Returns `None` under emulation, whose speed is no machine's speed.
 pub fn result(build: &Build) -> Option<Smoke> {
     if build.plan.cross.is_some() {
         return None;

@@ -30,7 +30,7 @@ pub(super) const AUDIT: &str = "audit";
 pub(super) const INSTRUMENT: &str = "instrument";
 pub(super) const TRAIN: &str = "train";
 pub(super) const MERGE: &str = "merge";
-/// Names of all stages in order. Each depends on the ones before it.
+/// Names of all stages in order. Each stage depends on the stages before it.
 pub(super) const STAGES: [&str; 11] =
     [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, GATE, AUDIT, INSTRUMENT, TRAIN, MERGE];
 
@@ -50,7 +50,7 @@ pub struct Build<'a> {
     pub(super) borrowed: Option<Borrowed>,
     /// Requested compiler cache.
     pub(super) launcher: Launcher,
-    /// Compiler cache that is used, once the request has been checked.
+    /// Compiler cache in use; set once the request has been checked.
     pub(super) chosen: OnceCell<Option<PathBuf>>,
     /// Stages that this run executed, with their durations.
     pub(super) ran: RefCell<Vec<StageTime>>,
@@ -122,7 +122,7 @@ impl<'a> Build<'a> {
     /// otherwise runs `work` and stores its result.
     ///
     /// # Errors
-    /// Those of `work`, and if the result cannot be stored.
+    /// The errors of `work`, and if the result cannot be stored.
     pub fn remember<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,

@@ -38,14 +38,14 @@ impl Build<'_> {
             audit: audit::rules(self)?,
             // As in the plan, only `native` depends on the CPU.
             cpu: self.plan.isa.cpu.as_ref().map(|_| CpuKind::of(self.host)),
-            // zig links against a glibc of its own choice.
+            // zig links against its own choice of glibc.
             glibc: glibc.filter(|_| self.plan.zig.is_none()),
         })
     }
 
-    /// Takes over the build in `from`: runs the smoke test there, then moves the files into this build's folder. Does
-    /// not change which build is current, even if an earlier build in this very folder is. Everything that can fail
-    /// happens before the renames, and a failed rename undoes the others.
+    /// Takes over the build in `from`: runs the smoke test there, then moves the files into this build's folder. The
+    /// link to the current build is not changed. Everything that can fail happens before the renames, and a failed
+    /// rename undoes the others.
     ///
     /// # Errors
     /// If the files are not a build of this plan that has passed its gate and audit, or if the program does not run
@@ -53,7 +53,7 @@ impl Build<'_> {
     pub fn adopt(&self, from: &Path, origin: BuildOrigin, hostname: bool) -> Result<Outcome> {
         let theirs = self.check_theirs(from)?;
         process::check_interrupted()?;
-        // The smoke test must run on this machine, because the stored result comes from another one.
+        // The smoke test must run on this machine, because the stored result comes from another machine.
         let engine = from.join("bin/anneal");
         let tried = self
             .timed(SMOKE, &self.engine_source, |build, progress| smoke::smoke_of(build, &engine, progress))?;
@@ -71,8 +71,8 @@ impl Build<'_> {
         fs::write_atomically(&record, &serde_json::to_vec_pretty(&info)?)?;
 
         self.folder.write_plan(self.plan)?;
-        // CMake's tree stays. Later stages are replaced by the store's build, so a candidate that was linked here is
-        // discarded.
+        // CMake's tree is kept. Later stages are replaced by the store's build, so a candidate that was linked here
+        // is discarded.
         self.forget_from(INSTALL);
         let candidate = self.folder.candidate();
         let _ = std::fs::remove_dir_all(candidate.parent().unwrap_or(&candidate));

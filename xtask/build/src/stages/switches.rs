@@ -14,11 +14,11 @@ const OPENMP: &str = "-DGGML_USE_OPENMP";
 /// Checks the definitions with which ggml-cpu is compiled against the plan.
 ///
 /// # Errors
-/// If a disabled definition is present, or OpenMP is requested but not found: CMake only warns about it.
+/// If a disabled definition is present, or OpenMP is requested but not found: CMake only warns about missing OpenMP.
 pub fn check_definitions(plan: &Plan, flags: &EffectiveFlags) -> Result<()> {
     let threads =
         ("threading", OPENMP, plan.threading == Threading::Threadpool, plan.threading == Threading::Openmp);
-    // Enabled switches may be absent, because patches that do not apply to a tree are left out.
+    // Enabled switches may be absent, because patches that do not apply to a tree are skipped.
     let switches =
         CMAKE.iter().map(|switch| (switch.key, switch.definition, !(switch.get)(&plan.switches), false));
     let asked = std::iter::once(threads).chain(switches);
@@ -41,7 +41,7 @@ fn defines(flags: &EffectiveFlags, definition: &str) -> bool {
     flags.definitions.iter().any(|found| found == definition)
 }
 
-/// Returns the switches that took effect. Those of the finished program were checked before.
+/// Returns the switches that took effect. The switches of the finished program were checked before.
 pub fn found(plan: &Plan, flags: &EffectiveFlags) -> Switches {
     let mut found = plan.switches.clone();
     for switch in CMAKE {
@@ -65,7 +65,7 @@ pub struct ProgramSwitches {
 #[derive(Deserialize)]
 struct AllocatorJson {
     name: Allocator,
-    /// True if it serves C and C++ as well as Rust.
+    /// True if the allocator serves C and C++ as well as Rust.
     serves_cpp: bool,
 }
 

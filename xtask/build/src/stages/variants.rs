@@ -85,7 +85,7 @@ fn of(entries: &[CompileCommand]) -> Result<Vec<CpuVariant>> {
             match FLAGS.iter().find(|(flag, _)| flag == word) {
                 Some((_, feature)) => drop(requires.insert(feature.to_string())),
                 None => {
-                    bail!("{} is compiled with {word}, for which there is no check of the CPU", entry.file)
+                    bail!("{} is compiled with {word}, but Anneal cannot check the CPU for it", entry.file)
                 }
             }
         }
@@ -142,8 +142,8 @@ pub fn check_buffers(plan: &Plan, folder: &Path) -> Result<()> {
         let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         if takes(&bytes, ALLOCATION).with_context(|| format!("{} is not a library", path.display()))? {
             bail!(
-                "{} calls {ALLOCATION} of ggml, without huge pages, although the profile has `huge_pages = \
-                 true`: the linker did not apply --wrap of CMAKE_MODULE_LINKER_FLAGS",
+                "{} calls ggml's {ALLOCATION}, which uses no huge pages, although the profile has \
+                 `huge_pages = true`: the linker did not apply --wrap from CMAKE_MODULE_LINKER_FLAGS",
                 path.display()
             );
         }

@@ -61,7 +61,7 @@ pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<St
 }
 
 /// Returns the linker for programs that link the libraries of the current build of `profile`, because the C++ runtime
-/// must be the compiler's own; `None` if cargo's default linker fits.
+/// must be the compiler's own; `None` if cargo's default linker is suitable.
 ///
 /// # Errors
 /// If there is no current build.
@@ -104,7 +104,7 @@ pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
 
 fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static str, String); 4] {
     // The crate `cc` passes rustc's target, which zig spells differently. rustc passes archives with -Wl, which zig
-    // takes for options, and --strip-debug, with which zig strips function names as well.
+    // mistakes for options. rustc also passes --strip-debug, with which zig strips function names as well.
     let filter = "for argument; do\n  shift\n  case $argument in\n    \
                   --target=* | -Wl,--strip-debug) continue ;;\n    -Wl,/*) argument=${argument#-Wl,} ;;\n    \
                   -c | -S | -E) compiles=yes ;;\n    \
@@ -113,9 +113,9 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
     let plain = "plain() {\n  while :; do\n    case $argument in\n      \
                  */../*) rest=${argument#*/../} argument=${argument%%/../*} argument=${argument%/*}/$rest ;;\n      \
                  */..) argument=${argument%/..} argument=${argument%/*} ;;\n      *) return ;;\n    esac\n  done\n}";
-    // A script derives the checkout's path from its own path. So the scripts of two checkouts are equal, and sccache,
-    // which compares a compiler's content, can share objects between them. The version is in the script for the same
-    // reason.
+    // A script derives the checkout's path from its own path. The scripts of two checkouts are therefore equal, and
+    // sccache, which compares a compiler's content, can share objects between checkouts. For the same reason, the
+    // script contains the version.
     let own = shell_quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
     let program = below(program, root);
     let text = |command: &str, compiling: &str| {
@@ -125,8 +125,8 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
         )
     };
     let target = shell_quote(&zig.target);
-    // These flags come first, as defaults. With the flags of a link, zig compiles the C++ runtime, once per
-    // optimisation level; without a level it would make a debug build.
+    // These flags come first, as defaults. zig compiles the C++ runtime with the flags of the link, once per
+    // optimisation level; without a level, zig would make a debug build.
     let compiler = |name: &str| format!("{name} -target {target} -O2 -g0 -fomit-frame-pointer");
     // Keeps this machine's folders out of the compiled code: assertions contain file names, and the crate `ring` asks
     // for debug information. The flags are not passed when linking, because zig caches the runtime by its flags and

@@ -56,7 +56,7 @@ impl StoreArgs {
     }
 }
 
-/// Returns the store `given`, else the one in the environment variable, if it is set.
+/// Returns the store `given`, else the store in the environment variable, if the variable is set.
 ///
 /// # Errors
 /// A usage error if the location is invalid.
@@ -86,7 +86,7 @@ fn give(workspace: &Workspace, store: &Location, order: &Order, ui: &Ui) -> Resu
 /// Returns the entry of the build of `parts` in `store`, or `None`.
 ///
 /// # Errors
-/// Those of the program `store`.
+/// The errors of the program `store`.
 pub fn ask(workspace: &Workspace, store: &Location, parts: &Parts, ui: &Ui) -> Result<Option<Box<Entry>>> {
     let order = Order::Ask(Ask { store: store.clone(), key: parts.key() });
     match give(workspace, store, &order, ui)? {
@@ -98,7 +98,7 @@ pub fn ask(workspace: &Workspace, store: &Location, parts: &Parts, ui: &Ui) -> R
 /// Checks the build of `parts` in `store`. If `list` is true, adds a complete but unlisted build to the store's list.
 ///
 /// # Errors
-/// Those of the program `store`.
+/// The errors of the program `store`.
 pub fn check(
     workspace: &Workspace,
     store: &Location,
@@ -118,7 +118,7 @@ pub fn check(
 /// Publishes a build to its store.
 ///
 /// # Errors
-/// Those of the program `store`.
+/// The errors of the program `store`.
 pub fn publish(workspace: &Workspace, order: Publish, ui: &Ui) -> Result<Published> {
     let store = order.store.clone();
     match give(workspace, &store, &Order::Publish(Box::new(order)), ui)? {
@@ -130,7 +130,7 @@ pub fn publish(workspace: &Workspace, order: Publish, ui: &Ui) -> Result<Publish
 /// Publishes tuned settings to their store.
 ///
 /// # Errors
-/// Those of the program `store`.
+/// The errors of the program `store`.
 pub fn tune(workspace: &Workspace, order: Tune, ui: &Ui) -> Result<Tuned> {
     let store = order.store.clone();
     match give(workspace, &store, &Order::Tune(order), ui)? {
@@ -142,7 +142,7 @@ pub fn tune(workspace: &Workspace, order: Tune, ui: &Ui) -> Result<Tuned> {
 /// Returns the newest archive for a machine.
 ///
 /// # Errors
-/// Those of the program `store`.
+/// The errors of the program `store`.
 pub fn choose(workspace: &Workspace, order: Choose, ui: &Ui) -> Result<ChosenBuild> {
     let store = order.store.clone();
     match give(workspace, &store, &Order::Choose(order), ui)? {

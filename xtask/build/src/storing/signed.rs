@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use store::Location;
 
-/// Refuses builds from `store` if a minisign key is configured, because a store keeps no signatures. `key` and
+/// Rejects builds from `store` if a minisign key is configured, because a store keeps no signatures. `key` and
 /// `asked_prefix` are options of `install`. A build looks for the key in this user's default prefix.
 ///
 /// # Errors
-/// If a key is configured, or if it cannot be determined whether one is.
+/// If a key is configured, or if the configuration cannot be read.
 pub fn check(store: &Location, key: Option<&str>, asked_prefix: Option<&Path>) -> Result<()> {
     ship::key::refuse_unsigned(&format!("a build in the store {store}"), key, prefix(asked_prefix).as_deref())
 }

@@ -1,4 +1,4 @@
-//! Builds that are taken from a store instead of being compiled.
+//! Builds from a store, which replace a compilation.
 
 use anyhow::{Context, Result};
 use build_info::Host;
@@ -27,11 +27,11 @@ pub struct TakeRequest<'a> {
     pub hostname: bool,
 }
 
-/// Returns the build if the store has it and it runs on this machine. If the store lacks it, is unreachable or
+/// Returns the build if the store has it and it runs on this machine. If the store lacks the build, is unreachable or
 /// returns damaged data, prints a message and returns `None`; the build is then compiled.
 ///
 /// # Errors
-/// If the user stops it.
+/// If the user stops the download.
 pub fn take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     let taken = try_to_take(request, ui);
     // An interruption must not count as a miss.
@@ -44,7 +44,7 @@ pub fn take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
         }
         Err(error) => {
             ui.warn(format_args!(
-                "cannot take the build from the store {}, so it is compiled: {error:#}",
+                "cannot use the build from the store {}, so it is compiled: {error:#}",
                 request.store
             ));
             Ok(None)
@@ -67,10 +67,9 @@ fn try_to_take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
         object,
         published: entry.build.published.clone(),
     };
-    let outcome = request
-        .build
-        .adopt(&folder, origin, request.hostname)
-        .with_context(|| format!("cannot use the build {} of {}", entry.key, entry.build.published))?;
+    let outcome = request.build.adopt(&folder, origin, request.hostname).with_context(|| {
+        format!("cannot use the build {}, published {}", entry.key, entry.build.published)
+    })?;
     if let Some(tuning) = tuning {
         merge(tuning, &outcome.info.plan_hash, ui);
     }

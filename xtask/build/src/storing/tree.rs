@@ -1,4 +1,4 @@
-//! Files of a build that other checkouts can take over.
+//! Files of a build that other checkouts can reuse.
 
 use std::path::{Path, PathBuf};
 

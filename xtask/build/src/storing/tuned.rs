@@ -1,4 +1,4 @@
-//! Tuning record of this machine, and the entries that it gets from a store.
+//! Tuning record of this machine, and the entries that are added from a store.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub fn path(given: Option<&Path>) -> Option<PathBuf> {
         .or_else(|| Some(host::state::folder()?.join("tuning.json")))
 }
 
-/// Returns the record at `path`, or `None` if there is none.
+/// Returns the record at `path`, or `None` if the file does not exist.
 ///
 /// # Errors
 /// If the record cannot be read, is damaged, or was written by a later version of Anneal.
@@ -35,9 +35,9 @@ pub fn read(path: &Path) -> Result<Option<TuningRecord>> {
     }
 }
 
-/// Merges the entries of `found` into this machine's record. The plan of this machine calls the build `build`.
-/// Entries that were measured here stay. An unreadable record is left unchanged with a warning, because a build also
-/// runs without it.
+/// Merges the entries of `found` into this machine's record. `build` is the plan hash of the build on this machine.
+/// Entries that were measured here are kept. An unreadable record is left unchanged with a warning, because a build
+/// also runs without a record.
 pub fn merge(found: TuningRecord, build: &Sha256, ui: &Ui) {
     match merged(found, build) {
         Ok(0) => {}
@@ -71,8 +71,8 @@ fn merge_into(path: &Path, found: TuningRecord, build: &Sha256) -> Result<usize>
         text.push(b'\n');
         ensure!(
             text.len() as u64 <= LARGEST.0,
-            "{} would be larger than {LARGEST}, mostly with settings of builds that may no longer exist; if you \
-             move it away, `anneal tune` starts a new one",
+            "{} would exceed {LARGEST}; most of its settings may belong to builds that no longer \
+             exist\nhint: move the file away, and `anneal tune` creates a new one",
             path.display()
         );
         fs::write_privately(path, &text)?;
@@ -117,7 +117,7 @@ mod tests {
         large.entries[0].key.objective = "rag".to_string();
         large.entries[0].notes.push("x".repeat(LARGEST.0 as usize));
         let error = merge_into(&path, large, &build).unwrap_err();
-        assert!(error.to_string().contains("larger than 32"), "{error}");
+        assert!(error.to_string().contains("would exceed 32"), "{error}");
         assert_eq!(read(&path).unwrap().unwrap(), kept);
         for foreign in ["{", "{\"schema_version\":\"9.0\"}"] {
             std::fs::write(&path, foreign).unwrap();

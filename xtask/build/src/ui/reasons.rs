@@ -11,8 +11,8 @@ pub fn page_width() -> usize {
     super::width().map_or(PAGE, |width| width.clamp(40, 120))
 }
 
-/// Formats `rows` of a name and a reason below `header`. Reasons are broken between words, so that no line is longer
-/// than `width` unless a single word is, such as a path, which must stay in one piece for copying.
+/// Formats `rows` of a name and a reason below `header`. Reasons are broken between words. A line is longer than
+/// `width` only if it contains a single word, such as a path, which must stay in one piece for copying.
 pub fn reasons(header: [&str; 2], rows: impl IntoIterator<Item = (String, String)>, width: usize) -> String {
     let rows: Vec<(String, String)> = rows.into_iter().collect();
     let count = |text: &str| text.chars().count();
@@ -81,7 +81,7 @@ mod tests {
         assert!(lines.iter().all(|line| line.trim_end() == *line), "{text}");
         assert_eq!(lines[0], " not ranked  why");
         assert!(lines[1].starts_with(" native-lto  takes about 4 min"), "{text}");
-        // A long name stands on a line of its own, with its reason below in the usual column.
+        // A long name is on a separate line, with its reason below in the usual column.
         let at = lines.iter().position(|line| line.trim() == long).unwrap();
         assert!(lines[at + 1].starts_with("             did not come"), "{text}");
         let at = lines.iter().position(|line| line.starts_with(" bolt")).unwrap();

@@ -36,7 +36,7 @@ pub fn width() -> Option<usize> {
 }
 
 /// Returns a table with the time of each of `stages` in this run, and their sum. Stages that are not in `ran` were
-/// executed by an earlier run and take no time in this one.
+/// executed by an earlier run and take no time in this run.
 pub fn stage_times(stages: &[StageTime], ran: &[StageTime]) -> Table {
     // `Iterator::sum` would return -0 for an empty list.
     let total = ran.iter().map(|stage| stage.seconds).fold(0.0, |all, seconds| all + seconds);

@@ -1,7 +1,7 @@
 //! Final comparison of a build with BLAS against `native`, phase by phase.
 //!
-//! A BLAS library that is meant to speed up prefill may slow it down, so the build measures it. The build is kept in
-//! any case; a message says which build to use.
+//! BLAS is meant to speed up prefill but may slow it down. Anneal keeps the BLAS build in either case and prints
+//! which build to use.
 
 use anyhow::{Context, Result};
 use build::compare::{CandidateBuild, Contest, Phase, Provenance, RunShape};
@@ -14,10 +14,10 @@ use build_info::BuildInfo;
 
 /// Number of pairs: enough for a verdict, in two minutes on two cores.
 const PAIRS: usize = 10;
-/// Shape of the runs, long enough for BLAS, which ggml uses for products with at least 32 rows.
+/// Shape of the runs. The prompt is long enough for BLAS, which ggml uses only for products with at least 32 rows.
 const SHAPE: RunShape = RunShape { prompt: 256, generate: 16, depth: 0 };
-/// Models to compare on. Most weights of a Q4_K_M model are repacked for ggml's own kernels and never reach BLAS;
-/// those of an F16 model all do.
+/// Models to compare on. Most weights of a Q4_K_M model are repacked for ggml's own kernels and never reach BLAS; all
+/// weights of an F16 model do.
 const MODELS: [&str; 2] = ["llama-1b-4l/Q4_K_M", "llama-1b-4l/F16"];
 
 /// Measures the build of `info` against the current `native` build, if there is one and `info` has BLAS.
@@ -29,16 +29,17 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
     let native = workspace.current("native");
     if !native.join("bin/anneal").is_file() {
         ui.say(format_args!(
-            "the build is not compared, because there is no `native` build: run `cargo xtask build-native`, then \
-             `cargo xtask bench compare --builds native,{}`",
+            "the build is not compared, because `native` has no current build: run `cargo xtask \
+             build-native`, then `cargo xtask bench compare --builds native,{}`",
             info.profile
         ));
         return Ok(());
     }
     if BuildInfo::read(&native.join("build_info.json")).is_ok_and(|record| record.base_plan.is_some()) {
         ui.say(
-            "the build is not compared, because `native` was made by PGO or BOLT, so the difference would not be \
-             due to BLAS: run `cargo xtask build-native --plain`, then build this again",
+            "the build is not compared, because the current `native` build was made by PGO or BOLT, so \
+             BLAS would not be the only difference: run `cargo xtask build-native --plain`, then repeat \
+             this build",
         );
         return Ok(());
     }
@@ -67,7 +68,7 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
         note: None,
     }
     .run(ui)
-    .context("the build is finished, but cannot be compared with native")?;
+    .context("the build is finished, but cannot be compared with `native`")?;
     ui.say(comparison.table());
     let verdicts: Vec<(String, String)> = comparison
         .figures
@@ -96,11 +97,11 @@ fn verdict(profile: &str, verdicts: &[(String, String)]) -> (bool, String) {
         (true, true) => {
             "no difference shown; `native` is the simpler build and the better choice".to_string()
         }
-        (true, false) => format!("BLAS slowed the prefill of {hurt} down; `native` is the better choice"),
-        (false, true) => format!("BLAS sped the prefill of {helped} up"),
+        (true, false) => format!("BLAS slowed down the prefill of {hurt}; `native` is the better choice"),
+        (false, true) => format!("BLAS sped up the prefill of {helped}"),
         (false, false) => format!(
-            "BLAS sped the prefill of {helped} up and slowed that of {hurt} down; `native` is the better choice \
-             unless you only run the former"
+            "BLAS sped up the prefill of {helped} and slowed down the prefill of {hurt}; `native` is the \
+             better choice unless you only run {helped}"
         ),
     };
     (!hurt.is_empty(), format!("{profile}: {what}"))
@@ -117,11 +118,11 @@ mod tests {
                 "slower",
                 "no difference shown",
                 true,
-                "BLAS slowed the prefill of q4 down; `native` is the better choice",
+                "BLAS slowed down the prefill of q4; `native` is the better choice",
             ),
             ("no difference shown", "equal", false, "no difference shown; `native` is the simpler"),
-            ("faster", "faster", false, "BLAS sped the prefill of q4 and f16 up"),
-            ("slower", "faster", true, "sped the prefill of f16 up and slowed that of q4 down"),
+            ("faster", "faster", false, "BLAS sped up the prefill of q4 and f16"),
+            ("slower", "faster", true, "sped up the prefill of f16 and slowed down the prefill of q4"),
         ];
         for (first, second, slower, words) in cases {
             let verdicts =

@@ -19,7 +19,7 @@ use clap::ValueEnum;
 pub struct Args {
     /// Program, shared library, build folder or unpacked archive [default: the current native build]
     path: Option<PathBuf>,
-    /// Rule to apply instead of the one in build_info.json
+    /// Rule to check against, instead of the rule in build_info.json
     #[arg(long = "as", value_name = "RULE")]
     rule: Option<As>,
 }
@@ -29,9 +29,9 @@ pub struct Args {
 enum As {
     /// Only x86-64-v3 instructions, except in functions that check the CPU first
     Portable,
-    /// Only plain x86-64 in the program; in each kernel library only the instructions of its CPU variant
+    /// The program contains only baseline x86-64 instructions, and each kernel library only those of its CPU variant
     Universal,
-    /// The instruction sets of this CPU are used, and no kernel is scalar
+    /// The program uses the instruction sets of this CPU, and no kernel is scalar
     Native,
 }
 
@@ -54,7 +54,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     let rules = Rules::read(&audit::rules_path(&workspace))?;
     let offered = subject.offered().unwrap_or_else(|| tools::host(ui).cpu.features);
-    // Any other build is checked against everything that the host offers, as if it were a native build.
+    // Builds that are not native are checked against all instruction sets that the host offers.
     let isa = match &subject.info {
         Some(info) if subject.rule() == Rule::Native => info.isa_required.clone(),
         _ => offered.iter().cloned().collect(),
@@ -97,7 +97,7 @@ fn text(report: &AuditReport, verbose: bool) -> String {
             content.functions,
         );
         if content.invalid.0 > 0 {
-            let _ = writeln!(text, "  {} of the code do not decode to instructions", content.invalid);
+            let _ = writeln!(text, "  {} of the code cannot be decoded", content.invalid);
         }
     }
     let _ = write!(text, "\n{}\n", occurring(report));
@@ -124,7 +124,7 @@ fn text(report: &AuditReport, verbose: bool) -> String {
     text
 }
 
-/// Returns a demangled name, cut to the columns that remain beside `taken` columns.
+/// Returns a demangled name, truncated to the columns that remain after `taken` columns.
 fn short(name: &str, taken: usize) -> String {
     let width = ui::width().unwrap_or(100);
     let most = width.saturating_sub(taken).max(20);
@@ -150,7 +150,7 @@ fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
     ui::columns(&["ggml has kernels for", "offered", "used", "most in"], rows)
 }
 
-/// Returns a table of the instruction sets in the program. Those that every x86-64 CPU has share one row.
+/// Returns a table of the instruction sets in the program. All sets that every x86-64 CPU has share one row.
 fn occurring(report: &AuditReport) -> impl std::fmt::Display {
     let all = &report.occurring;
     let baseline = all.iter().filter(|one| one.baseline);
@@ -173,7 +173,7 @@ fn occurring(report: &AuditReport) -> impl std::fmt::Display {
     ui::columns(&["level", "instruction set", "instructions", "functions", "most in"], rows)
 }
 
-/// Returns all functions beyond the baseline, by instruction set.
+/// Returns all functions with instructions beyond the baseline, by instruction set.
 fn symbols(report: &AuditReport) -> String {
     let mut text = String::new();
     for one in report.occurring.iter().filter(|one| !one.baseline) {

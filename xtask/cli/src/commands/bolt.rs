@@ -16,16 +16,16 @@ use build::{profile, setup, tools, workload};
 /// Options of `bolt`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile whose current build is rewritten, including its PGO profile if it has one
+    /// Profile whose current build to rewrite; a build that uses PGO keeps its PGO profile
     #[arg(short, long, default_value = "native")]
     profile: String,
     /// Train and compare on this GGUF file instead of synthetic models
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Train on this workload, a file in profiles/workloads; may be repeated [default: all workloads]
+    /// Train on this workload from profiles/workloads; may be repeated [default: all workloads]
     #[arg(short, long, value_name = "NAME")]
     workload: Vec<String>,
-    /// Method of gathering the profile
+    /// Method of gathering BOLT's profile
     #[arg(long, default_value_t)]
     method: bolt::Gather,
     /// Number of pairs of runs per model in the comparison
@@ -47,7 +47,8 @@ pub struct Args {
     source: tools::SourceArgs,
 }
 
-/// Links with relocations, counts, trains, merges, rewrites, compares, and makes the faster build current.
+/// Relinks the current build with relocations, trains it, rewrites it with BOLT, compares both builds, and makes the
+/// faster one current.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
@@ -66,7 +67,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return ui.result(&plan, format_args!("{plan}\n{} {options}", found.bolt.path.display()));
     }
 
-    // Usage errors are reported before waiting for a lock.
+    // Report usage errors before waiting for a lock.
     args.source.store(&workspace)?;
     let _lock = CheckoutLock::take(&workspace)?;
     let mut toolchain = setup::ready_for_bolt(&workspace, &profile, &args.source, args.yes, ui)?;

@@ -17,7 +17,7 @@ use super::against_native;
 /// Options of `build-cuda`.
 #[derive(Debug, clap::Args)]
 pub struct Cuda {
-    /// Purpose of the build: a profile that `cargo xtask recommend` lists
+    /// GPU profile to build, such as one that `cargo xtask recommend` suggests
     #[arg(long, default_value = "cuda-dense", value_name = "PROFILE")]
     variant: String,
     /// GPU architecture: native, all, or compute capabilities such as 89 or 86,89
@@ -28,14 +28,14 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Returns these options as options of `build`.
+    /// Converts these options to options of `build`.
     fn profile(self) -> Args {
         let set = SetArgs { keys: Vec::new(), cuda_arch: self.cuda_arch };
         self.common.profile(&self.variant).with(set)
     }
 }
 
-/// Checks that `variant` is a build for GPUs. Otherwise the program would silently compute on the CPU.
+/// Checks that `variant` is a GPU profile. A program of any other profile would silently compute on the CPU.
 fn check_variant(folder: &Path, variant: &str) -> Result<()> {
     if profile::load(folder, variant)?.gpu == Gpu::Cuda {
         return Ok(());
@@ -76,7 +76,7 @@ fn path_hint(bin: &Path, path: Option<&OsStr>) -> Option<String> {
     (!is_listed).then(|| format!("hint: to run it as `anneal`: export PATH={quoted}:\"$PATH\""))
 }
 
-/// Builds a profile that must be one for GPUs.
+/// Builds a GPU profile.
 pub fn run_cuda(args: Cuda, ui: &Ui) -> Result<()> {
     check_variant(&Workspace::find()?.build_profiles(), &args.variant)?;
     run(args.profile(), ui)

@@ -13,8 +13,8 @@ use super::{docs, pgo, test};
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Checks the formatting, makes the end-to-end builds, lints, makes a build with PGO and BOLT, and runs all tests.
-/// Tests that depend on kernels also run with AVX2 kernels.
+/// Checks the formatting, builds `native`, lints, makes a build with PGO and BOLT, and runs all tests. Tests that
+/// depend on kernels also run with AVX2 kernels.
 pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let shell = Shell::new()?;
@@ -37,8 +37,8 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
                  component add clippy`",
             )?;
     }
-    // Runs the whole chain: instrument, train, merge, rebuild, BOLT, gate and audit. The speed does not matter here,
-    // so a few pairs are enough.
+    // Runs the whole chain: instrument, train, merge, rebuild, BOLT, gate and audit. A few pairs are enough, because
+    // the speed of this build does not matter.
     let engine = workspace.current("native").join("bin/anneal");
     let maker = Maker { workspace: &workspace, engine: Some(&engine), ui };
     let tiny = maker.find_or_make(&"tiny/Q4_K_M".parse().map_err(anyhow::Error::msg)?)?;
@@ -46,7 +46,7 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let made = BuildInfo::read(&workspace.current("native").join("build_info.json"))?;
     let whole = made.pgo.is_some() && made.bolt.is_some() && made.audit.is_some();
     if !whole || !made.gate.is_some_and(|gate| gate.passed) {
-        bail!("the build after PGO and BOLT lacks a profile, BOLT, the gate or the audit");
+        bail!("the record of the PGO and BOLT build lacks PGO, BOLT, a passed gate or the audit");
     }
 
     docs::run(docs::Args::unattended(), ui)?;

@@ -22,7 +22,7 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// Removes old builds and the leftovers of killed commands. Keeps current builds and the builds that they were made
+/// Removes old builds and the leftovers of killed commands. Keeps current builds and the builds they were derived
 /// from.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
@@ -65,12 +65,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     ui.result(
         &serde_json::json!({ "removed": doomed, "bytes": freed, "dry_run": args.dry_run }),
-        format_args!("{verb} {} of {} files and folders", Bytes(freed), doomed.len()),
+        format_args!("{verb} {} files and folders ({})", doomed.len(), Bytes(freed)),
     )
 }
 
-/// Returns the profile of the build in the folder `path`, including variants: from its plan, else from the folder's
-/// name.
+/// Returns the profile of the build in the folder `path`, with its overrides. Reads it from the build's plan, or else
+/// from the folder's name.
 fn profile_of(path: &Path) -> String {
     #[derive(serde::Deserialize)]
     struct PlannedRemoval {
@@ -84,7 +84,8 @@ fn profile_of(path: &Path) -> String {
     name.rsplit_once('-').map_or(name.as_ref(), |(profile, _)| profile).to_string()
 }
 
-/// True if a `current` build was made from the build in the folder `path`, which `bolt` and `build --plain` reuse.
+/// True if `bolt` or `build --plain` reuses the build in the folder `path`, because a `current` build was made from
+/// it.
 fn is_base(path: &Path, current: &[BuildInfo]) -> bool {
     let Ok(info) = BuildInfo::read(&path.join("build_info.json")) else { return false };
     let profile = |info: &BuildInfo| info.pgo.as_ref().map(|pgo| pgo.profile.clone());

@@ -7,7 +7,7 @@ use build::ui::Ui;
 /// Options of `detect`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Leave the machine's name out
+    /// Leave the machine's name out of the description
     #[arg(long)]
     no_hostname: bool,
 }

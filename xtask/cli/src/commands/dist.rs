@@ -17,7 +17,7 @@ use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Place, 
 use ship::{Answer, Order};
 use xshell::{Shell, cmd};
 
-/// Maintainer for the Debian package's field. The address is not real.
+/// Maintainer field of the Debian package. The address is not real.
 const MAINTAINER: &str = "The authors of Anneal <anneal@anneal.invalid>";
 
 /// Script that installs an archive on machines without Rust.
@@ -43,11 +43,11 @@ pub struct Args {
     /// Also make a .tar.gz, for machines without zstd
     #[arg(long)]
     gz: bool,
-    /// Build a reproducible profile a second time, in another folder, as another user and with one job, and fail if
-    /// the archives differ
+    /// Rebuild a reproducible profile in another folder, as another user and with one job, and fail if the archives
+    /// differ
     #[arg(long)]
     verify: bool,
-    /// Compare the archive with this one of the same name, and fail with the differences if there are any
+    /// Fail and list the differences if the new archive differs from this one
     #[arg(long, value_name = "ARCHIVE")]
     against: Option<PathBuf>,
     /// Install missing tools without asking
@@ -73,11 +73,11 @@ struct DistResult {
     reproduced: bool,
 }
 
-/// Packs a build and checks the archive as its recipient would: unpacks it elsewhere, runs the program, and searches
-/// for names and paths of this machine.
+/// Packs a build, unpacks the archive elsewhere, runs the unpacked program, and searches the archive for names and
+/// paths of this machine.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    // Errors that can be found now are reported before an hour of building.
+    // Report errors now, not after an hour of building.
     let time = time(&workspace)?;
     check_against(&args)?;
     if !args.no_build && !args.dry_run {
@@ -92,8 +92,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
     let job = PackJob { tools: &workspace, time, gz: args.gz, deb: args.deb };
-    // The scratch folder is a hidden folder in the output folder, so that a rename on the same file system moves each
-    // archive into place.
+    // The scratch folder is a hidden folder in the output folder, so that each archive can be renamed into place on
+    // the same file system.
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let aside = Scratch::among_others(&out, ".packing")?;
     let packed = {
@@ -118,7 +118,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// Settings that the first and the second packing share.
 struct PackJob<'a> {
-    /// Checkout whose `ship` packs.
+    /// Checkout whose `ship` program packs the archives.
     tools: &'a Workspace,
     /// Modification time of all files, in seconds since 1970.
     time: u64,
@@ -128,11 +128,10 @@ struct PackJob<'a> {
     deb: bool,
 }
 
-/// Packs the build in `build`, whose record is `info`, into `out` for similar machines, and checks the archive as its
-/// recipient would.
+/// Packs the build in the folder `build`, whose record is `info`, into `out`, and checks the archive.
 ///
 /// # Errors
-/// If the archive cannot be made or must not be passed on.
+/// If the archive cannot be made or fails a check.
 pub fn archive(
     workspace: &Workspace,
     build: &Path,
@@ -164,15 +163,15 @@ fn check_against(args: &Args) -> Result<()> {
     };
     if !made {
         return Err(exit::usage(format!(
-            "cannot compare with {}: `dist` makes no such archive\nhint: it makes a .tar.zst, with --gz a \
-             .tar.gz, with --deb a .deb",
+            "cannot compare with {}: with these options, `dist` makes no archive of this kind\nhint: \
+             `dist` makes a .tar.zst, with --gz also a .tar.gz, and with --deb also a .deb",
             other.display()
         )));
     }
     Ok(())
 }
 
-/// Returns the kind of an archive: the end of its file name.
+/// Returns the kind of an archive, from the end of its file name.
 fn kind(archive: &Path) -> Option<&str> {
     archive.extension().and_then(OsStr::to_str)
 }
@@ -189,7 +188,7 @@ fn place(workspace: &Workspace, archives: Vec<Archive>, out: &Path, ui: &Ui) -> 
 }
 
 impl PackJob<'_> {
-    /// Packs the build of `workspace` in `build`, whose record is `info`, into `out`.
+    /// Packs the build of `workspace` in the folder `build`, whose record is `info`, into `out`.
     fn pack(
         &self,
         workspace: &Workspace,
@@ -224,8 +223,8 @@ impl PackJob<'_> {
         }
     }
 
-    /// Checks that `archives` of the build in `build`, whose record is `info`, may be passed on, and that they equal
-    /// the ones that `args` names for comparison.
+    /// Checks that `archives` may be distributed, and that they equal the archives that `args` asks to compare.
+    /// `info` is the record of the build in the folder `build`.
     fn check(
         &self,
         args: &Args,
@@ -240,8 +239,7 @@ impl PackJob<'_> {
             self.again(&args.profile, archives, ui)?;
         } else if args.verify {
             ui.warn(format!(
-                "{} depends on the machine that builds it and cannot be reproduced elsewhere, so no second build \
-                 is compared",
+                "--verify has no effect: the build of {} depends on this machine and cannot be reproduced",
                 info.profile
             ));
         }
@@ -266,7 +264,7 @@ impl PackJob<'_> {
             let name = archive.path.file_name();
             let second = packed.archives.iter().find(|second| second.path.file_name() == name);
             let second = second.with_context(|| {
-                format!("the second build made no {}", name.unwrap_or_default().display())
+                format!("the second build did not make {}", name.unwrap_or_default().display())
             })?;
             check_equal(self.tools, &second.path, &archive.path, ui)?;
         }
@@ -304,15 +302,13 @@ fn debian(needs: &Needs) -> Result<Deb> {
     let (depends, unknown) = needs.packages();
     if !unknown.is_empty() {
         bail!(
-            "cannot make a Debian package: no package is known that contains {}\nhint: leave out --deb, or build \
-             a profile that does not need it",
+            "cannot make a Debian package: no known package contains {}\nhint: omit --deb, or build a \
+             profile that does not depend on this library",
             unknown.join(", ")
         );
     }
-    let libc = needs
-        .glibc
-        .context("cannot make a Debian package: the program needs no version of glibc")?
-        .to_string();
+    let libc =
+        needs.glibc.context("cannot make a Debian package: the program does not require glibc")?.to_string();
     Ok(Deb { libc, depends, maintainer: MAINTAINER.to_string() })
 }
 
@@ -337,8 +333,8 @@ pub fn time(workspace: &Workspace) -> Result<u64> {
     )
 }
 
-/// Checks the archive as its recipient would. It must not contain this machine's name. A program for machines like
-/// this one contains paths of this machine in debug information and assertions; only these paths are allowed.
+/// Verifies the archive with `ship`. No file may contain this machine's name. Only a program for machines like this
+/// one may contain paths of this machine, in debug information and assertions.
 fn verify(
     workspace: &Workspace,
     build: &Path,
@@ -364,10 +360,10 @@ fn verify(
         Ok(other) => return Err(shipping::unexpected(&other)),
         Err(error) => {
             let name = archive.path.file_name().unwrap_or_default().display();
-            return Err(error.context(format!("{name} must not be passed on and was not kept")));
+            return Err(error.context(format!("{name} failed the checks and was deleted")));
         }
     };
-    let ran = verified.version.as_deref().unwrap_or("it is for another machine and was not run");
+    let ran = verified.version.as_deref().unwrap_or("not run, because it is for another machine");
     ui.done("verified", format_args!("{} files; {ran}", verified.files));
     Ok(verified)
 }
@@ -375,7 +371,7 @@ fn verify(
 /// Compares the archives `one` and `other` file by file.
 ///
 /// # Errors
-/// Those of the program `ship`.
+/// If the program `ship` fails.
 pub fn compare(workspace: &Workspace, one: &Path, other: &Path, ui: &Ui) -> Result<Vec<Difference>> {
     let order = Compare { one: std::path::absolute(one)?, other: std::path::absolute(other)? };
     match shipping::give(workspace, &Order::Compare(order), ui)? {
@@ -387,7 +383,7 @@ pub fn compare(workspace: &Workspace, one: &Path, other: &Path, ui: &Ui) -> Resu
 fn check_equal(workspace: &Workspace, one: &Path, other: &Path, ui: &Ui) -> Result<()> {
     let differences = compare(workspace, one, other, ui)?;
     if differences.is_empty() {
-        ui.done("equal", format_args!("{} has the same bytes", one.display()));
+        ui.done("equal", format_args!("{} has the same bytes as the packed archive", one.display()));
         return Ok(());
     }
     let lines: Vec<String> =

@@ -20,10 +20,10 @@ const LYCHEE: &str = "xtask/python/lychee.txt";
 /// Options of `docs`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Folder for the book, which is replaced [default: target/anneal/book]
+    /// Folder for the book; its previous contents are deleted [default: target/anneal/book]
     #[arg(short, long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Also check links to other sites, not only those inside the book
+    /// Also check links to other sites, not only links inside the book
     #[arg(long)]
     online: bool,
     /// Install missing tools without asking
@@ -71,11 +71,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     Run::new(lychee, &log)
         .args(check)
         .args([&book])
-        // The page that contains all pages repeats their links with anchors of other pages.
+        // print.html contains all pages, so it repeats their links, whose anchors are in other files.
         .args(["--exclude-path", "print\\.html", "--exclude-path", "404\\.html"])
         .args([&book])
         .watch(|_, _| {})
-        // Errors name pages by their path in docs/src.
+        // In errors, show pages by their path in docs/src.
         .map_err(|error| anyhow!(format!("{error:#}").replace(&format!("{}/", book.display()), "")))
         .context("the book has broken links")?;
     progress.finish();
@@ -96,7 +96,8 @@ fn mdbook(tools: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
     if !program.is_file() {
         let progress = ui.progress("mdBook");
         Run::new(process::cargo(), log)
-            // It renders a hundred pages in seconds as it is; optimising it takes minutes.
+            // An unoptimised mdBook renders a hundred pages in seconds; compiling it with optimisations takes
+            // minutes.
             .args(["install", "mdbook", "--version", MDBOOK, "--locked", "--debug"])
             .args(["--no-default-features", "--features", "search", "--root"])
             .args([&folder])
@@ -116,8 +117,8 @@ fn lychee(workspace: &Workspace, log: &Log, ui: &Ui) -> Result<PathBuf> {
     Ok(folder.join("bin/lychee"))
 }
 
-/// Copies docs into `to`. Files elsewhere in the repository that a page links to are copied below `src/files`,
-/// because links that leave the book would be broken.
+/// Copies docs into `to`. Other files of the repository that a page links to are copied into `src/files`, because
+/// links out of the book would be broken.
 fn gather(root: &Path, to: &Path) -> Result<()> {
     copy_folder(&root.join("docs/src"), &to.join("src"))?;
     std::fs::copy(root.join("docs/book.toml"), to.join("book.toml"))?;
@@ -150,7 +151,8 @@ fn inside(text: &str, name: &Path, root: &Path, to: &Path) -> Result<String> {
         match elsewhere {
             Some(mut path) => {
                 let from = root.join(&path);
-                // mdBook turns links to Markdown files into links to pages, but these files are not pages.
+                // mdBook turns links to Markdown files into links to pages, but these copies are not pages of the
+                // book.
                 if path.extension().is_some_and(|extension| extension == "md") {
                     path.set_extension("txt");
                 }
@@ -166,8 +168,8 @@ fn inside(text: &str, name: &Path, root: &Path, to: &Path) -> Result<String> {
     Ok(out)
 }
 
-/// Returns the path in the repository of the link `target` in the page `name` of docs/src, or `None` if it stays in
-/// docs/src.
+/// Returns the path in the repository of the link `target` in the page `name` of docs/src, or `None` if the link
+/// stays in docs/src.
 fn outside(name: &Path, target: &str) -> Option<PathBuf> {
     if target.contains("://") {
         return None;

@@ -18,7 +18,7 @@ use build::setup;
 /// Options of `doctor`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Install what is missing, as `setup` does
+    /// Install missing tools, as `setup` does
     #[arg(long)]
     fix: bool,
     /// Install without asking
@@ -54,7 +54,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let Detected { host, warnings: host_warnings } = tools::detected(ui);
     let needs = Needs::native();
     let fixed = args.fix.then(|| setup::ensure(&workspace, &needs, args.yes, ui));
-    // The report is printed even if the installation failed, because it helps to find the reason.
+    // Print the report even if the installation failed, because the report helps to find the reason.
     let tools = tools::toolchain(&workspace, ui);
     let search = tools::search(&workspace);
     let manager = Manager::detect(&search);
@@ -143,7 +143,7 @@ fn host_text(host: &Host, nvidia_driver: bool) -> String {
     text
 }
 
-/// Returns the name, version and path of each tool. Missing tools that a user may look for also have a row.
+/// Returns the name, version and path of each tool. Missing tools that a user may look for have a row too.
 fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
     let mut rows = Vec::new();
     let mut row = |name: &str, version: &str, place: String| rows.push([name.into(), version.into(), place]);

@@ -16,13 +16,13 @@ use build_info::{BuildInfo, Gate, gate};
 /// Options of `gate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Build folder or `anneal` program
+    /// Build folder or `anneal` program to check
     #[arg(conflicts_with = "profile")]
     path: Option<PathBuf>,
     /// Check the current build of this profile
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Make the reference from the build of the profile `reference`, and write it to the sources of xtask
+    /// Compute the reference with the build of the profile `reference`, and write it to xtask's sources
     #[arg(long, conflicts_with_all = ["path", "profile"])]
     write_reference: bool,
 }
@@ -45,7 +45,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     tell(&found?, scratch, &workspace.anneal().join("gate-failed"), ui)
 }
 
-/// Returns the path of the log with the commands that ran; errors name it.
+/// Returns the path of the log with the executed commands; errors name the log.
 fn log(workspace: &Workspace) -> PathBuf {
     workspace.anneal().join("gate.log")
 }
@@ -53,8 +53,8 @@ fn log(workspace: &Workspace) -> PathBuf {
 /// Prints the result `found`, whose files are in `scratch`.
 ///
 /// # Errors
-/// If the build does not pass. The report, the models and the logits are then in the folder `failed`, where they
-/// replace those of the previous failure.
+/// If the build does not pass. The report, the models and the logits then replace those of the previous failure in
+/// the folder `failed`.
 fn tell(found: &Gate, scratch: Scratch, failed: &Path, ui: &Ui) -> Result<()> {
     let repeated = if found.repeatable { "identical" } else { "DIFFERENT" };
     ui.result(
@@ -85,7 +85,7 @@ fn anneal(args: &Args, workspace: &Workspace) -> Result<Executable> {
         )));
     }
     match folder {
-        // A copied program has no record, and neither does an arbitrary folder of programs.
+        // Copied programs have no record, and neither have other folders of programs.
         Some(folder) if folder.join("build_info.json").is_file() => executable(&std::path::absolute(folder)?),
         _ => Ok(Executable::new(std::path::absolute(place)?)),
     }

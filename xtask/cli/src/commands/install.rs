@@ -17,37 +17,38 @@ use store::{CpuKind, Location};
 /// Options of `install`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Archive, folder of archives, unpacked archive, or a URL of an archive or of a folder, which ends with /
-    /// [default: the archive that `dist` made here]
+    /// Path of an archive, an unpacked archive or a folder of archives, or URL of an archive or a folder (ending in
+    /// /) [default: the archive that `dist` made in this checkout]
     #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["rollback", "list"])]
     from: Option<String>,
     /// Install the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or
     /// s3://BUCKET/PREFIX [default with --profile: the store in $ANNEAL_STORE]
     #[arg(long, value_name = "STORE", conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
     store: Option<String>,
-    /// Profile of the build from a store [default: native]
+    /// Profile of the build to install from the store [default: native]
     #[arg(short, long, conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
     profile: Option<String>,
     /// Folder to install to [default: /usr/local for root, else ~/.local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// Go back to the version that was current before
+    /// Go back to the previously current version
     #[arg(long, conflicts_with = "list")]
     rollback: bool,
     /// List the installed versions, and check that their files are unchanged
     #[arg(long)]
     list: bool,
-    /// Expected SHA-256 of the archive, instead of the one in the file beside it
+    /// Expected SHA-256 of the archive, instead of the checksum in the file next to it
     #[arg(long, value_name = "HEX", conflicts_with_all = ["no_check", "rollback", "list"])]
     sha256: Option<String>,
-    /// Install an archive without a checksum, so that neither damage nor forgery is detected
+    /// Install an archive that has no checksum; damage and forgery are not detected
     #[arg(long, conflicts_with_all = ["rollback", "list"])]
     no_check: bool,
-    /// Public minisign key that must have signed the archive [default: $ANNEAL_MINISIGN_KEY, else
+    /// Minisign public key that must verify the archive's signature [default: $ANNEAL_MINISIGN_KEY, else
     /// PREFIX/etc/anneal/minisign.pub if it exists]
     #[arg(long, value_name = "FILE|KEY", conflicts_with_all = ["rollback", "list"])]
     key: Option<String>,
-    /// Replace an installed version of the same name with different content; the replaced version cannot be restored
+    /// Replace an installed version that has the same name but different content; the replaced version cannot be
+    /// restored
     #[arg(long, conflicts_with_all = ["rollback", "list"])]
     force: bool,
     /// Print what would be done without doing it
@@ -65,7 +66,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if args.rollback {
         return rollback(&workspace, &args, ui);
     }
-    // Without these options the archive that `dist` made here is installed, even if the variable names a store.
+    // Without `--store` and `--profile`, install the archive that `dist` made in this checkout, even if the variable
+    // names a store.
     if args.store.is_some() || args.profile.is_some() {
         let store = storing::location(args.store.as_deref())?.ok_or_else(|| {
             exit::usage(format!(
@@ -77,7 +79,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     let from = args.from.unwrap_or_else(|| workspace.dist().to_string_lossy().into_owned());
     let order = order::Install {
-        // Made absolute, because `ship` may run in another working folder.
+        // Make the path absolute, because `ship` may run in another working folder.
         from: if from.contains("://") {
             from
         } else {
@@ -150,7 +152,7 @@ fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<Inst
     Ok(installed)
 }
 
-/// Prints the result. If it cannot be printed, the installation stays.
+/// Prints the result. The installation stays even if printing fails.
 fn tell(installed: &Installed, ui: &Ui) -> Result<()> {
     let verb = if installed.dry_run { "would be" } else { "is" };
     let told = ui.result(installed, installed.program.display());
@@ -164,7 +166,7 @@ fn summary(installed: &Installed) -> String {
         said += ", which was already installed";
     }
     if let Some(previous) = &installed.previous {
-        said += &format!("; {previous} was current before, --rollback goes back to it");
+        said += &format!("; --rollback goes back to {previous}");
     }
     said
 }
@@ -178,7 +180,7 @@ fn rollback(workspace: &Workspace, args: &Args, ui: &Ui) -> Result<()> {
     let verb = if switched.dry_run { "would be" } else { "is" };
     let told = ui.result(
         &switched,
-        format_args!("{} {verb} current, {} the previous version", switched.current, switched.previous),
+        format_args!("{} {verb} current, and {} the previous version", switched.current, switched.previous),
     );
     told.with_context(|| format!("{} {verb} current, but the result cannot be printed", switched.current))
 }
@@ -206,6 +208,6 @@ fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
     let table = ui::columns(&["", "version", "size", "state"], versions.iter().map(row));
     ui.result(
         &versions,
-        format_args!("{table}\n* is current, - is the previous version, to which --rollback goes back"),
+        format_args!("{table}\n* marks the current version, and - the version to which --rollback goes back"),
     )
 }

@@ -11,19 +11,19 @@ use build::{profile, tools};
 /// Options of `link`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Folder of headers, libraries and link.json, like `prefix` in a build folder
+    /// Folder with headers, libraries and link.json, laid out like `prefix` in a build folder
     prefix: PathBuf,
-    /// Path for the program
+    /// Path of the program to write
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Name of the profile whose flags the Rust part is compiled with
+    /// Profile that sets the compiler flags of the Rust part
     #[arg(short, long, default_value = "native")]
     profile: String,
     #[command(flatten)]
     source: tools::SourceArgs,
 }
 
-/// Links the engine with libraries that the user built. Tests nothing and changes no build.
+/// Links the engine with libraries that the user built. Runs no tests and changes no build.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &[])?;

@@ -42,7 +42,7 @@ pub struct Cli {
     command: Command,
 }
 
-/// Arguments of a command of the lab, which parses them itself.
+/// Arguments of a lab command. The lab parses them.
 #[derive(Debug, Args)]
 pub struct InLab {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
@@ -59,14 +59,14 @@ enum Command {
     BuildCuda(build::Cuda),
     /// Build any profile
     Build(build::Args),
-    /// Rebuild with a profile of its own runs; keep it if faster
+    /// Rebuild with profile-guided optimisation; keep it if faster
     Pgo(pgo::Args),
-    /// Reorder the finished program's code by what runs most
+    /// Optimise a build's code layout with BOLT; keep it if faster
     Bolt(bolt::Args),
     /// Find the fastest build for a model on this machine
     #[command(disable_help_flag = true)]
     Optimize(InLab),
-    /// Check the machine and its tools, and say what is missing
+    /// Check the machine and its tools, and list what is missing
     Doctor(doctor::Args),
     /// Install the tools for a build
     Setup(setup::Args),
@@ -94,7 +94,7 @@ enum Command {
     Audit(audit::Args),
     /// Compare a build's logits with a reference
     Gate(gate::Args),
-    /// Test a build on an NVIDIA GPU of another machine
+    /// Test a build on another machine's NVIDIA GPU
     #[command(disable_help_flag = true)]
     GpuCheck(InLab),
     /// Link the engine with your own build of llama.cpp
@@ -107,7 +107,7 @@ enum Command {
     Install(install::Args),
     /// Remove an installation
     Uninstall(uninstall::Args),
-    /// List the builds, or show one's record
+    /// List the builds, or show the record of one build
     Show(show::Args),
     /// Remove old builds
     Clean(clean::Args),
@@ -190,7 +190,8 @@ mod tests {
         generated::check(path, &text);
     }
 
-    /// Checks the commands in fenced blocks of README.md and docs, and those in messages of llama-source.
+    /// Checks that the command line accepts the commands in fenced blocks of README.md and docs, and those in
+    /// messages of llama-source.
     #[test]
     fn documented_commands_are_understood() {
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -234,7 +235,8 @@ mod tests {
 
     #[test]
     fn the_list_of_commands_fits_a_terminal_of_80_columns() {
-        for line in Cli::grouped().render_help().to_string().lines() {
+        // Width 0 turns wrapping off, so the test sees the lines as they are written.
+        for line in Cli::grouped().term_width(0).render_help().to_string().lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }
     }
@@ -253,7 +255,8 @@ mod tests {
     }
 
     fn document(command: &mut clap::Command, name: &str, text: &mut String) {
-        let help = command.clone().bin_name(name).render_long_help().to_string();
+        // The width is fixed, so that the page does not depend on the terminal in which the test runs.
+        let help = command.clone().bin_name(name).term_width(100).render_long_help().to_string();
         let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
         write!(text, "\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n").trim_end()).unwrap();
         for sub in command.get_subcommands_mut() {

@@ -20,11 +20,11 @@ pub struct Args {
     profile: String,
     #[command(flatten)]
     set: SetArgs,
-    /// Plan for the machine described in this file, which `cargo xtask detect` writes
+    /// Plan for the machine described in this file, the output of `cargo xtask detect`
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
-    /// Plan with the tools in this file, such as those in fixtures/toolchains [default with --host: Debian 12 with
-    /// clang 22]
+    /// Plan with the tools listed in this file, such as a file in fixtures/toolchains [default with --host: Debian 12
+    /// with clang 22]
     #[arg(long, value_name = "FILE")]
     toolchain: Option<PathBuf>,
     #[command(flatten)]
@@ -67,11 +67,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         };
     }
     if !missing.is_empty() {
-        text += &format!("hint: `cargo xtask setup --profile {}` installs what is missing\n", args.profile);
+        text += &format!("hint: `cargo xtask setup --profile {}` installs missing tools\n", args.profile);
     }
     let planned = HashedPlan { hash: plan.hash(), plan: &plan, notes: &plan.notes, missing: &missing };
     ui.result(&planned, text)
 }
 
-/// Description of the file that `--toolchain` takes, with an example to start from.
+/// Description of the file that `--toolchain` accepts, with an example to start from.
 const TOOLCHAIN_FILE: &str = "a list of tools: copy one of fixtures/toolchains and change it";

@@ -23,12 +23,12 @@ use super::dist;
 /// Options of `publish`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile whose current build is published
+    /// Profile whose current build to publish
     #[arg(short, long, default_value = "native")]
     profile: String,
     #[command(flatten)]
     store: StoreArgs,
-    /// Tuning record whose settings for this build are published too [default: the record that the engine reads]
+    /// Tuning record whose settings for this build to publish as well [default: the record that the engine reads]
     #[arg(long, value_name = "FILE")]
     tuning: Option<PathBuf>,
     /// Replace the store's copy of this build even if it is complete
@@ -51,12 +51,12 @@ struct PublishResult {
     was_unlisted: bool,
     /// Defects of the store's copy.
     was_damaged: Vec<String>,
-    /// Number of bytes that were sent.
+    /// Number of bytes sent to the store.
     sent: Bytes,
     /// Number of tuned settings that are new in the store.
     tuned: usize,
     dry_run: bool,
-    /// Entry in the store; `None` in a dry run for a build that the store lacks.
+    /// Entry in the store; `None` in a dry run if the store does not have the build.
     entry: Option<Entry>,
 }
 
@@ -65,7 +65,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let store = args.store.location()?.ok_or_else(|| {
         exit::usage(format!(
-            "no store is named\nhint: name it with --store STORE, or set {}",
+            "no store was given\nhint: name a store with --store STORE, or set {}",
             storing::VARIABLE
         ))
     })?;
@@ -121,10 +121,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&made, said)
 }
 
-/// Checks that others may use the build: that it passed its tests, and that a build of the current sources would find
-/// it.
+/// Checks that others may use the build: that it passed the gate and the audit, and that builds of the current
+/// sources can find it in the store.
 fn check(build: &Build, plan: &Plan, info: &BuildInfo) -> Result<()> {
-    let again = format!("hint: `cargo xtask build --profile {}` makes it again", info.profile);
+    let again = format!("hint: `cargo xtask build --profile {}` repeats the build", info.profile);
     ensure!(
         info.gate.as_ref().is_some_and(|gate| gate.passed),
         "the build of {} has not passed the correctness gate and must not be shared\n{again}",
@@ -133,8 +133,8 @@ fn check(build: &Build, plan: &Plan, info: &BuildInfo) -> Result<()> {
     ensure!(info.audit.is_some(), "the build of {} was not audited\n{again}", info.profile);
     if plan.source.patches != build::tools::patches()? || build.there().is_none() {
         bail!(
-            "the build of {} was made from other sources or in another folder, so no build would find it in the \
-             store\n{again}",
+            "the build of {} was made from other sources or in another folder, so `build` would not find \
+             it in the store\n{again}",
             info.profile
         );
     }
@@ -153,7 +153,7 @@ fn put(
 ) -> Result<store::order::Published> {
     let tree = match &info.base_plan {
         None => Tree::gather(workspace, folder, info)?,
-        // Builds made by `pgo` or `bolt` are only found by `install`, because a build plans the plain one.
+        // Only `install` finds builds made by `pgo` or `bolt`, because `build` looks for the plain build.
         Some(_) => None,
     };
     if tree.is_none() {
@@ -216,7 +216,9 @@ fn audit(info: &BuildInfo) -> String {
         None => "not done".to_string(),
         Some(audit) => match &audit.not_done {
             Some(why) => format!("not done: {why}"),
-            None => format!("passed, x86-64-v{} of {} instructions", audit.level, audit.instructions),
+            None => {
+                format!("passed up to x86-64-v{}, {} instructions checked", audit.level, audit.instructions)
+            }
         },
     }
 }

@@ -42,7 +42,7 @@ struct SetupJson<'a> {
 struct DryRun {
     #[serde(flatten)]
     plan: SetupPlan,
-    /// Tools for `pgo` and `bolt`. `setup` does not install them; those commands offer to.
+    /// Tools for `pgo` and `bolt`. `setup` does not install them; `pgo` and `bolt` offer to.
     optional: SetupPlan,
 }
 

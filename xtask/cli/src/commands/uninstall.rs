@@ -12,7 +12,7 @@ use ship::{Answer, Order};
 /// Options of `uninstall`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Version to remove, by its name in `install --list` or by its number [default: the current version]
+    /// Version to remove, as a name from `install --list` or a version number [default: the current version]
     #[arg(conflicts_with = "all")]
     version: Option<String>,
     /// Remove all versions
@@ -26,7 +26,7 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// Removes versions, and with the last version everything that was installed.
+/// Removes versions. With the last version, removes everything that was installed.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     shipping::check_prefix(args.prefix.as_deref())?;
     let workspace = Workspace::find()?;
@@ -39,7 +39,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let verb = if done.dry_run { "would remove" } else { "removed" };
     let left = match &done.current {
         Some(current) => format!("{current} is current now"),
-        None => "nothing of Anneal is left".to_string(),
+        None => "no file of Anneal is left".to_string(),
     };
     let removed = match done.removed.as_slice() {
         [] => "the leftovers of a stopped installer".to_string(),

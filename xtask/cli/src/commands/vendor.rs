@@ -32,7 +32,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         llama_source::check(&tree)?;
         ui.done(
             "verified",
-            format_args!("{} files are as unpacked, digest {}", tree.origin, tree.patched_digest),
+            format_args!(
+                "{} files are unchanged since they were unpacked, digest {}",
+                tree.origin, tree.patched_digest
+            ),
         );
     }
     ui.result(

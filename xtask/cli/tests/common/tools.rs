@@ -1,11 +1,11 @@
-//! Tools that a test needs beyond those of every build.
+//! Tools that a test needs in addition to those of every build.
 
 use std::path::Path;
 
 use toolchain::SearchPath;
 use toolchain::setup::{Needs, Requirement, examine, list};
 
-/// True if this machine has all of `required`. Otherwise reports the running test as skipped. `cargo xtask test`
+/// True if this machine has all `required` tools. Otherwise reports the running test as skipped. `cargo xtask test`
 /// installs the tools if it can.
 pub fn are_there(required: &[Requirement]) -> bool {
     let search = SearchPath::live(Path::new("no folder of tools"));

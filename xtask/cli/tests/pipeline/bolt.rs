@@ -36,8 +36,8 @@ fn main() {
 }
 "#;
 
-/// Engine that does some work and prints what the smoke test and the comparison read. `FAKE_ANNEAL` selects a fault.
-/// Only the program with counters is killed, leaves no counts, or waits.
+/// Engine that does some work and prints the values that the smoke test and the comparison read. `FAKE_ANNEAL`
+/// selects a fault. Only the program with counters is killed, writes no counts, or waits.
 const ENGINE: &str = r#"
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;
@@ -144,10 +144,10 @@ fn what_wins_becomes_current_and_is_found_again() {
     let program = object::File::parse(&*program).unwrap();
     assert!(program.section_by_name(".note.bolt_info").is_some());
     assert!(program.section_by_name(".rela.text").is_none(), "relocations were shipped");
-    // The build has a prefix of its own to link against.
+    // The build has its own prefix to link against.
     assert!(folder.join("prefix/lib/libllama.a").is_file());
 
-    // The counting programs are gone, and the profile stays.
+    // The programs with counters were deleted, but the profile was kept.
     let relocatable = std::fs::read_dir(checkout.root.join("target/anneal"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -165,7 +165,7 @@ fn what_wins_becomes_current_and_is_found_again() {
     }
     assert_eq!(checkout.record("native").bolt, info.bolt);
 
-    // A build accepts the rewritten program as its own, and --plain goes back.
+    // `build` accepts the rewritten program, and `--plain` goes back to the plain build.
     checkout.build("native").expect(0, "up to date");
     assert!(current(&checkout).starts_with("native-bolt-"));
     checkout.xtask(&["build", "--plain", "--path", checkout.source.to_str().unwrap()]).expect(0, "");
@@ -190,7 +190,7 @@ fn what_does_not_win_stays_aside_with_its_figures() {
         .unwrap();
     let gain = BuildInfo::read(&bolted.join("build_info.json")).unwrap().gain.unwrap();
     assert!(!gain.kept && gain.verdict.contains("no difference shown"), "{gain:?}");
-    // It is kept if the user requests it.
+    // With `--keep-going`, the rewritten build is kept.
     Run::from(bolt(&checkout, &model, "").arg("--keep-going").output().unwrap()).expect(0, "");
     assert_eq!(current(&checkout), bolted.file_name().unwrap().to_string_lossy());
 }
@@ -203,9 +203,9 @@ fn a_training_that_comes_to_no_end_leaves_the_current_build() {
     let (checkout, model) = checkout();
     checkout.build("native").expect(0, "built");
     let good = current(&checkout);
-    // First the program crashes; then it succeeds but leaves no counts.
+    // First the program crashes; then it succeeds but writes no counts.
     for (fake, expected) in
-        [("killed", "training run 1 of 2 failed"), ("silent", "of 2 training runs, 0 left counts")]
+        [("killed", "training run 1 of 2 failed"), ("silent", "only 0 of 2 training runs left counts")]
     {
         run(&checkout, &model, fake).expect(1, expected);
         assert_eq!(current(&checkout), good);
@@ -279,10 +279,10 @@ fn a_build_with_a_profile_is_rewritten_with_it_and_found_again_behind_the_result
     let info = checkout.record("native");
     assert_eq!(info.pgo.as_ref(), Some(&pgo));
     assert_ne!(info.bolt.as_ref().unwrap().profile, pgo.profile, "BOLT's profile is another");
-    // The second run starts from the build that is current now.
+    // The second run starts from the current build.
     let again = run(&checkout, &model, "faster").expect(0, "");
     assert!(!again.err.contains("finished bolt"), "{}", again.err);
-    // Cleaning removes leftovers of the profile's variants, but not the base of the current build.
+    // `clean` removes leftovers of the profile's variants, but not the base of the current build.
     let cleaned = checkout.xtask(&["clean", "native"]).expect(0, "native-pgo-relocatable-");
     assert!(cleaned.err.contains("native-pgo-train-"), "{}", cleaned.err);
     let base = checkout.root.join("target/anneal").join(&with_profile);

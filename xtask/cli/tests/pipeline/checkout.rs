@@ -45,8 +45,8 @@ endif()
 "#;
 
 /// Part of every fake engine: reports huge pages according to its link flags, and answers the gate with the
-/// reference's own logits, which lie beside its source. With the fault `wrong` one logit in every row is wrong, with
-/// `nan` it is NaN.
+/// reference's own logits, which are stored next to its source. With the fault `wrong`, one logit in every row is
+/// wrong; with `nan`, one logit is NaN.
 pub const ANSWERS: &str = r#"
 fn huge_pages() -> bool {
     include_str!(concat!(env!("ANNEAL_LLAMA_PREFIX"), "/link.json")).contains("--wrap=ggml_aligned_malloc")
@@ -75,8 +75,8 @@ fn logits(fault: &str) {
 }
 "#;
 
-/// Fake engine that prints what the smoke test reads. With `FAKE_ANNEAL=flaky` every run prints other tokens, with
-/// `small-pages` it reports no huge pages; [`ANSWERS`] has the other faults.
+/// Fake engine that prints the values that the smoke test reads. With `FAKE_ANNEAL=flaky`, every run prints different
+/// tokens; with `small-pages`, the engine reports no huge pages. [`ANSWERS`] handles the other faults.
 const ENGINE: &str = r#"
 fn main() {
     let fault = std::env::var("FAKE_ANNEAL").unwrap_or_default();
@@ -93,7 +93,7 @@ fn main() {
 }
 "#;
 
-/// Audit rules for the fake engine, which has no kernels except those that a test adds.
+/// Audit rules for the fake engine, which only has kernels that a test adds.
 const AUDIT: &str = r#"
 least_kernels = 0
 [[kernel]]
@@ -167,7 +167,7 @@ impl Checkout {
         ] {
             write(&root.join(file), text);
         }
-        // The digest of the engine's sources covers folders of the real workspace.
+        // The digest of the engine's sources covers the folders of the real workspace.
         for member in members() {
             write(&root.join(member).join("x"), "");
         }
@@ -176,8 +176,8 @@ impl Checkout {
         for entry in std::fs::read_dir(profiles).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
-            // The pinned zig is a large download and first compiles a C++ runtime, so these tests use the system's
-            // compilers.
+            // These tests use the system's compilers, because the pinned zig is a large download and first compiles a
+            // C++ runtime.
             let of_zig = ["compiler = \"zig\"", "glibc = \"2", "cargo_profile = \"dist\""];
             let kept = text.lines().filter(|line| !of_zig.iter().any(|key| line.starts_with(key)));
             let text: String = kept.map(|line| format!("{line}\n")).collect();
@@ -226,13 +226,13 @@ impl Checkout {
     }
 }
 
-/// Returns the folders of the real workspace's crates.
+/// Returns the folders of the crates in the real workspace.
 fn members() -> Vec<String> {
     let manifest: toml::Table = toml::from_str(include_str!("../../../../Cargo.toml")).unwrap();
     manifest["workspace"]["members"].clone().try_into().unwrap()
 }
 
-/// Writes a file after creating the folders above it.
+/// Writes a file after creating its parent folders.
 pub fn write(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, text).unwrap();

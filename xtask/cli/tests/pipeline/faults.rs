@@ -1,11 +1,11 @@
-//! Builds that fail: each prints the reason, exits with the right code, and leaves the last good build unchanged.
+//! Builds that fail. Each one prints the reason, exits with the right code, and leaves the last good build unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::checkout::{Checkout, Run, write};
 
-/// Creates a checkout with a good native build, and returns the folder of that build too.
+/// Creates a checkout with a good native build. Returns the checkout and the build's folder.
 fn with_good_build() -> (Checkout, PathBuf) {
     let checkout = Checkout::new("checkout");
     checkout.build("native").expect(0, "built");
@@ -51,7 +51,7 @@ fn a_fake_native_build_is_refused() {
     let (checkout, good) = with_good_build();
     let profile = checkout.root.join("profiles/build/native.toml");
     let text = std::fs::read_to_string(&profile).unwrap();
-    // Removes the flags from all files, then from all but those of ggml-cpu.
+    // Removes the flags first from all files, then only from files outside ggml-cpu.
     for definitions in ["GGML_NATIVE = \"OFF\"\nCMAKE_C_FLAGS = \"-mavx2\"", "CMAKE_C_FLAGS = \"\""] {
         write(&profile, &format!("{text}\n[definitions]\n{definitions}\n"));
         checkout.build("native").expect(1, "compiled without -march=native");
@@ -74,7 +74,7 @@ fn a_build_whose_tokens_differ_does_not_become_current() {
     let (checkout, good) = with_good_build();
     write(&checkout.source.join("src/llama.c"), "int llama(void) { return 3; }");
     let output = checkout.build_command("native").env("FAKE_ANNEAL", "flaky").output().unwrap();
-    Run::from(output).expect(1, "two greedy runs on one model differ from token 63 on");
+    Run::from(output).expect(1, "two greedy runs of the same model differ from token 63 onwards");
     assert_still_current(&checkout, &good);
 }
 
@@ -82,7 +82,7 @@ fn a_build_whose_tokens_differ_does_not_become_current() {
 fn a_build_with_wrong_logits_is_kept_aside_with_its_report() {
     let (checkout, good) = with_good_build();
     write(&checkout.source.join("src/llama.c"), "int llama(void) { return 3; }");
-    let told = [("wrong", "mean KL divergence"), ("nan", "logits that are NaN or infinite")];
+    let told = [("wrong", "mean KL divergence"), ("nan", "NaN or infinite logits")];
     for (fault, told) in told {
         let output = checkout.build_command("native").env("FAKE_ANNEAL", fault).output().unwrap();
         let run = Run::from(output).expect(1, "stage `gate` of the native build failed");
@@ -112,7 +112,7 @@ fn an_engine_that_fails_its_smoke_test_does_not_replace_the_good_one() {
     assert_still_current(&checkout, &good);
 }
 
-/// Adds a function to the fake engine that is kept although nothing calls it.
+/// Adds a function to the fake engine. The function is kept although no code calls it.
 #[cfg(target_arch = "x86_64")]
 fn add_to_engine(checkout: &Checkout, function: &str, instructions: &str) {
     let main = checkout.root.join("engine/anneal/main.rs");
@@ -139,7 +139,7 @@ fn a_native_build_with_a_scalar_kernel_does_not_become_current() {
     );
     assert_eq!(std::fs::read(good.join("bin/anneal")).unwrap(), before);
     assert_still_current(&checkout, &good);
-    // The rules cause the failure: with other rules the same program passes.
+    // The rules cause the failure: the same program passes with other rules.
     write(&checkout.root.join("profiles/audit.toml"), "least_kernels = 0\n");
     checkout.build("native").expect(0, "finished audit");
 }
@@ -202,21 +202,21 @@ fn what_llama_installed_is_made_again_when_it_is_gone() {
 #[test]
 fn a_target_folder_that_cannot_be_written_is_named() {
     let checkout = Checkout::new("checkout");
-    // Nobody can write to this folder, not even root.
+    // Not even root can write to this folder.
     std::os::unix::fs::symlink("/sys/kernel", checkout.root.join("target")).unwrap();
     checkout.build("native").expect(1, "cannot create");
 }
 
-/// Runs a build while a small file system, with room for `size`, is mounted over `folder`.
+/// Runs a build while a small file system of the given `size` is mounted over `folder`.
 fn build_on_small_disk(checkout: &Checkout, folder: &Path, size: &str) -> Run {
-    // The mount must not propagate. In a chroot, whose root is not a mount, there is nothing to make private.
+    // The mount must not propagate. In a chroot, the root is not a mount, so no mount has to be made private.
     let script = format!(
         "mount --make-rprivate / 2>/dev/null; mount -t tmpfs -o size={size} none '{}' && exec \"$@\"",
         folder.display()
     );
     let inner = checkout.build_command("native");
     let mut command = Command::new("unshare");
-    // Root needs no user namespace and may not be allowed one.
+    // Root needs no user namespace, and creating one may be forbidden.
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0);
     command.args(if root { vec!["--mount"] } else { vec!["--user", "--map-root-user", "--mount"] });
@@ -235,8 +235,8 @@ fn a_full_disk_is_told_and_the_good_build_stays() {
     let anneal = checkout.root.join("target/anneal");
     build_on_small_disk(&checkout, &anneal.join("sources"), "16k").expect(1, "No space left on device");
     assert_still_current(&checkout, &good);
-    // The sizes have room for the sources; for CMake's files, too; and for all but the smoke test's model. A compiler
-    // or linker may simply crash, so xtask itself must report the full disk.
+    // The first size has room for the sources, the second also for CMake's files, and the third for all but the smoke
+    // test's model. A compiler or linker may crash, so xtask itself must report the full disk.
     for size in ["200k", "600k", "2m"] {
         build_on_small_disk(&checkout, &anneal, size).expect(1, "free some space");
         assert_still_current(&checkout, &good);
@@ -247,10 +247,10 @@ fn a_full_disk_is_told_and_the_good_build_stays() {
 #[test]
 fn what_an_origin_is_fetched_with_is_a_need_of_the_build() {
     let checkout = Checkout::new("checkout");
-    // Anneal's patches need git, whatever the origin.
+    // Anneal's patches need git for every origin.
     for (origin, programs) in [("crate", &["git"][..]), ("sdist", &["pip", "git"]), ("git", &["git"])] {
         let mut command = checkout.command(&["build-native", "--yes", "--origin", origin]);
-        // There are neither tools nor a package manager.
+        // The folder contains neither tools nor a package manager.
         let output = command.env("PATH", checkout.root.join("no such folder")).output().unwrap();
         let run = Run::from(output).expect(1, "still missing: ");
         for name in ["ninja", "git", "pip"] {

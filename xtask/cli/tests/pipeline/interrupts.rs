@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::checkout::{Checkout, Run, write};
 
-/// Starts a build that waits in its C++ part. Returns once it waits, with the process that it waits for.
+/// Starts a build that waits in its C++ part. Returns the build and the process that it waits for, once it waits.
 fn slow_build(checkout: &Checkout) -> (Child, u32) {
     write(&checkout.source.join("slow"), "");
     let child = checkout.build_command("native").spawn().unwrap();
@@ -49,8 +49,8 @@ fn sleeping(parent: u32) -> Option<u32> {
 /// Time limit for the end of a process. Busy machines are slow, and the slow step ends by itself after 60 s.
 const PATIENCE: Duration = Duration::from_secs(50);
 
-/// True if the process `pid` ends in time, or is a zombie that its new parent has not reaped yet. A process takes a
-/// moment to die of a signal.
+/// True if the process `pid` ends in time, or is a zombie that its new parent has not reaped yet. A signal takes a
+/// moment to end a process.
 fn ends(pid: u32) -> bool {
     // The name, in parentheses, may contain any character; the state follows it.
     let has_ended = || {
@@ -86,7 +86,7 @@ fn ctrl_c_ends_the_build_and_its_children_and_the_next_run_goes_on() {
         assert!(ends(step), "children were left behind");
         assert_eq!(std::fs::canonicalize(checkout.current("native")).unwrap(), good);
     }
-    // The plan is the same, so the configuration is kept. The slow step only waits, so it is cut short here.
+    // The plan is the same, so the configuration is kept. The test cuts the slow step short, because it only waits.
     let (child, step) = slow_build(&checkout);
     kill(pid(step), Signal::SIGKILL).unwrap();
     Run::from(child.wait_with_output().unwrap()).expect(1, "kept configure");
@@ -97,7 +97,7 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     let checkout = Checkout::new("checkout");
     let (mut child, step) = slow_build(&checkout);
     let second = checkout.build("portable").expect(75, "another build is running in this checkout");
-    // Usage errors are reported at once.
+    // Usage errors are reported immediately.
     for (args, part) in [
         (&["build", "--profile", "nope"][..], " dev, native,"),
         (&["build-native", "--commit", "abc"], "need --origin git"),
@@ -105,7 +105,7 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     ] {
         checkout.xtask(args).expect(2, part);
     }
-    // A build that was begun and abandoned is there too.
+    // The folder also contains an abandoned build.
     write(&checkout.root.join("target/anneal/portable-000000000000/stages/x"), "");
     let shown = checkout.xtask(&["show"]).expect(0, "").out;
     assert_eq!((shown.matches("building").count(), shown.matches("unfinished").count()), (1, 1), "{shown}");
@@ -117,8 +117,7 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     checkout.build("native").expect(0, "built");
 }
 
-/// Returns a PATH with a package manager for root that takes a minute for anything and logs its arguments, and with
-/// no other program.
+/// Returns a PATH with only a package manager for root, which takes a minute for any command and logs its arguments.
 fn slow_apt(checkout: &Checkout) -> String {
     let bin = checkout.root.join("bin");
     let asked = checkout.root.join("asked");

@@ -1,5 +1,5 @@
-//! Tests of the whole pipeline on a checkout with a llama.cpp of three files and an engine of one file, so that a
-//! build takes seconds and can be broken, stopped and resumed. Compilers, CMake, ninja and cargo are the real ones.
+//! Tests of the whole pipeline on a checkout with a llama.cpp of three files and an engine of one file. A build of it
+//! takes seconds and can be broken, stopped and resumed. Compilers, CMake, ninja and cargo are the real programs.
 
 mod bolt;
 mod checkout;

@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
 pub struct Cli {
-    /// Options of every command.
+    /// Global options.
     #[command(flatten)]
     pub global: Global,
     #[command(subcommand)]
@@ -35,7 +35,7 @@ enum Command {
     Validate(validate::Args),
     /// Write one HTML page with all measurements
     Report(report::Args),
-    /// Test a build on an NVIDIA GPU of another machine
+    /// Test a build on another machine's NVIDIA GPU
     GpuCheck(gpu_check::Args),
 }
 

@@ -37,19 +37,19 @@ pub struct Args {
     /// Profile that the candidates are derived from
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Measure on this GGUF file [default: a synthetic model with the widths of Qwen2.5-1.5B, cut to 4 layers]
+    /// Measure on this GGUF file [default: a synthetic model with 4 layers and the widths of Qwen2.5-1.5B]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Use to optimise for: chat, rag, batch, latency, or tokens of prompt and answer as in 2048:256
+    /// Purpose to optimise for: chat, rag, batch, latency, or PROMPT:ANSWER in tokens, such as 2048:256
     #[arg(long = "for", value_name = "PURPOSE", default_value_t)]
     objective: Objective,
-    /// Time for the whole run, as in 12m; nothing starts that would not finish in it
+    /// Time limit of the whole run, such as 12m; steps that would not finish in time are not started
     #[arg(long, value_name = "TIME", default_value = "12m", value_parser = parse_budget)]
     budget: Duration,
-    /// Threads of both phases [default: as many as the engine decodes with]
+    /// Number of threads for both phases [default: the engine's number of decoding threads]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
-    /// Try only these candidates, and the profile itself; --dry-run lists their names
+    /// Try only these candidates and the profile itself; --dry-run lists the candidates
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     only: Vec<String>,
     /// Do not try these candidates
@@ -58,35 +58,34 @@ pub struct Args {
     /// Compiler cache that shares object files between builds
     #[arg(long, value_enum, default_value_t)]
     cache: Cache,
-    /// Ignore the measurements of earlier optimisations
+    /// Ignore the measurements of earlier runs
     #[arg(long)]
     fresh: bool,
     /// Name of the file in profiles/build that reproduces the winner [default: the CPU's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Then tune the winner's run-time settings in the remaining time: at least three minutes, or half of a budget
-    /// below six
+    /// Afterwards, tune the winner's run-time settings; reserves three minutes, or half of a budget below six minutes
     #[arg(long)]
     then_tune: bool,
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Print what would be tried, and do nothing
+    /// Print what would be tried, without building or measuring
     #[arg(long)]
     dry_run: bool,
-    /// Omit this machine's name from build_info.json
+    /// Leave this machine's name out of build_info.json
     #[arg(long)]
     no_hostname: bool,
     #[command(flatten)]
     source: tools::SourceArgs,
 }
 
-/// Model to measure if the user names none. It has the widths of a real model, because speed depends on the widths,
-/// and few layers, so that a round is short.
+/// Default model. It has the widths of a real model, because speed depends on the widths, and few layers, so that a
+/// round is short.
 const MODEL: &str = "qwen2.5-1.5b-4l/Q4_K_M";
 
-/// Time of the budget that is reserved for --then-tune. In less time hardly anything is decided, and settings often
-/// gain more than builds.
+/// Part of the budget that is reserved for --then-tune. A shorter tuning run decides hardly anything, and settings
+/// often gain more than builds.
 const TUNING: Duration = Duration::from_secs(180);
 
 /// Values of `general.file_type` for F32, F16 and BF16.
@@ -104,13 +103,13 @@ impl Args {
     /// Returns the kind of work that the candidates are chosen for on this model.
     ///
     /// # Errors
-    /// The file is not a GGUF model.
+    /// If the file is not a GGUF model.
     fn work(&self) -> Result<Work> {
         let float_weights = match &self.model {
             None => false,
             Some(path) => match GgufFile::open(path) {
                 Ok(file) => file.u32("general.file_type").is_some_and(|kind| FLOAT_TYPES.contains(&kind)),
-                Err(error) => bail!("cannot use the model of --model: {error}"),
+                Err(error) => bail!("cannot use the file given with --model: {error}"),
             },
         };
         Ok(Work { objective: self.objective.clone(), float_weights })
@@ -231,7 +230,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command that repeats the winner's profile-guided build or its BOLT layout.
+/// Returns the command that repeats the winner's PGO build or BOLT layout.
 fn again(name: &str, pgo: bool, bolt: bool) -> String {
     match (pgo, bolt) {
         (false, _) => format!("cargo xtask bolt --profile {name}"),
@@ -255,18 +254,18 @@ struct OptimizeJob<'a> {
 struct Later {
     /// True if a PGO profile is recorded for the winner.
     pgo: bool,
-    /// True if BOLT then optimises the winner's layout.
+    /// True if BOLT then optimises the layout of the winner's PGO build.
     bolt: bool,
-    /// End of measuring, chosen so that enough time remains for these steps.
+    /// Time at which measuring ends, so that enough time remains for these steps.
     measure_until: Instant,
 }
 
 impl OptimizeJob<'_> {
-    /// Builds and measures the candidates, and makes the winner the current build of its profile. Nothing that is
-    /// current changes before that.
+    /// Builds and measures the candidates, and makes the winner the current build of its profile. Until then, no
+    /// current build changes.
     fn find(&self, until: Instant) -> Result<(Store, Ending, Later, PathBuf)> {
         let OptimizeJob { args, ui, workspace, host, .. } = *self;
-        // Held to the end of the race, so that no build runs during a measurement.
+        // Hold the lock to the end of the race, so that no build runs during a measurement.
         let _lock = CheckoutLock::take(workspace)?;
         let mut toolchain = setup::ready(workspace, self.base, &args.source, args.yes, ui)?;
         openblas::provide(workspace, self.base, host, &ArchiveArgs::default(), &mut toolchain, ui)?;
@@ -310,12 +309,12 @@ impl OptimizeJob<'_> {
         Maker { workspace: self.workspace, engine: Some(engine), ui: self.ui }.find_or_make(&what)
     }
 
-    /// Decides if the remaining time allows PGO and BOLT after the race, and records the reason if it does not.
+    /// Decides if the remaining time allows PGO and BOLT after the race. Records the reason if it does not.
     fn later(&self, contest: &Contest, store: &mut Store, lap: Duration, until: Instant) -> Later {
         let left = until.saturating_duration_since(Instant::now());
         let room = left.saturating_sub(survey::reserve(&heats(&self.args.objective), contest.builds(), lap));
         let build = contest.base_seconds();
-        // A PGO build that exists has already taken part.
+        // An existing PGO build has already taken part in the race.
         let possible =
             |name: &str| !contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name);
         let (pgo, bolt) = (possible(PGO), possible(BOLT));
@@ -333,15 +332,15 @@ impl OptimizeJob<'_> {
                     about(room.as_secs_f64())
                 ),
                 None => {
-                    "no build was timed on this machine, so it is unknown if the budget is enough".to_string()
+                    "no build was timed on this machine, so the time that this takes is unknown".to_string()
                 }
             },
         };
-        // The PGO build would be made for the winner, which may be another build than the profile's own.
+        // Record why PGO and BOLT are not applied to the winner.
         for name in [PGO, BOLT] {
             if contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name) {
                 let why =
-                    "an existing PGO or BOLT build of the profile takes part; none is made for the winner";
+                    "the profile's existing PGO or BOLT build takes part, so none is made for the winner";
                 store.record.left_out.push(LeftOut { name: name.to_string(), why: why.to_string() });
             }
         }
@@ -358,7 +357,7 @@ impl OptimizeJob<'_> {
         }
     }
 
-    /// Makes a PGO build, and a BOLT layout if asked for, of the winner and keeps whichever is faster. Returns the
+    /// Makes a PGO build of the winner, with a BOLT layout if `bolt`, and keeps the fastest build. Returns the
     /// verdict and the record of the build that was kept.
     fn pgo(&self, name: &str, bolt: bool) -> Result<(String, Option<BuildInfo>)> {
         let made = pgo::of_build(
@@ -378,7 +377,7 @@ impl OptimizeJob<'_> {
                 return Ok((format!("failed: {}", why.lines().next().unwrap_or_default()), None));
             }
         };
-        // The PGO build may have been kept and the BOLT layout rejected.
+        // PGO may have been kept although the BOLT layout was rejected.
         let current = BuildInfo::read(&self.workspace.current(name).join("build_info.json")).ok();
         let kept = current.filter(|info| info.base_plan.is_some());
         let gain = kept.as_ref().and_then(|info| info.gain.clone()).or(last.gain);
@@ -397,7 +396,7 @@ impl OptimizeJob<'_> {
         let status = command.status().with_context(|| format!("cannot start {}", build.display()))?;
         build::process::check_interrupted()?;
         if status.code() == Some(exit::TRY_AGAIN.into()) {
-            return Err(exit::try_again("the winner is built and current, but it could not be tuned now"));
+            return Err(exit::try_again("the winner is built and current, but could not be tuned"));
         }
         if !status.success() {
             bail!("the winner is built and current, but `anneal tune` ended with {status}");
@@ -405,7 +404,7 @@ impl OptimizeJob<'_> {
         Ok(())
     }
 
-    /// Prints the candidates that would be tried.
+    /// Prints the candidates without building them.
     fn dry_run(&self) -> Result<()> {
         let OptimizeJob { args, workspace, host, .. } = *self;
         let mut toolchain = tools::toolchain(workspace, self.ui);
@@ -419,11 +418,11 @@ impl OptimizeJob<'_> {
     }
 }
 
-/// Time of a PGO build after the race, as a multiple of the time of building the profile itself. It consists of one
-/// build with counters and one with the PGO profile; training and comparison are shorter than the C++ parts that both
-/// builds share.
+/// Time of a PGO build after the race, as a multiple of the time of a plain build. PGO builds twice: with counters,
+/// then with the PGO profile. Training and comparison take less time than compiling the C++ parts that both builds
+/// share.
 const WITH_PROFILE: f64 = 2.0;
-/// Time of a PGO build followed by BOLT, as a multiple of the time of building the profile itself.
+/// Time of a PGO build followed by BOLT, as a multiple of the time of a plain build.
 const WITH_BOLT: f64 = 2.5;
 
 /// Output of `--dry-run`.
@@ -439,12 +438,12 @@ struct CandidateLine {
     name: String,
     profile: String,
     plan_hash: Sha256,
-    /// True if the candidate's build is finished. Its sources are compared with today's only when the build is used.
+    /// True if the candidate's build is finished. Changed sources are detected only when the build is used.
     built: bool,
-    /// Seconds that building it takes; `None` if no build was timed before.
+    /// Build time in seconds; `None` if no build was timed before.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
-    /// True if the budget allows building it after the candidates before it, not counting measurements.
+    /// True if the budget allows building this candidate after the candidates before it, not counting measurements.
     in_budget: bool,
     why: String,
 }

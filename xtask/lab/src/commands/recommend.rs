@@ -17,31 +17,31 @@ use crate::recommend::{Question, preset, recommend};
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("subject").required(true).args(["model", "shape"]))]
 pub struct Args {
-    /// GGUF file of the model, or the first part of a split model; only its header is read
+    /// GGUF file of the model, or the first part of a split model; only the header is read
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Shape of a model that is not on this machine: llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, …; a wrong name lists
-    /// all
+    /// Shape of a model that is not on this machine: llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, …; an unknown name
+    /// lists all shapes
     #[arg(long, value_name = "NAME")]
     shape: Option<String>,
-    /// Quantisation of --shape
+    /// Quantisation of the model that --shape names
     #[arg(long, value_name = "TYPE", default_value = "Q4_K_M", conflicts_with = "model")]
     quant: String,
-    /// Recommend for the machine described in this file, as `cargo xtask detect` prints it
+    /// Recommend for the machine described in this file, the output of `cargo xtask detect`
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
-    /// File with the machine's measured limits [default: the last of `anneal bench --roofline` if it is of the same
-    /// CPU]
+    /// File with the machine's measured limits [default: the last result of `anneal bench --roofline`, if it was
+    /// measured on the same CPU]
     #[arg(long, value_name = "FILE")]
     roofline: Option<PathBuf>,
-    /// Tokens that the context must hold [default: the preset's, or 4096; fewer if they do not fit]
+    /// Minimum context size in tokens [default: the preset's, or 4096; smaller if it does not fit in memory]
     #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
     ctx_size: Option<u32>,
 }
 
-/// Description of the file that `--roofline` takes, and the command that makes one.
+/// Description of the file that `--roofline` accepts, and the command that makes one.
 const ROOFLINE_FILE: &str =
-    "a machine's measured limits, in the file that `anneal bench --roofline` writes on it";
+    "a machine's measured limits: a file that `anneal bench --roofline` wrote on that machine";
 
 /// Recommends a build, settings and a quantisation for a model on a machine, with the reasons.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
@@ -78,7 +78,7 @@ fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     let roofline: Roofline = read_json(path, ROOFLINE_FILE)?;
     if roofline.cpu != host.cpu.name {
         ui.warn(format_args!(
-            "{} was measured on {}, but the recommendation is for {}; using it because you named it",
+            "{} was measured on {}, but the recommendation is for {}; --roofline uses the file anyway",
             path.display(),
             roofline.cpu,
             host.cpu.name
@@ -87,7 +87,7 @@ fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     Ok(roofline)
 }
 
-/// Returns the limits that were measured last, if they are those of `host`'s CPU.
+/// Returns the limits that were measured last, if they were measured on `host`'s CPU.
 fn remembered_roofline(host: &Host, ui: &Ui) -> Option<Roofline> {
     let path = host::state::folder()?.join("roofline.json");
     if !path.is_file() {

@@ -24,13 +24,13 @@ use crate::validate::{
 /// Options of `validate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Baseline: a profile (its current build), the path of a build folder or of an anneal program (with a slash in
-    /// it), or LABEL=PATH
+    /// Baseline: a profile (its current build), the path (containing a slash) of a build folder or of an anneal
+    /// program, or LABEL=PATH
     #[arg(required_unless_present = "steps")]
     a: Option<String>,
-    /// Candidate that is to replace A [default: A, with the flags of --flags-b]
+    /// Candidate to replace A [default: A, with the flags of --flags-b]
     b: Option<String>,
-    /// Flags for every run of A, as in --flags-a "--no-repack -t 2"
+    /// Flags for every run of A, such as --flags-a "--no-repack -t 2"
     #[arg(
         long,
         value_name = "FLAGS",
@@ -51,43 +51,43 @@ pub struct Args {
     /// GGUF file [default: a synthetic model, made once]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Prompt tokens of one prefill sample
+    /// Prompt length of a prefill sample in tokens
     #[arg(short = 'p', long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     prompt: u32,
-    /// Generated tokens of one decode sample, at least 50
+    /// Number of generated tokens of a decode sample, at least 50
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(50..=1 << 20))]
     generate: u32,
-    /// Maximum number of rounds of a phase, at least 6; in each round, A and B run once, one after the other
+    /// Maximum number of rounds per phase, at least 6; each round runs A and B once, one after the other
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = pairs)]
     pairs: usize,
-    /// Stop before the last round when half the width of the interval is at most this; 0 runs all rounds
+    /// Stop early when half the width of the ratio's interval is at most this; 0 runs all rounds
     #[arg(long, value_name = "X", default_value_t = 0.01, value_parser = share)]
     precision: f64,
     /// Phases to measure: prefill, decode
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "prefill,decode", value_parser = phase)]
     phases: Vec<Phase>,
-    /// Phases that must each be faster [default: one of them, and the other not slower]
+    /// Phases in which B must be faster [default: either phase, with the other not slower]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = phase)]
     decisive: Vec<Phase>,
     /// Also accept a B that is as fast as A
     #[arg(long, conflicts_with = "decisive")]
     accept_equal: bool,
-    /// Fraction of A's CPU time per token that B may use in addition
+    /// Additional CPU time per token that B may use, as a fraction of A's
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     cpu_tolerance: f64,
-    /// Fraction by which B may keep the GPU less busy than A; from 1 on, only a fallback to the CPU is judged
+    /// Fraction by which B may use the GPU less than A; from 1 on, only a fallback to the CPU fails this check
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     gpu_tolerance: f64,
-    /// At the end, generate this many tokens with each and monitor memory, speed and CPU use
+    /// At the end, generate N tokens (10000 if N is omitted) with A and with B, and monitor memory, speed and CPU use
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10000", value_parser = clap::value_parser!(u32).range(1000..=1 << 24))]
     long: Option<u32>,
     /// Continue after B has failed a check
     #[arg(long)]
     keep_going: bool,
-    /// Write the record with all samples to this file, updated during the run
+    /// Write the record with all samples to this file, which is updated during the run
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Try the changes of this plan one after another instead, and keep those that pass
+    /// Try the changes in this plan one after another, and keep those that pass; replaces A and B
     #[arg(long, value_name = "FILE", conflicts_with_all = ["a", "b", "flags_a", "flags_b"])]
     steps: Option<PathBuf>,
     /// Install missing tools without asking if a step has to be built
@@ -95,11 +95,10 @@ pub struct Args {
     yes: bool,
 }
 
-/// Model to measure if the user names none. It has the widths of a real model, because speed depends on the widths,
-/// and few layers.
+/// Default model. It has the widths of a real model, because speed depends on the widths, and few layers.
 const MODEL: &str = "llama-1b-4l/Q4_K_M";
 
-/// Tokens of the answers that are compared.
+/// Number of tokens of the answers that are compared.
 const ANSWER: u32 = 64;
 
 /// Decides if B may replace A.
@@ -113,7 +112,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
 }
 
-/// Gives an error that occurs before any comparison another exit code, because the code of a failure would be a
+/// Changes the exit code of an error that occurs before any comparison, because the exit code of a failure is a
 /// verdict on B.
 fn unjudged(error: anyhow::Error) -> anyhow::Error {
     match exit::code_of(&error) {
@@ -149,7 +148,7 @@ fn two(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     }
 }
 
-/// Runs one validation in a temporary folder of its own.
+/// Runs one validation in a temporary folder.
 fn validate(
     a: &Subject,
     b: &Subject,
@@ -167,12 +166,12 @@ fn validate(
 
 fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let plan = StepsFile::read(path, &workspace.build_profiles()).map_err(unjudged)?;
-    // Check the baseline before anything is built; it also makes the first model.
+    // Check the baseline before anything is built. This also makes the model of the first step.
     let base = subject(Side::A, &plan.base, args.yes, workspace, ui)?;
     base.look().context("cannot run the base of the plan").map_err(unjudged)?;
     let options = options(args, workspace, base.program(), ui)?;
     let mut walk = Walk::new(Provenance::now(&tools::host(ui), command(args)), &plan);
-    // Path of the `--out` file, where the steps so far are kept.
+    // Path of the `--out` file, which contains the steps so far.
     let mut kept = None;
     let keep = |walk: &Walk| {
         let Some(out) = &args.out else { return };
@@ -207,12 +206,15 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
     }
     ui.result(&walk, &walk)?;
     match walk.kept() {
-        0 if walk.is_untried() => bail!("no step could be tried\nhint: the table has the reasons"),
+        0 if walk.is_untried() => bail!("no step could be tried\nhint: the table shows the reasons"),
         0 if walk.is_unclear() => Err(exit::try_again(
             "no step was kept, and some steps were unclear\nhint: try again on a quieter machine",
         )),
         0 => {
-            bail!("no step was kept: none in {path} is an improvement on this machine", path = path.display())
+            bail!(
+                "no step was kept: no step in {path} is an improvement on this machine",
+                path = path.display()
+            )
         }
         _ => Ok(()),
     }
@@ -222,7 +224,7 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
 fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: &Ui) -> Result<Subject> {
     let (name, keys) = setting.build(&workspace.build_profiles())?;
     let flags = flags(&setting.flags)?;
-    // The current build of an unchanged profile may have been optimised; making the plain build current would replace
+    // The current build of an unchanged profile may be optimised, and making the plain build current would replace
     // it. A plain build may come from other sources than the steps; building it again detects that.
     let current = BuildInfo::read(&workspace.current(&name).join("build_info.json"));
     if !keys.is_empty() || !current.is_ok_and(|info| info.base_plan.is_some()) {

@@ -1,4 +1,4 @@
-//! Archive that is carried to a machine with a GPU.
+//! Archive that is copied to a machine with a GPU.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
-/// Maximum size of the archive in bytes, which mail and issue trackers still accept.
+/// Maximum size of the archive in bytes; mail and issue trackers still accept this size.
 pub const MOST: u64 = 64_000_000;
 
 /// Name of the archive's top folder.
@@ -24,17 +24,17 @@ pub const CONTENTS: &str = "contents.json";
 const SCRIPT: &str = "#!/bin/sh\ncase $0 in */*) here=${0%/*} ;; *) here=. ;; esac\n\
                       exec \"$here/bin/gpu-check\" gpu-check run \"$@\"\n";
 
-/// Contents of an archive, and what running it requires.
+/// Contents of an archive, and its requirements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contents {
-    /// Time at which it was packed, as RFC 3339.
+    /// Time of packing, as RFC 3339.
     pub packed: String,
     /// Programs in the archive.
     pub programs: Vec<Packed>,
-    /// Oldest glibc that starts all programs; `None` if they need none.
+    /// Oldest glibc that can run all programs; `None` if no program needs glibc.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<String>,
-    /// Instruction sets that the engine requires of the CPU.
+    /// Instruction sets that the engine requires.
     pub isa_required: Vec<String>,
     /// Programs that are not in the archive, with the reasons.
     pub missing: Vec<Missing>,
@@ -49,7 +49,7 @@ pub struct Packed {
     pub bytes: u64,
     /// SHA-256 of the file.
     pub sha256: Sha256,
-    /// Oldest glibc that has all its symbols.
+    /// Oldest glibc that has all symbols of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<String>,
     /// Shared libraries that the loader has to find.
@@ -61,7 +61,7 @@ pub struct Packed {
 pub struct Missing {
     /// Name of the program.
     pub what: String,
-    /// Reason why it is missing, and what to do.
+    /// Reason why the program is missing, and a way to get it.
     pub why: String,
 }
 
@@ -91,7 +91,7 @@ impl Contents {
     /// Describes an archive of `items` without the programs that are `missing`.
     ///
     /// # Errors
-    /// One of the programs cannot be read or is not a program.
+    /// If a program cannot be read, or a file is not a program.
     pub fn of(items: &[Item], isa_required: Vec<String>, missing: Vec<Missing>) -> Result<Self> {
         let mut programs = Vec::new();
         let mut oldest = None;
@@ -113,14 +113,14 @@ impl Contents {
         Ok(Self { packed, programs, glibc: oldest.map(version), isa_required, missing })
     }
 
-    /// Returns the SHA-256 of the program called `name`, in any folder.
+    /// Returns the SHA-256 of the program called `name`, in any folder of the archive.
     pub fn sha256(&self, name: &str) -> Option<&Sha256> {
         let is_it = |packed: &&Packed| packed.name.rsplit('/').next() == Some(name);
         self.programs.iter().find(is_it).map(|packed| &packed.sha256)
     }
 
-    /// Reads the contents of the archive that `folder` was unpacked from. Returns `None` if `folder` is not from an
-    /// archive.
+    /// Reads the contents of the archive that `folder` was unpacked from. Returns `None` if `folder` was not unpacked
+    /// from such an archive.
     pub fn beside(folder: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::content(&folder.join(CONTENTS)).ok()?).ok()
     }
@@ -138,12 +138,12 @@ fn version((major, minor): (u32, u32)) -> String {
 /// Packs `items`, their `contents` and the script into `path`, using at most `most` bytes.
 ///
 /// # Errors
-/// A file cannot be read, the archive cannot be written, or it is too large. In the last case the error lists the
-/// size of each part, and nothing is written.
+/// If a file cannot be read, the archive cannot be written, or the archive is too large. For an archive that is too
+/// large, the error lists the size of each part, and no file is written.
 pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Result<PackedArchive> {
     fs::check_target(path)?;
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::best()));
-    // Bytes still buffered in the compressor count for the next file: a few kilobytes.
+    // A few kilobytes that are still in the compressor's buffer count for the next file.
     let mut sizes: Vec<(String, u64)> = Vec::new();
     let mut before = 0;
     let mut put = |name: &str, bytes: &[u8], mode: u32| -> Result<()> {
@@ -241,7 +241,7 @@ mod tests {
         assert!(contents.glibc.as_deref().is_some_and(|glibc| glibc.starts_with("2.")), "{contents:?}");
         assert!(contents.programs[0].libraries.iter().any(|name| name.starts_with("libc.so")));
         let path = folder.path().join("check.tar.gz");
-        // A test program without optimisation, with its symbols.
+        // This test program is unoptimised and contains its symbols.
         let made = write(&path, &items, contents.clone(), u64::MAX).unwrap();
         assert_eq!(made.bytes, std::fs::metadata(&path).unwrap().len());
         let names = names(&path);
@@ -263,7 +263,7 @@ mod tests {
     fn what_is_too_large_is_not_written_and_its_parts_are_told() {
         let folder = tempfile::tempdir().unwrap();
         let large = folder.path().join("anneal");
-        // Data that does not compress.
+        // This data is incompressible.
         let noise: Vec<u8> = (0..20_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         std::fs::write(&large, noise).unwrap();
         let items = [item(folder.path(), "bin/anneal", &large, false)];

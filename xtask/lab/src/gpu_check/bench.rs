@@ -1,4 +1,5 @@
-//! Output of `anneal bench -o json` and `llama-bench -o json`: the fields that both have, and `anneal`'s own.
+//! Output of `anneal bench -o json` and `llama-bench -o json`: the fields of both programs, and the additional fields
+//! of `anneal`.
 
 use anyhow::{Context, Result, bail};
 use build_info::BenchRow;
@@ -21,22 +22,22 @@ const SETTINGS: [&str; 11] = [
     "no_op_offload",
 ];
 
-/// Test of one run.
+/// One test in the output of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuBenchRow {
     /// llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
     pub test: String,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub n_prompt: u32,
-    /// Tokens generated.
+    /// Number of generated tokens.
     pub n_gen: u32,
-    /// Tokens in the context before the test.
+    /// Number of tokens in the context before the test.
     pub n_depth: u32,
-    /// True if the test went from text to text, with sampling. False for llama-bench's method, with random tokens.
+    /// True if the test went from text to text, with sampling. False for llama-bench's method with random tokens.
     pub end_to_end: bool,
-    /// Tokens per second of each repetition. For an end-to-end test, only the tokens after the first one count.
+    /// Tokens per second of each repetition. An end-to-end test only counts the tokens after the first one.
     pub samples: Vec<f64>,
-    /// Use of each GPU. Only `anneal` reports it, and only if a driver is loaded.
+    /// Use of each GPU. Only `anneal` reports this, and only if a driver is loaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
 }
@@ -46,7 +47,7 @@ pub struct GpuBenchRow {
 pub struct Output {
     /// Tests of the run.
     pub rows: Vec<GpuBenchRow>,
-    /// Settings of the run: names and values of those that both programs report.
+    /// Settings of the run that both programs report, by name.
     pub settings: serde_json::Map<String, Value>,
     /// Names of ggml's backends, such as `CUDA`.
     pub backends: String,
@@ -55,7 +56,7 @@ pub struct Output {
 /// Parses the output of either program.
 ///
 /// # Errors
-/// The text is not JSON of these programs, or contains no test.
+/// If the text is not JSON of these programs, or contains no test.
 pub fn read(text: &[u8]) -> Result<Output> {
     let values: Vec<Value> = serde_json::from_slice(text)
         .with_context(|| format!("expected a JSON list of tests, found {:?}", beginning(text)))?;
@@ -63,7 +64,7 @@ pub fn read(text: &[u8]) -> Result<Output> {
         .into_iter()
         .map(serde_json::from_value)
         .collect::<Result<_, _>>()
-        .context("a test lacks fields of llama-bench")?;
+        .context("a test lacks fields that llama-bench writes")?;
     let Some(first) = tests.first() else { bail!("the list of tests is empty") };
     let first = serde_json::to_value(first)?;
     let told = SETTINGS.iter().map(|name| (name.to_string(), plain(&first[*name])));
@@ -71,12 +72,12 @@ pub fn read(text: &[u8]) -> Result<Output> {
     let mut output = Output { rows: Vec::new(), settings, backends: String::new() };
     for test in tests {
         output.backends = test.backends.clone().unwrap_or_default();
-        output.rows.push(row(test).context("a test lacks fields of llama-bench")?);
+        output.rows.push(row(test).context("a test lacks fields that llama-bench writes")?);
     }
     Ok(output)
 }
 
-/// Normalises a switch, which may be written as `false` or as `0`.
+/// Normalises a switch, which may be `false` or `0`.
 fn plain(value: &Value) -> Value {
     match value {
         Value::Bool(on) => Value::from(i32::from(*on)),
@@ -84,7 +85,7 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// Converts a test; returns `None` if it lacks a size or its samples.
+/// Converts a test. Returns `None` if a size or the samples are missing.
 fn row(test: BenchRow) -> Option<GpuBenchRow> {
     let (n_prompt, n_gen) = (test.n_prompt?, test.n_gen?);
     let end_to_end = test.is_end_to_end();
@@ -118,7 +119,7 @@ fn beginning(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Output of a CPU build on the tiny model.
+    /// Output of a CPU build for the tiny model.
     const KERNEL: &[u8] = include_bytes!("../../tests/fixtures/gpu-check/anneal-kernel.json");
     const END_TO_END: &[u8] = include_bytes!("../../tests/fixtures/gpu-check/anneal-end-to-end.json");
 
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn llama_benchs_output_is_read_by_the_same_names() {
-        // Remove the fields that only `anneal` has, and write a switch as a number.
+        // Remove the fields that only `anneal` writes, and write a switch as a number.
         let mut values: Vec<Value> = serde_json::from_slice(KERNEL).unwrap();
         for value in &mut values {
             let fields = value.as_object_mut().unwrap();
@@ -168,7 +169,7 @@ mod tests {
         for (text, expected) in [
             ("error: no such model", "expected a JSON list of tests, found \"error: no such model\""),
             ("[]", "the list of tests is empty"),
-            ("[{\"n_prompt\": 1}]", "lacks fields of llama-bench"),
+            ("[{\"n_prompt\": 1}]", "lacks fields that llama-bench writes"),
         ] {
             let error = format!("{:#}", read(text.as_bytes()).unwrap_err());
             assert!(error.contains(expected), "{error}");

@@ -18,10 +18,10 @@ use super::models::{self, GpuCheckModel};
 use super::plan::{self, CheckStep, PlannedStep, Sketch, Wishes};
 use super::report::{Done, LeftOut, Report};
 
-/// Seconds of the budget that are reserved for the end, to remove the models and write the file.
+/// Seconds of the budget that are reserved for removing the models and writing the report.
 const RESERVE: f64 = 4.0;
 
-/// Seconds that a step may continue after the budget is spent. After that it is stopped.
+/// Seconds by which a step may exceed the budget before it is stopped.
 const GRACE: f64 = 3.0;
 
 /// Number of failures after which a model's step is not tried again.
@@ -39,9 +39,9 @@ pub struct CheckOptions {
     pub budget: f64,
     /// Path of the report to write.
     pub out: PathBuf,
-    /// True if the engine's record promises a GPU.
+    /// True if the engine's record says that it computes on a GPU by default.
     pub promises_gpu: bool,
-    /// True if the engine computes with CUDA, or if that is unknown.
+    /// True if the engine computes with CUDA, or if this is unknown.
     pub cuda: bool,
     /// True if the engine launches CUDA graphs.
     pub graphs: bool,
@@ -65,7 +65,7 @@ pub struct RunningCheck<'a> {
 }
 
 impl<'a> RunningCheck<'a> {
-    /// Plans the check of the models that `report` names. Models that do not fit into the GPU are marked as skipped.
+    /// Plans the check of the models in `report`. Models that do not fit into the GPU are marked as skipped.
     pub fn new(
         options: &'a CheckOptions,
         mut report: Report,
@@ -124,16 +124,16 @@ impl<'a> RunningCheck<'a> {
             self.report.left_out.push(LeftOut { step: step.to_string(), reason: reason.to_string() });
         };
         if !wishes.refusal {
-            say("refusal without a GPU", "the build's record does not promise a GPU");
+            say("refusal without a GPU", "the build does not use a GPU by default");
         }
         if !wishes.placement {
             say("placement", "this anneal has no `info --placement`");
         }
         if !wishes.graphs {
-            say("CUDA graphs", "the build's profile disables them");
+            say("CUDA graphs", "the build's profile disables CUDA graphs");
         }
         if !wishes.waiting {
-            say("waiting", "the build's record has no CUDA");
+            say("waiting", "the build has no CUDA support");
         }
         if !wishes.device_sampling {
             say("device sampling", "this anneal has no --device-sampling");
@@ -143,11 +143,12 @@ impl<'a> RunningCheck<'a> {
         }
     }
 
-    /// Carries out the steps that fit into the budget, one after the other, and writes the file after each. A failed
-    /// step is recorded and the others continue. Ctrl-C ends the check and keeps the results so far.
+    /// Carries out the steps that fit into the budget, one after the other, and writes the report after each step. If
+    /// a step fails, the failure is recorded and the check continues. Ctrl-C ends the check and keeps the results so
+    /// far.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the report cannot be written.
     pub fn run(mut self) -> Result<Report> {
         loop {
             let left = self.left() - RESERVE;
@@ -169,7 +170,7 @@ impl<'a> RunningCheck<'a> {
         self.options.budget - self.began.elapsed().as_secs_f64()
     }
 
-    /// Returns the time limit for a program that a step runs.
+    /// Returns the time limit for a program that is run by a step.
     fn limit(&self) -> Duration {
         Duration::from_secs_f64((self.left() - RESERVE + GRACE).max(GRACE))
     }
@@ -200,7 +201,7 @@ impl<'a> RunningCheck<'a> {
         self.report.steps.push(Done { step: words, seconds, expected, error });
     }
 
-    /// Drops the steps that cannot work after `step` failed.
+    /// Drops the steps that cannot succeed after `step` failed.
     fn failed(&mut self, step: CheckStep, why: &str) {
         if let CheckStep::Make(model) = step {
             self.report.models[model].skipped = Some(why.to_string());
@@ -211,7 +212,7 @@ impl<'a> RunningCheck<'a> {
         self.failures.push(key);
         if self.failures.iter().filter(|failed| **failed == key).count() >= MOST_FAILURES {
             let same = |planned: &PlannedStep| (planned.step.kind(), planned.step.model()) == key;
-            self.drop(same, &format!("it failed {MOST_FAILURES} times before"));
+            self.drop(same, &format!("the same step failed {MOST_FAILURES} times"));
         }
     }
 
@@ -253,7 +254,7 @@ impl<'a> RunningCheck<'a> {
     }
 }
 
-/// True if both steps are the same. The length of a long run does not matter.
+/// True if both steps are equal, apart from the length of a long run.
 fn is_same(a: CheckStep, b: CheckStep) -> bool {
     match (a, b) {
         (CheckStep::Long(a, _), CheckStep::Long(b, _)) => a == b,

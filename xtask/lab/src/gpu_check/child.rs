@@ -11,13 +11,13 @@ use build::process::{self, Running};
 /// Interval between checks of a program that prints nothing.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Time between asking a program to end and killing it.
+/// Time between asking a program to end and killing the program.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Number of lines of a failed program's output that an error shows.
+/// Number of output lines of a failed program that an error shows.
 const TAIL: usize = 8;
 
-/// Program that has ended by itself.
+/// Program that ended by itself.
 #[derive(Clone, Debug)]
 pub struct EndedChild {
     /// Exit code; `None` if a signal ended the program.
@@ -26,7 +26,7 @@ pub struct EndedChild {
     pub stdout: Vec<u8>,
     /// Standard error of the program.
     pub stderr: String,
-    /// Command line, without folders.
+    /// Command line without folders.
     line: String,
     how: String,
 }
@@ -34,7 +34,7 @@ pub struct EndedChild {
 /// Runs `command` for at most `limit`. Calls `look` with the process id and with output as it arrives.
 ///
 /// # Errors
-/// The command cannot be started or takes too long, or the user interrupted it.
+/// If the command cannot be started or takes too long, or the user interrupts it.
 pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8])) -> Result<EndedChild> {
     process::check_interrupted()?;
     let line = line_without_folders(&command);

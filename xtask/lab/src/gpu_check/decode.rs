@@ -1,4 +1,4 @@
-//! Steady decode: one generation, and the use of the host and the GPU from its first token to its last.
+//! Steady decode: one generation, and the use of the host and the GPU between its first and last tokens.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ const EVERY: Duration = Duration::from_millis(100);
 /// Number of parts of a run whose speeds are reported separately.
 const PARTS: usize = 20;
 
-/// Generates `tokens` tokens of `model`.
+/// Generates `tokens` tokens with `model`.
 ///
 /// # Errors
-/// The program fails or prints nothing.
+/// If the program fails or prints nothing.
 pub fn steady(
     engine: &Engine,
     model: &Path,
@@ -60,21 +60,21 @@ fn speed(said: &str) -> Option<f64> {
 }
 
 /// Parses the number of tokens that the device chose from `…; tokens chosen on the device 40, on the host 0`. The
-/// engine prints this line if the device did some of the sampling or was asked to. JSON output has the number too,
-/// but it is printed only when all text is complete, which hides the time of each token.
+/// engine prints this line if the device did some of the sampling or was asked to. JSON output contains the number
+/// too, but only appears when all text is complete, which hides the time of each token.
 fn chosen_on_device(said: &str) -> Option<u32> {
     let line = said.lines().rfind(|line| line.starts_with("sampling on the device: "))?;
     let (_, rest) = line.rsplit_once("; tokens chosen on the device ")?;
     rest.split(',').next()?.parse().ok()
 }
 
-/// Observations made while text arrived.
+/// Observations made while text arrives.
 #[derive(Default)]
 struct Seen {
     watch: Option<(Instant, UsageWatch)>,
     read: Option<Instant>,
     usage: Option<Usage>,
-    /// Seconds since the first text, and bytes received until then.
+    /// Seconds since the first text, and number of bytes received by that time.
     heard: Vec<(f64, usize)>,
 }
 
@@ -88,7 +88,7 @@ impl Seen {
         }
         self.read = Some(Instant::now());
         let mut usage = watch.read();
-        // An ended process has no readings, and its use before the first token is not decode.
+        // An ended process has no readings, and its use of the CPU before the first token is not decode.
         if usage.cpu_user.is_none() && self.usage.is_some() {
             return;
         }
@@ -97,7 +97,7 @@ impl Seen {
     }
 }
 
-/// Returns tokens per second in equal parts of the run. The time of a token is estimated from the bytes of its text.
+/// Returns tokens per second in equal parts of the run. The time of each token is estimated from the bytes of text.
 fn paces(heard: &[(f64, usize)], tokens: u32, parts: usize) -> Vec<Pace> {
     let Some((_, all)) = heard.last().filter(|(_, all)| *all > 0) else { return Vec::new() };
     let tokens_of = |bytes: usize| f64::from(tokens) * bytes as f64 / *all as f64;
@@ -122,7 +122,7 @@ fn paces(heard: &[(f64, usize)], tokens: u32, parts: usize) -> Vec<Pace> {
 mod tests {
     use super::*;
 
-    /// Output of the engine; engine/anneal/tests/commands/generation.rs checks that the engine still prints these
+    /// Output of the engine. engine/anneal/tests/commands/generation.rs checks that the engine still prints these
     /// words.
     const SAID: &str = include_str!("../../../../fixtures/run/greedy-on-device.txt");
 

@@ -1,4 +1,4 @@
-//! Programs that are checked, and the command lines that they run with.
+//! Programs that are checked, and their command lines.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,34 +12,34 @@ use super::bench::{self, Output};
 use super::child::{self, EndedChild};
 use super::report::{Placement, Wait};
 
-/// Path of a tuning record that does not exist, so that the engine uses no tuning and prints nothing about it.
+/// Path of a missing tuning record, so that the engine uses no tuning and prints nothing about tuning.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
-/// Environment variable of the engine that selects how the host waits for the GPU.
+/// Environment variable of the engine that selects the method of waiting for the GPU.
 pub const WAIT: &str = "ANNEAL_CUDA_WAIT";
 
-/// Prompt of every generation, so short that no product of F16 weights uses cuBLAS.
+/// Prompt of every generation. It is so short that cuBLAS never multiplies F16 weights.
 const PROMPT: &str = "hello";
 
 /// Time limit for a program to print its flags.
 const HELP: Duration = Duration::from_secs(20);
 
-/// Numbers of tokens to evaluate and generate.
+/// Numbers of tokens to evaluate and to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Prompt tokens of a prefill test.
+    /// Number of prompt tokens of a prefill test.
     pub prompt: u32,
-    /// Tokens of a decode test.
+    /// Number of generated tokens of a decode test.
     pub generate: u32,
-    /// Tokens in the context of the second test of prefill and of decode.
+    /// Number of tokens in the context before the second test of prefill and of decode.
     pub depth: u32,
-    /// Repetitions of a test in one run.
+    /// Number of repetitions of a test in one run.
     pub repetitions: u32,
-    /// Tokens of each of the two runs that must be equal.
+    /// Number of tokens of each of the two runs that must be equal.
     pub determinism: u32,
-    /// Tokens of a steady decode.
+    /// Number of tokens of a steady decode.
     pub decode: u32,
-    /// Tokens of the long run.
+    /// Number of tokens of the long run.
     pub long: u32,
     /// Maximum number of rounds of a model.
     pub rounds: u32,
@@ -58,7 +58,7 @@ impl Sizes {
         rounds: super::plan::ROUNDS,
     };
 
-    /// Sizes of a rehearsal on the CPU, which shows that every step works and measures nothing.
+    /// Sizes of a rehearsal on the CPU, which shows that every step works but measures nothing.
     pub const REHEARSAL: Self = Self {
         prompt: 16,
         generate: 8,
@@ -70,7 +70,7 @@ impl Sizes {
         rounds: 2,
     };
 
-    /// Number of tokens of a prompt so short that decode after it happens at the beginning of the context.
+    /// Returns the number of tokens of a short prompt, after which decode starts at the beginning of the context.
     pub fn short_prompt(&self) -> u32 {
         if self.prompt == 0 { 8 } else { self.prompt.min(16) }
     }
@@ -80,24 +80,25 @@ impl Sizes {
         Self { prompt: 0, depth: 0, ..*self }
     }
 
-    /// Number of tokens that one program generates in a round. All prompts together have about as many.
+    /// Returns the number of tokens that one program generates in a round. All prompts together have about as many
+    /// tokens.
     pub fn round(&self) -> u32 {
         self.repetitions.saturating_mul(3 * self.generate)
     }
 }
 
-/// Features that this `anneal` has flags for.
+/// Features for which this `anneal` has flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Supports {
-    /// True if it has `--require-gpu=full`.
+    /// True if `anneal` has `--require-gpu=full`.
     pub require_gpu: bool,
-    /// True if it has `info --placement`.
+    /// True if `anneal` has `info --placement`.
     pub placement: bool,
-    /// True if it has `--device-sampling`.
+    /// True if `anneal` has `--device-sampling`.
     pub device_sampling: bool,
-    /// True if it has `info --copy-bandwidth`.
+    /// True if `anneal` has `info --copy-bandwidth`.
     pub copy_bandwidth: bool,
-    /// True if it has `run --gpu-layers`, `--n-cpu-moe`, `--kv-offload` and `--op-offload`.
+    /// True if `anneal` has `run --gpu-layers`, `--n-cpu-moe`, `--kv-offload` and `--op-offload`.
     pub placing: bool,
 }
 
@@ -112,13 +113,13 @@ pub struct Engine {
     pub allow_cpu: bool,
 }
 
-/// Fields of the output of `anneal run --json` that are used.
+/// Fields of the output of `anneal run --json` that the check uses.
 #[derive(Deserialize)]
 struct Generated {
     tokens: Vec<u32>,
 }
 
-/// Differences of a generation from the plain one.
+/// Settings of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GenerationVariant {
     /// True if the device chooses the tokens.
@@ -130,10 +131,11 @@ pub struct GenerationVariant {
 }
 
 impl Engine {
-    /// Opens the program at `path` and finds out which flags it has.
+    /// Opens the program at `path` and determines its flags.
     ///
     /// # Errors
-    /// The program does not run on this machine: it is for another architecture, a newer glibc or another CPU.
+    /// If the program does not run on this machine, because it is for another architecture, a newer glibc or another
+    /// CPU.
     pub fn open(path: &Path, allow_cpu: bool) -> Result<Self> {
         let help = |words: &[&str]| -> Result<String> {
             let mut command = Command::new(path);
@@ -160,25 +162,25 @@ impl Engine {
         command
     }
 
-    /// Returns a command that computes with `model`, and only on the GPU.
+    /// Returns a command that computes with `model` on the GPU only.
     fn computing(&self, words: &[&str], model: &Path) -> Command {
         let mut command = self.command(words);
         command.arg("-m").arg(model);
         match self.allow_cpu {
-            // On the machines that run these tests, more threads than one only wait for each other.
+            // On the machines that run these tests, several threads would only wait for each other.
             true => command.args(["-t", "1"]),
             false if self.supports.require_gpu => command.arg("--require-gpu=full"),
             false => &mut command,
         };
-        // Override the profile's defaults: everything is checked on the GPU.
+        // Override the profile's defaults, so that everything is checked on the GPU.
         if !self.allow_cpu && self.supports.placing {
             command.args(["--gpu-layers", "all", "--n-cpu-moe", "0", "--kv-offload", "--op-offload"]);
         }
         command
     }
 
-    /// Returns the output of `anneal info --json` without folders and without the parts that the report has anyway.
-    /// It includes the GPUs' copy bandwidth if the program measures it.
+    /// Returns the output of `anneal info --json` without folders and without parts that the report already contains.
+    /// If the program measures the GPUs' copy bandwidth, the output contains it.
     pub fn info(&self, limit: Duration) -> Result<Value> {
         let mut command = self.command(&["info", "--json"]);
         if self.supports.copy_bandwidth {
@@ -192,14 +194,15 @@ impl Engine {
         Ok(value)
     }
 
-    /// Returns where `model` is held and computed: the part `placement` of the output of `anneal info --placement`.
+    /// Returns the devices that store and compute `model`: the part `placement` of the output of `anneal info
+    /// --placement`.
     pub fn placement(&self, model: &Path, limit: Duration) -> Result<Placement> {
         let command = self.computing(&["info", "--placement", "--json"], model);
         let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
         placement(json(&ended)?["placement"].take())
     }
 
-    /// Returns the tokens that follow the prompt, always the likeliest.
+    /// Returns the tokens that follow the prompt, choosing the likeliest token each time.
     pub fn tokens(&self, model: &Path, count: u32, limit: Duration) -> Result<Vec<u32>> {
         let mut command = self.computing(&["run"], model);
         command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos", "--json"]);
@@ -209,13 +212,13 @@ impl Engine {
         Ok(generated.tokens)
     }
 
-    /// Returns the command of a generation of `count` tokens that prints text as it is generated.
+    /// Returns the command for a generation of `count` tokens that prints text as it is generated.
     pub fn generation(&self, model: &Path, variant: GenerationVariant, count: u32) -> Command {
         let mut command = self.computing(&["run"], model);
         command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos"]);
-        // llama.cpp makes contexts in steps of 256 tokens.
+        // llama.cpp rounds context sizes up to multiples of 256 tokens.
         command.args(["-c", &(count + 64).next_multiple_of(256).max(1024).to_string()]);
-        // Always pass the flag: its default on a GPU differs from its default on the CPU.
+        // Always pass the flag, because its default on a GPU differs from its default on the CPU.
         if self.supports.device_sampling {
             command.arg(format!("--device-sampling={}", if variant.device_sampling { "on" } else { "off" }));
         }
@@ -228,7 +231,7 @@ impl Engine {
         command
     }
 
-    /// Runs llama-bench's tests with its method.
+    /// Runs llama-bench's tests with llama-bench's method.
     pub fn kernel(&self, model: &Path, sizes: &Sizes, limit: Duration) -> Result<Output> {
         let mut command = self.computing(&["bench"], model);
         tests(&mut command, sizes);
@@ -238,7 +241,7 @@ impl Engine {
         output(command, limit)
     }
 
-    /// Runs tests from text to text, with sampling: decode at the beginning of the context, and after a long prompt.
+    /// Runs tests from text to text with sampling: decode at the beginning of the context, and after a long prompt.
     pub fn end_to_end(&self, model: &Path, sizes: &Sizes, limit: Duration) -> Result<Output> {
         let mut command = self.computing(&["bench"], model);
         let behind = |prompt: u32| format!("{prompt},{}", sizes.generate);
@@ -253,14 +256,14 @@ impl Engine {
         output(command, limit)
     }
 
-    /// Generates one token with default settings while CUDA shows no GPU, and returns how the program ended.
+    /// Generates one token with default settings while CUDA reports no GPU. Returns the ended program.
     pub fn without_gpu(&self, model: &Path, limit: Duration) -> Result<EndedChild> {
         let mut command = self.command(&["run", "-p", PROMPT, "-n", "1", "--greedy", "-m"]);
         command.arg(model).env("CUDA_VISIBLE_DEVICES", "");
         child::run(command, limit, &mut |_, _| {})
     }
 
-    /// Writes `half` as `quant` to `out`.
+    /// Quantises `half` to `quant` and writes the result to `out`.
     pub fn quantise(&self, half: &Path, out: &Path, quant: &str, limit: Duration) -> Result<()> {
         let mut command = self.command(&["quantize"]);
         command.arg(half).arg(out).arg(quant);
@@ -288,7 +291,7 @@ fn output(command: Command, limit: Duration) -> Result<Output> {
     bench::read(&ended.stdout).with_context(|| format!("cannot parse the output of {name}"))
 }
 
-/// Parses the engine's report of a placement, with the faults that the engine found.
+/// Parses the engine's report of a placement, with the faults found by the engine.
 fn placement(told: Value) -> Result<Placement> {
     #[derive(Deserialize)]
     struct Fault {
@@ -319,7 +322,7 @@ mod tests {
             (split.full, &split.faults[..]),
             (false, &["2 MiB of weights lie on the host".to_string()][..])
         );
-        // A report without a list of faults is invalid, not faultless.
+        // A report without a list of faults is invalid.
         assert!(placement(json!({ "devices": [] })).is_err() && placement(Value::Null).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Estimates of how long steps take: a guess at first, and measured times once steps of the same kind were carried
+//! Estimates of the time that steps take: first a guess, then measured times once steps of that kind were carried
 //! out.
 
 use std::collections::BTreeMap;
@@ -7,33 +7,33 @@ use build_info::Bytes;
 
 use super::plan::CheckStep;
 
-/// Seconds that a program takes to start CUDA and make a context, on a machine without the persistence daemon.
+/// Seconds that a program needs to start CUDA and create a context, on a machine without the persistence daemon.
 const START: f64 = 2.5;
 
-/// Bytes per second at which weights get from the page cache to the GPU.
+/// Bytes per second at which weights are copied from the page cache to the GPU.
 const LOAD: f64 = 2e9;
 
-/// Bytes of random weights per second that one core draws (`DRAW`), and that a disk writes (`DISK`).
+/// Bytes per second of random weights that one core draws (`DRAW`) and that a disk writes (`DISK`).
 const DRAW: f64 = 100e6;
 const DISK: f64 = 1e9;
 
-/// Weights per second that one core converts to a K-quant; other types are faster.
+/// Weights per second that one core converts to a K-quant. Other types are faster.
 const QUANTISE: f64 = 20e6;
 
-/// Bytes per second that decode reads on a data-centre GPU (`DECODE`), and tokens per second that decode cannot
-/// exceed because of the time to launch kernels (`MOST_SPEED`).
+/// Bytes per second that decode reads on a data-centre GPU (`DECODE`), and maximum decode speed in tokens per second,
+/// which the time to launch kernels limits (`MOST_SPEED`).
 const DECODE: f64 = 0.8e12;
 const MOST_SPEED: f64 = 400.0;
 
 /// Maximum factor by which a guess is corrected.
 const MOST_PACE: f64 = 20.0;
 
-/// Sizes of a model, known before it is made.
+/// Sizes of a model that are known before the model is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Bytes of the weights.
+    /// Size of the weights.
     pub bytes: Bytes,
-    /// Bytes of the weights as F16.
+    /// Size of the weights as F16.
     pub half: Bytes,
     /// True if the model is quantised from F16 weights.
     pub is_quantised: bool,
@@ -41,28 +41,28 @@ pub struct Size {
     pub has_half: bool,
 }
 
-/// Estimator that learns from the steps that were carried out.
+/// Estimator that learns from completed steps.
 #[derive(Debug)]
 pub struct Estimator {
     cores: f64,
     models: Vec<Size>,
     tokens: Tokens,
     has_llama_bench: bool,
-    /// Time of steps as a multiple of the guess, by kind. `taken` holds their seconds, by kind and model.
+    /// Time of steps as a multiple of the guess, by kind. `taken` contains the seconds of steps, by kind and model.
     paces: BTreeMap<&'static str, f64>,
     taken: BTreeMap<(&'static str, Option<usize>), f64>,
-    /// Tokens per second of the models that were measured.
+    /// Tokens per second of measured models, by model.
     speeds: BTreeMap<usize, f64>,
 }
 
 /// Numbers of tokens that the steps generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens {
-    /// Tokens of each of the two runs that must be equal.
+    /// Number of tokens of each of the two runs that must be equal.
     pub determinism: u32,
-    /// Tokens of a steady decode.
+    /// Number of tokens of a steady decode.
     pub decode: u32,
-    /// Tokens of all tests of one program in a round.
+    /// Number of tokens of all tests of one program in a round.
     pub round: u32,
 }
 
@@ -80,11 +80,11 @@ impl Estimator {
         }
     }
 
-    /// Returns the seconds that `step` is expected to take.
+    /// Returns the estimated seconds of `step`.
     pub fn seconds(&self, step: CheckStep) -> f64 {
         let exact = self.taken.get(&(step.kind(), step.model()));
         match (step, exact) {
-            // Long runs differ in length, so a measured time is not reused for them.
+            // Long runs differ in length, so a measured time does not apply to another long run.
             (CheckStep::Long(..), _) | (_, None) => {
                 self.guess(step) * self.paces.get(step.kind()).copied().unwrap_or(1.0)
             }
@@ -126,7 +126,7 @@ impl Estimator {
             CheckStep::Placement(model) => start(model) + 1.0,
             CheckStep::Determinism(model) => 2.0 * (start(model) + decode(model, self.tokens.determinism)),
             CheckStep::Round(model, _) => {
-                // The engine runs twice: with llama-bench's method, and with sampling.
+                // The engine runs twice: with llama-bench's method and with sampling.
                 let programs = if self.has_llama_bench { 3.0 } else { 2.0 };
                 programs * (start(model) + decode(model, self.tokens.round))
                     + start(model)
@@ -197,7 +197,7 @@ mod tests {
         let (guess, guess_of_other) = (estimator.seconds(first), estimator.seconds(other));
         estimator.learn(first, 3.0 * guess);
         assert_eq!(estimator.seconds(CheckStep::Round(0, 2)), 3.0 * guess);
-        // Steps of other models are scaled by the same factor.
+        // Estimates for other models are scaled by the same factor.
         assert!((estimator.seconds(other) / guess_of_other - 3.0).abs() < 1e-9);
         let before = estimator.seconds(CheckStep::Long(1, 10_000));
         estimator.learn_speed(1, 50.0);

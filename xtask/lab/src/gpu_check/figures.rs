@@ -1,4 +1,4 @@
-//! Figures derived from the measurements: ratios round by round, and verdicts against the goals.
+//! Figures derived from the measurements: ratios by round, and verdicts against the goals.
 
 use build_info::Bytes;
 use measure::{Ratio, median, ratio};
@@ -11,26 +11,26 @@ use super::report::{
     Sampling, Wait, Who,
 };
 
-/// Goal: speed as a multiple of llama-bench's.
+/// Goal for speed, as a multiple of llama-bench's.
 const SPEED: f64 = 1.0;
 
-/// Minimum number of pairs for a verdict of a miss.
+/// Minimum number of pairs for the verdict that a goal was missed.
 const ENOUGH: usize = 5;
 
-/// Goal: bandwidth of decode as a fraction of the GPU's copy bandwidth.
+/// Goal for the bandwidth of decode, as a fraction of the GPU's copy bandwidth.
 const BANDWIDTH: f64 = 0.8;
 
-/// Lowest copy bandwidth seen on any GPU, as a fraction of its theoretical bandwidth (clock times bus width). A
-/// decode below [`BANDWIDTH`] of that misses the goal at any copy bandwidth.
+/// Lowest copy bandwidth measured on any GPU, as a fraction of the GPU's theoretical bandwidth (clock times bus
+/// width). If decode stays below [`BANDWIDTH`] of this copy bandwidth, it misses the goal in any case.
 const LEAST_COPY: f64 = 0.7;
 
-/// Goal: maximum number of CPUs that decode keeps busy while the device chooses the tokens.
+/// Goal for CPU use: maximum number of busy CPUs in decode while the device chooses the tokens.
 const CPUS: f64 = 0.25;
 
-/// Size from which weights are too large for any cache.
+/// Minimum size of weights that exceed any cache.
 const LARGE: Bytes = Bytes(1_000_000_000);
 
-/// Compares every test of `model` with llama-bench's, and tests of decode also with sampling.
+/// Compares every test of `model` with llama-bench's test, and decode tests with sampling too.
 pub fn comparisons(model: &ModelReport) -> Vec<ProgramComparison> {
     let theirs = values(&model.runs, Who::LlamaBench);
     let mut all: Vec<(String, Sampling, Vec<Value>)> = Vec::new();
@@ -47,7 +47,7 @@ pub fn comparisons(model: &ModelReport) -> Vec<ProgramComparison> {
 
 /// Speed of a test in one round.
 struct Value {
-    /// llama-bench's test that it is compared with.
+    /// llama-bench's test to compare with.
     test: String,
     sampling: Sampling,
     round: u32,
@@ -65,8 +65,8 @@ fn values(runs: &[Run], by: Who) -> Vec<Value> {
     runs.flat_map(|run| run.rows.iter().map(move |row| value(run.round, row))).collect()
 }
 
-/// Returns the steady decodes of the rounds. They start from a short prompt and are compared with llama-bench's
-/// decode at the beginning of the context, although they soon go beyond it.
+/// Returns the steady decodes of the rounds. They start from a short prompt and soon leave the beginning of the
+/// context. Nevertheless they are compared with llama-bench's decode at the beginning of the context.
 fn steady(model: &ModelReport) -> Vec<Value> {
     let rows = model.runs.iter().flat_map(|run| &run.rows);
     let Some(test) = rows.map(their_test).find(|test| test.starts_with("tg") && !test.contains('@')) else {
@@ -84,11 +84,11 @@ fn steady(model: &ModelReport) -> Vec<Value> {
     model.decodes.iter().filter_map(value).collect()
 }
 
-/// Returns the name of llama-bench's test that a row is compared with. An end-to-end test is compared with the decode
-/// at a depth equal to its prompt.
+/// Returns the name of llama-bench's test to compare a row with. For an end-to-end test, this is the decode at a
+/// depth equal to the length of the prompt.
 fn their_test(row: &GpuBenchRow) -> String {
     match row.end_to_end {
-        // llama-bench has no test after so few tokens. They only make the engine's result slower.
+        // llama-bench has no test after so few tokens. These tokens only make the engine's result slower.
         true => {
             build_info::bench_row::test_name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 })
         }
@@ -144,12 +144,12 @@ pub fn figures(report: &Report) -> Vec<Figure> {
     all
 }
 
-/// Memory bandwidth of the GPU in bytes per second; the highest if GPUs differ.
+/// Memory bandwidth of the GPU in bytes per second; the highest bandwidth if GPUs differ.
 #[derive(Clone, Copy, Debug, Default)]
 struct MemorySpeed {
     /// Bandwidth computed from clock and bus width.
     theoretical: Option<f64>,
-    /// Bandwidth measured by copies.
+    /// Bandwidth measured by copying.
     copy: Option<f64>,
 }
 
@@ -225,8 +225,8 @@ fn speed(comparison: &ProgramComparison) -> Figure {
     Figure { note: Some(interval(ratio)), ..figure(what, goal, Some(ratio.median), at_least(ratio, SPEED)) }
 }
 
-/// Returns a pass if the median reaches `goal`, a miss if the whole interval is below it and there are enough pairs,
-/// and otherwise an unclear verdict.
+/// Returns a pass if the median reaches `goal`. Returns a miss if the whole interval is below `goal` and there are
+/// enough pairs. Otherwise returns an unclear verdict.
 fn at_least(ratio: &Ratio, goal: f64) -> FigureVerdict {
     if ratio.median >= goal {
         FigureVerdict::Pass
@@ -258,7 +258,7 @@ fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
         (None, Some(most)) => (Some(effective / most), "of the theoretical bandwidth"),
         (None, None) => (None, "the bandwidth of the memory is unknown"),
     };
-    // The goal applies to weights that exceed any cache and to a type whose decode is limited only by reading.
+    // The goal applies to weights that exceed any cache, in a type whose decode is limited only by memory reads.
     let counts = model.name.quant() == "Q8_0" && model.bytes >= LARGE;
     let (verdict, more) = match share {
         None => (FigureVerdict::NotMeasured, ""),
@@ -283,8 +283,7 @@ fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
     })
 }
 
-/// Returns the CPU use of decodes in which the device chose the tokens. Decodes in which the host slept are
-/// preferred.
+/// Returns the CPU use of decodes in which the device chose the tokens. Prefers decodes in which the host slept.
 fn host_cpu(decodes: &[Decode], pairs: &[Pair]) -> Option<Figure> {
     let of_device = |decode: &&Decode| decode.device_sampling;
     let waiting = pairs.iter().filter(|pair| pair.switch == Switch::Waiting);
@@ -318,8 +317,8 @@ fn chosen_by_device(decode: &Decode) -> u32 {
     decode.chosen_on_device.unwrap_or(0)
 }
 
-/// Checks that the device sampled in the runs that asked for it and in no others, by the number of tokens that it
-/// chose.
+/// Checks that the device sampled in the runs that asked for device sampling and in no others. The check uses the
+/// number of tokens that the device chose.
 fn sampled_as_asked(pairs: &[&Pair]) -> Figure {
     let is_wrong =
         |pair: &&&Pair| chosen_by_device(&pair.on) < pair.on.tokens || chosen_by_device(&pair.off) > 0;
@@ -327,10 +326,10 @@ fn sampled_as_asked(pairs: &[&Pair]) -> Figure {
         let (on, off) = (chosen_by_device(&pair.on), chosen_by_device(&pair.off));
         format!("of {} tokens, the device chose {on} with it and {off} without it", pair.on.tokens)
     });
-    yes_or_no("device sampling where it was asked for, and nowhere else", wrong.is_none(), wrong)
+    yes_or_no("device sampling only where requested", wrong.is_none(), wrong)
 }
 
-/// Returns the effect of a switch on speed. The text must be the same with and without it.
+/// Returns the effect of a switch on speed. The text must be the same with the switch on and off.
 fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
     let pairs: Vec<&Pair> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
     if pairs.is_empty() {
@@ -351,7 +350,7 @@ fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
         Switch::Waiting => {
             let [block, spin] = switch.sides();
             (
-                "the same text however the host waits".to_string(),
+                "the same text in both wait modes of the host".to_string(),
                 format!("decode with {WAIT}={block} against {spin}"),
             )
         }

@@ -1,10 +1,10 @@
-//! Check of a build on a machine's NVIDIA GPU: everything computes on the GPU, the output is deterministic, the speed
-//! is compared with llama-bench's, and the host's CPU use is low. The check takes minutes, starts from one archive
-//! and writes one file.
+//! Check of a build on a machine's NVIDIA GPU. The check verifies that everything computes on the GPU and that the
+//! output is deterministic. It compares the speed with llama-bench's and measures the host's CPU use. The check takes
+//! minutes, starts from one archive and writes one report.
 //!
 //! The steps that fit into a budget are data ([`plan`]). A [`carry_out::RunningCheck`] carries them out one by one
 //! and fills a [`Report`]. [`figures`] derives the verdicts from the report, and [`page`] shows them. Only the code
-//! that packs the archive ([`archive`]) looks at a checkout.
+//! that packs the archive ([`archive`]) reads a checkout.
 
 pub mod archive;
 mod bench;

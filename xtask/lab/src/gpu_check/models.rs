@@ -1,4 +1,5 @@
-//! Models of the check: random weights in real shapes, made on the machine because no archive could hold them.
+//! Models of the check, with random weights in real shapes. They are made on the machine, because an archive of them
+//! would be too large.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -15,16 +16,15 @@ use gguf::synth::{self, Precision};
 use super::engine::Engine;
 use super::estimate::Size;
 
-/// Models to measure if the user names none: the types of weights that have kernels of their own, and a mixture of
-/// experts.
+/// Default models: the types of weights with separate kernels, and a mixture of experts.
 pub const DEFAULTS: [&str; 4] =
     ["qwen2.5-1.5b/Q8_0", "qwen2.5-1.5b/Q4_K_M", "qwen2.5-1.5b/F16", "moe-1b/Q4_K_M"];
 
-/// Space that stays free on the disk.
+/// Disk space that must stay free.
 const SPARE: Bytes = Bytes::mib(256);
 
-/// GPU memory that a model takes beyond its weights: CUDA itself, the buffers of 512 tokens' logits, and the KV cache
-/// of the long run.
+/// GPU memory that a model needs in addition to its weights: CUDA itself, buffers for the logits of 512 tokens, and
+/// the KV cache of the long run.
 const ON_GPU: Bytes = Bytes::gib(2);
 
 /// Model that exists or is to be made.
@@ -40,7 +40,7 @@ pub struct GpuCheckModel {
 pub struct Workshop<'a> {
     /// Folder for the models.
     pub folder: &'a Path,
-    /// Engine that quantises them.
+    /// Engine that quantises the models.
     pub engine: &'a Engine,
     /// User interface for progress messages.
     pub ui: &'a Ui,
@@ -53,12 +53,12 @@ impl GpuCheckModel {
         Self { what, path }
     }
 
-    /// Returns the path of the F16 weights that the model is made from; its own file if it is F16 itself.
+    /// Returns the path of the F16 weights that the model is made from; the model's own path if the model is F16.
     fn half(&self) -> PathBuf {
         self.path.with_file_name(format!("{}-F16.gguf", self.what.preset().name()))
     }
 
-    /// Estimates the bytes of its weights, a few per cent too high rather than too low.
+    /// Estimates the size of the model's weights. The estimate is slightly too high.
     pub fn bytes(&self) -> Bytes {
         let half = self.half_bytes().0 as f64;
         let bits = match self.what.quant() {
@@ -79,12 +79,12 @@ impl GpuCheckModel {
     }
 }
 
-/// Estimates the bytes of the weights of `what`.
+/// Estimates the size of the weights of `what`.
 pub fn about(what: &Synthetic) -> Bytes {
     GpuCheckModel::new(what.clone(), Path::new("")).bytes()
 }
 
-/// Returns the sizes of `models`, which determine the cost of making each, in the same order.
+/// Returns the sizes of `models` in the same order. The sizes determine the cost of making each model.
 pub fn sizes(models: &[GpuCheckModel]) -> Vec<Size> {
     let mut halves: Vec<PathBuf> = Vec::new();
     let size = |model: &GpuCheckModel| {
@@ -97,11 +97,11 @@ pub fn sizes(models: &[GpuCheckModel]) -> Vec<Size> {
 }
 
 impl Workshop<'_> {
-    /// Writes `model` within `limit`. The F16 weights are kept as long as one of the `others` is still to be made
-    /// from them.
+    /// Writes `model` within `limit`. The F16 weights are kept as long as one of the `others` must still be made from
+    /// them.
     ///
     /// # Errors
-    /// The disk is too small (checked before anything is written), or the model cannot be written or quantised.
+    /// If the disk is too small (checked before anything is written), or the model cannot be written or quantised.
     pub fn make(&self, model: &GpuCheckModel, others: &[GpuCheckModel], limit: Duration) -> Result<()> {
         let half = model.half();
         let mut needed = Bytes(model.bytes().0 + SPARE.0);
@@ -160,8 +160,8 @@ impl Workshop<'_> {
     }
 }
 
-/// Returns the reason why a model of `bytes` does not fit into a GPU with `free` bytes. Returns `None` if it fits or
-/// if `free` is unknown.
+/// Returns the reason why a model of `bytes` does not fit into a GPU with `free` bytes. Returns `None` if the model
+/// fits or `free` is unknown.
 pub fn too_large(bytes: Bytes, free: Option<Bytes>) -> Option<String> {
     let needed = Bytes(bytes.0.saturating_add(ON_GPU.0));
     let free = free.filter(|free| *free < needed)?;
@@ -178,7 +178,8 @@ mod tests {
             .iter()
             .map(|name| GpuCheckModel::new(name.parse().unwrap(), Path::new("/models")))
             .collect();
-        // Sizes in megabytes: what `model synth` writes for the first two, and the weights of the third.
+        // Sizes in megabytes: of the files that `model synth` writes for the first two models, and of the third
+        // model's weights.
         for (model, least) in models.iter().zip([1641, 934, 3087]) {
             let megabytes = model.bytes().0 / 1_000_000;
             assert!((least..=least * 12 / 10).contains(&megabytes), "{}: {megabytes}", model.what);

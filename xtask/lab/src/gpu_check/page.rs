@@ -1,4 +1,4 @@
-//! Report for people: a table on a terminal, or a page for docs/results.
+//! Report as text: a table on a terminal, or a page for docs/results.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// Returns the figures and the steps that were left out, in columns.
+/// Returns the figures and the skipped steps, in columns.
 pub fn text(report: &Report) -> String {
     let mut text = format!("{}\n\n", headline(report));
     for table in tables(report).into_iter().filter(|table| !table.rows.is_empty()) {
@@ -25,9 +25,9 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// Returns a Markdown page with the machine, the builds, the figures and the steps that were left out.
+/// Returns a Markdown page with the machine, the builds, the figures and the skipped steps.
 pub fn markdown(report: &Report) -> String {
-    let mut text = format!("# A GPU checked\n\n{}\n\n`{}`\n\n", headline(report), report.provenance.command);
+    let mut text = format!("# GPU check\n\n{}\n\n`{}`\n\n", headline(report), report.provenance.command);
     text.push_str(&builds(report));
     for table in tables(report).into_iter().filter(|table| !table.rows.is_empty()) {
         let _ = write!(
@@ -156,7 +156,7 @@ fn speeds(model: &ModelReport) -> Vec<Vec<String>> {
 fn decodes(report: &Report) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for model in &report.models {
-        // The middle round stands for all of them; the file has each round.
+        // The middle round represents all rounds; the report contains each round.
         let middle = model.decodes.get(model.decodes.len() / 2);
         rows.extend(middle.map(|decode| decode_row(model.name.to_string(), decode)));
     }
@@ -200,8 +200,7 @@ fn decode_row(name: String, decode: &Decode) -> Vec<String> {
     ]
 }
 
-/// Returns failures and steps that were left out, one per line below a title. Returns an empty string if there are
-/// none.
+/// Returns failures and skipped steps, one per line below a title. Returns an empty string if there are none.
 fn left_out(report: &Report) -> String {
     let skipped =
         report.models.iter().filter_map(|model| Some((model.name.to_string(), model.skipped.clone()?)));
@@ -213,7 +212,7 @@ fn left_out(report: &Report) -> String {
     let mut lines: Vec<(String, String, usize)> = Vec::new();
     for (step, reason) in skipped.chain(failed).chain(others) {
         let reason = reason.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-        // Many rounds may have the same reason, so they share one line.
+        // Rounds with the same reason share one line.
         match lines.iter_mut().find(|(_, other, _)| *other == reason) {
             Some((_, _, count)) => *count += 1,
             None => lines.push((step, reason, 0)),

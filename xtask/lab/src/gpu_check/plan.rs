@@ -1,4 +1,4 @@
-//! Selection of the steps that fit into a budget. The functions are pure: the caller provides the duration of each
+//! Selection of the steps that fit into a budget. The functions are pure: the caller passes the duration of each
 //! step.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::report::Wait;
 
-/// Rounds of a model. Those after the fifth have the lowest priority.
+/// Number of rounds of a model. Rounds after the fifth have the lowest priority.
 pub const ROUNDS: u32 = 10;
 
 /// Minimum number of rounds for a useful ratio of a model.
@@ -17,7 +17,7 @@ const FIRST_ROUNDS: u32 = 3;
 /// Minimum number of rounds that a figure should have.
 const ENOUGH_ROUNDS: u32 = 5;
 
-/// Pairs of runs with a switch on and off.
+/// Number of pairs of runs with a switch on and off.
 const SWITCH_PAIRS: u32 = 3;
 
 /// Minimum number of tokens of a long run.
@@ -30,13 +30,13 @@ pub enum CheckStep {
     Refusal,
     /// Write a model.
     Make(usize),
-    /// Check where the model is held and computed.
+    /// Check which devices store and compute the model.
     Placement(usize),
     /// Check that two runs generate the same tokens.
     Determinism(usize),
     /// Run `anneal bench`, a steady decode with readings of the host and the GPU, and llama-bench, once each.
     Round(usize, u32),
-    /// A pair of steady decodes of the first model, with a switch on and off.
+    /// Run a pair of steady decodes of the first model, with a switch on and off.
     Pair(Switch, u32),
     /// Generate this many tokens with the smallest model.
     Long(usize, u32),
@@ -67,7 +67,7 @@ impl Switch {
         }
     }
 
-    /// Returns the names of its two sides; the first is compared with the second.
+    /// Returns the names of the switch's two sides. The first side is compared with the second.
     pub fn sides(self) -> [&'static str; 2] {
         match self {
             Switch::DeviceSampling | Switch::CudaGraphs => ["on", "off"],
@@ -85,29 +85,29 @@ pub struct PlannedStep {
     pub priority: u8,
 }
 
-/// Model, as far as the plan needs it.
+/// Facts about a model that the plan needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Sketch {
-    /// Size of its weights.
+    /// Size of the model's weights.
     pub bytes: Bytes,
 }
 
 /// Steps that this build and this machine allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
-    /// True if the build promises a GPU, so that it must refuse to run without one.
+    /// True if the build computes on a GPU by default, so that it must refuse to run without a GPU.
     pub refusal: bool,
-    /// True if the program reports where a model computes.
+    /// True if the program reports the placement of a model.
     pub placement: bool,
     /// True if the program can sample on the device.
     pub device_sampling: bool,
-    /// True if the build uses CUDA graphs, which can be turned off.
+    /// True if the build uses CUDA graphs and they can be turned off.
     pub graphs: bool,
-    /// True if the build uses CUDA, so that the host waits for it.
+    /// True if the build uses CUDA, so that the host waits for the GPU.
     pub waiting: bool,
     /// Maximum number of rounds of a model.
     pub rounds: u32,
-    /// Tokens of the long run.
+    /// Number of tokens of the long run.
     pub long: u32,
 }
 
@@ -125,7 +125,7 @@ impl CheckStep {
         }
     }
 
-    /// Returns the kind of the step. Steps of one kind take about as long.
+    /// Returns the kind of the step. Steps of one kind take about the same time.
     pub fn kind(self) -> &'static str {
         match self {
             CheckStep::Refusal => "refusal",
@@ -160,7 +160,7 @@ impl fmt::Display for Switch {
     }
 }
 
-/// Returns all steps for `models` in the order in which they are carried out. The first model is the most important.
+/// Returns all steps for `models` in the order of execution. The first model is the most important.
 pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<PlannedStep> {
     let mut all = Vec::new();
     let mut put = |step, priority| all.push(PlannedStep { step, priority });
@@ -197,7 +197,7 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<PlannedStep> {
     }
     let smallest = (0..models.len()).min_by_key(|model| models[*model].bytes).unwrap_or(0);
     put(CheckStep::Long(smallest, wishes.long), 4);
-    // Alternate the models, so that all have the same number of rounds when the budget ends.
+    // Alternate the models, so that all models have the same number of rounds when the budget ends.
     for round in ENOUGH_ROUNDS + 1..=wishes.rounds {
         for model in 0..models.len() {
             put(CheckStep::Round(model, round), 5);
@@ -206,8 +206,8 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<PlannedStep> {
     all
 }
 
-/// Returns those of the `waiting` steps that fit into `left` seconds, in the same order. The most important steps are
-/// chosen first. A step is not chosen if its model neither exists nor is made. A long run that does not fit is
+/// Returns the `waiting` steps that fit into `left` seconds, in the same order. The most important steps are chosen
+/// first. A step is not chosen if its model does not exist and is not made. A long run that does not fit is
 /// shortened. `seconds` returns the duration of a step.
 pub fn choose(waiting: &[PlannedStep], seconds: impl Fn(CheckStep) -> f64, left: f64) -> Vec<CheckStep> {
     let mut order: Vec<usize> = (0..waiting.len()).collect();
@@ -232,7 +232,7 @@ pub fn choose(waiting: &[PlannedStep], seconds: impl Fn(CheckStep) -> f64, left:
     chosen.into_iter().map(|(_, step)| step).collect()
 }
 
-/// Returns the step, or a shorter long run, that `fits`.
+/// Returns the step if it `fits`, or else a shorter long run that does.
 fn shortened(step: CheckStep, fits: impl Fn(CheckStep) -> bool) -> Option<CheckStep> {
     let CheckStep::Long(model, tokens) = step else { return Some(step).filter(|step| fits(*step)) };
     let lengths = std::iter::successors(Some(tokens), |tokens| Some(tokens / 2));
@@ -260,7 +260,7 @@ mod tests {
         sizes.iter().map(|bytes| Sketch { bytes: Bytes(*bytes) }).collect()
     }
 
-    /// Ten seconds per step, and a millisecond per token of the long run.
+    /// Each step takes ten seconds, and the long run takes a millisecond per token.
     fn seconds(step: CheckStep) -> f64 {
         match step {
             CheckStep::Long(_, tokens) => f64::from(tokens) / 1000.0,
@@ -289,13 +289,12 @@ mod tests {
             let chosen = choose(&planned, seconds, left);
             let all: f64 = chosen.iter().map(|step| seconds(*step)).sum();
             assert!(all <= left, "{left}: {chosen:?}");
-            // No step of a model that is not made is chosen.
+            // Steps are not chosen if their model is not made.
             for step in &chosen {
                 let made = step.model().is_none_or(|model| chosen.contains(&CheckStep::Make(model)));
                 assert!(made, "{left}: {step:?}");
             }
-            // A step that was left out but would have fitted was less important than every step that was chosen after
-            // it.
+            // A skipped step that would have fitted was less important than every step chosen after it.
             if left >= 75.0 {
                 assert!(chosen.contains(&CheckStep::Round(0, 3)), "{left}: {chosen:?}");
             }

@@ -1,4 +1,4 @@
-//! Report of a check, the only file that it writes. docs/src/build/gpu-check.md describes the fields.
+//! Report of a check, and the only file that the check writes. docs/src/build/gpu-check.md describes the fields.
 
 use build::compare::Provenance;
 use build::workload::Synthetic;
@@ -12,30 +12,30 @@ use super::archive::Contents;
 use super::bench::GpuBenchRow;
 use super::plan::Switch;
 
-/// Version of the format. The major number changes if a field changes its meaning.
+/// Version of the format. The major version changes if the meaning of a field changes.
 pub const SCHEMA_VERSION: &str = "1.1";
 
-/// Report of a check. It is written after every step, so that results survive if the machine goes away.
+/// Report of a check. It is written after every step, so that results survive if the machine disappears.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Date, command and machine. This field comes first, as in every file of measurements.
+    /// Date, command and machine. This is the first field, as in every file of measurements.
     #[serde(flatten)]
     pub provenance: Provenance,
     /// Version of this format, `major.minor`.
     pub schema_version: String,
-    /// Maximum number of seconds for the check.
+    /// Time limit of the check in seconds.
     pub budget_seconds: f64,
-    /// Seconds that the check took so far.
+    /// Seconds that the check has taken so far.
     pub seconds: f64,
-    /// True for a rehearsal on the CPU, whose figures mean nothing.
+    /// True for a rehearsal on the CPU, whose figures are meaningless.
     pub rehearsal: bool,
     /// Reason why the check stopped early; `None` if it is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
-    /// Contents of the archive that this ran from; `None` if it ran from a checkout.
+    /// Contents of the archive that the check ran from; `None` if it ran from a checkout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Contents>,
-    /// Machine, without its name.
+    /// Description of the machine, without its name.
     pub host: Host,
     /// Warnings about the machine.
     pub host_warnings: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Report {
     pub info: Option<Value>,
     /// Engine that was checked.
     pub anneal: ProgramReport,
-    /// llama.cpp's llama-bench; `None` if it was not packed.
+    /// llama.cpp's llama-bench; `None` if llama-bench was not packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench: Option<ProgramReport>,
     /// Reason why there is no llama-bench.
@@ -73,13 +73,13 @@ pub struct Report {
 /// Program that was checked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProgramReport {
-    /// Name of its file.
+    /// Name of the program's file.
     pub name: String,
     /// Size of the file in bytes.
     pub bytes: Bytes,
     /// SHA-256 of the file.
     pub sha256: Sha256,
-    /// Record of its build, if it lies beside the program: plan, sources, toolkit, architectures.
+    /// Record of the program's build (plan, sources, toolkit, architectures), if the record is next to the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<Box<BuildInfo>>,
 }
@@ -89,7 +89,7 @@ pub struct ProgramReport {
 pub struct Refusal {
     /// Exit code of the engine; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// Exit code that is expected.
+    /// Expected exit code.
     pub expected: i32,
     /// Text that the engine printed.
     pub said: String,
@@ -100,15 +100,15 @@ pub struct Refusal {
 pub struct ModelReport {
     /// Shape and type of the weights.
     pub name: Synthetic,
-    /// Size of its tensors; an estimate if the model was not made.
+    /// Size of the model's tensors; an estimate if the model was not made.
     pub bytes: Bytes,
-    /// Bytes of weights that are read for one token.
+    /// Bytes of weights that decode reads per token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_token: Option<Bytes>,
     /// Reason why the model was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// Devices that hold and compute the model.
+    /// Devices that store and compute the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
     /// Result of comparing two identical runs.
@@ -143,10 +143,10 @@ impl ModelReport {
     }
 }
 
-/// Devices that hold and compute a model.
+/// Devices that store and compute a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
-    /// True if devices hold and compute everything except the input embeddings.
+    /// True if devices store and compute everything except the input embeddings.
     pub full: bool,
     /// Parts that are not on a device.
     pub faults: Vec<String>,
@@ -157,9 +157,9 @@ pub struct Placement {
 /// Comparison of two generations that should be equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Determinism {
-    /// Tokens of each generation.
+    /// Number of tokens of each generation.
     pub tokens: usize,
-    /// Tokens before the first difference; all if there is none.
+    /// Number of tokens before the first difference; all tokens if there is no difference.
     pub equal: usize,
     /// SHA-256 of the first run's tokens.
     pub digest: Sha256,
@@ -178,7 +178,7 @@ pub enum Who {
 /// Run of a bench program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Round, counted from 1; both programs run once in each.
+    /// Number of the round, starting at 1; both programs run once in each round.
     pub round: u32,
     /// Program that ran.
     pub by: Who,
@@ -188,7 +188,7 @@ pub struct Run {
     pub settings: Map<String, Value>,
 }
 
-/// Setting for which both programs report different values.
+/// Setting with different values in the two programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Differing {
     /// llama-bench's name of the setting.
@@ -210,7 +210,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// Returns the name that the engine uses.
+    /// Returns the engine's name for the method.
     pub fn name(self) -> &'static str {
         match self {
             Wait::Spin => "spin",
@@ -222,7 +222,7 @@ impl Wait {
 /// Steady decode, from its first token to its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decode {
-    /// Round that it belongs to, if any.
+    /// Number of the decode's round, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round: Option<u32>,
     /// True if the device was asked to choose the tokens.
@@ -234,7 +234,7 @@ pub struct Decode {
     pub wait: Option<Wait>,
     /// Number of tokens that were requested.
     pub tokens: u32,
-    /// Decode speed in tokens per second, as the program reports it.
+    /// Decode speed in tokens per second, as reported by the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
     /// Number of tokens that the device chose.
@@ -242,12 +242,12 @@ pub struct Decode {
     pub chosen_on_device: Option<u32>,
     /// SHA-256 of the text.
     pub text: Sha256,
-    /// Number of CPUs that the process kept busy: 1 is one core.
+    /// Number of CPUs that the process kept busy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
     /// Speeds in equal parts of the run.
     pub pace: Vec<Pace>,
-    /// Resources that it used: CPU time, each core of the machine, each GPU.
+    /// Resources used by the decode: CPU time, each core of the machine, each GPU.
     pub usage: Usage,
 }
 
@@ -256,20 +256,20 @@ pub struct Decode {
 pub struct Pace {
     /// End of the part, in seconds since the first token.
     pub seconds: f64,
-    /// Tokens until then, estimated from the bytes of their text.
+    /// Number of tokens generated by the end of the part, estimated from the bytes of text.
     pub tokens: f64,
     /// Tokens per second in this part.
     pub tokens_per_second: f64,
 }
 
-/// Pair of decodes, one after the other.
+/// Pair of decodes that ran one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// Switch in which they differ.
+    /// Switch in which the two decodes differ.
     pub switch: Switch,
-    /// Decode with the switch on; for waiting, the one that blocks.
+    /// Decode with the switch on; for waiting, the decode in which the host sleeps.
     pub on: Decode,
-    /// Decode with the switch off; for waiting, the one that spins.
+    /// Decode with the switch off; for waiting, the decode in which the host polls.
     pub off: Decode,
 }
 
@@ -290,8 +290,8 @@ pub struct Long {
 pub enum Sampling {
     /// Tokens are not chosen: random tokens are evaluated, as in llama-bench.
     None,
-    /// The default samplers choose, from text to text. The engine decides where they run, on a GPU mostly on the
-    /// device.
+    /// The default samplers choose tokens, from text to text. The engine decides where the samplers run; with a GPU,
+    /// mostly on the device.
     Default,
     /// The host finds the likeliest token.
     GreedyOnHost,
@@ -300,7 +300,7 @@ pub enum Sampling {
 }
 
 impl Sampling {
-    /// Returns the words that follow a test's name; empty without sampling.
+    /// Returns the words that follow the name of a test; empty without sampling.
     pub fn words(self) -> &'static str {
         match self {
             Sampling::None => "",
@@ -316,14 +316,15 @@ impl Sampling {
 pub struct ProgramComparison {
     /// llama-bench's name of the test.
     pub test: String,
-    /// Method by which the engine chose tokens; llama-bench chooses none.
+    /// Method by which the engine chose tokens; llama-bench chooses no tokens.
     pub sampling: Sampling,
-    /// Median of the engine's rounds in tokens per second; a round's value is the median of its repetitions.
+    /// Median speed of the engine's rounds in tokens per second. The speed of a round is the median of its
+    /// repetitions.
     pub anneal: f64,
-    /// Median of llama-bench's rounds in tokens per second.
+    /// Median speed of llama-bench's rounds in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench: Option<f64>,
-    /// Speed of the engine as a multiple of llama-bench's, round by round.
+    /// Speed of the engine as a multiple of llama-bench's speed, by round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
 }
@@ -333,12 +334,12 @@ pub struct ProgramComparison {
 pub struct Figure {
     /// Name of the figure.
     pub what: String,
-    /// Model that the figure belongs to; `None` if it is of no single model.
+    /// Model of the figure; `None` if the figure does not belong to a single model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Synthetic>,
     /// Goal in words: `≥ 1.0`.
     pub goal: String,
-    /// Value that was reached.
+    /// Measured value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// Verdict on the value.
@@ -349,11 +350,11 @@ pub struct Figure {
     /// For a share of bandwidth: bytes per second that decode reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_bandwidth: Option<f64>,
-    /// For a share of bandwidth: bytes per second by the GPU's clock and bus width.
+    /// For a share of bandwidth: bytes per second computed from the GPU's clock and bus width.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub theoretical_bandwidth: Option<f64>,
     /// For a share of bandwidth: bytes read and written per second by copies within the GPU's memory. `None` if the
-    /// engine does not measure it.
+    /// engine does not measure this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_copy_bandwidth: Option<f64>,
 }
@@ -366,16 +367,16 @@ pub enum FigureVerdict {
     Pass,
     /// The goal was missed.
     Miss,
-    /// The measurements show neither.
+    /// The measurements show neither a pass nor a miss.
     Unclear,
-    /// No measurement decides it.
+    /// No measurement can decide the verdict.
     NotMeasured,
     /// There is no goal; the value is only reported.
     Told,
 }
 
 impl FigureVerdict {
-    /// Returns the name that tables use.
+    /// Returns the verdict's name for tables.
     pub fn name(self) -> &'static str {
         match self {
             FigureVerdict::Pass => "pass",
@@ -392,20 +393,20 @@ impl FigureVerdict {
 pub struct Done {
     /// Description of the step.
     pub step: String,
-    /// Seconds that it took.
+    /// Seconds that the step took.
     pub seconds: f64,
-    /// Seconds that were expected.
+    /// Expected seconds of the step.
     pub expected: f64,
     /// Error, if the step failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Step that was left out.
+/// Step that was skipped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Description of the step.
     pub step: String,
-    /// Reason why it was left out.
+    /// Reason why the step was skipped.
     pub reason: String,
 }

@@ -1,9 +1,9 @@
-//! Search for the fastest build of a profile on this machine: candidates, builds, heats and a winner that can be
+//! Search for the fastest build of a profile on this machine: candidates, builds, heats, and a winner that can be
 //! reproduced.
 //!
 //! [`space`] lists the candidates, [`survey`] finds those that exist or can be built, [`workshop`] builds, [`runner`]
 //! measures, [`halving`] decides, [`record`] stores the results, and [`reproduce`] writes the winner's profile.
-//! `commands/optimize.rs` is the user's side of it.
+//! `commands/optimize.rs` contains the command line.
 
 pub mod record;
 pub mod reproduce;
@@ -34,7 +34,7 @@ use workshop::{PlannedCandidate, Workshop};
 
 /// Build that takes part.
 pub struct Contender {
-    /// Candidate and its plan.
+    /// Candidate with its plan.
     pub planned: PlannedCandidate,
     /// Record of the build.
     pub info: BuildInfo,
@@ -42,7 +42,7 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Returns the path of its program.
+    /// Returns the path of the build's program.
     pub fn engine(&self) -> &Path {
         &self.runner.engine.path
     }
@@ -54,17 +54,17 @@ pub struct Ending {
     pub contenders: Vec<Contender>,
     /// Index of the winner in `contenders`.
     pub winner: usize,
-    /// Reason why it won.
+    /// Reason why the winner won.
     pub verdict: String,
 }
 
-/// Builds, model of use and time limit of an optimisation.
+/// Builds, objective and time limit of an optimisation.
 pub struct Contest<'a> {
     /// Workshop that makes the builds.
     pub workshop: &'a Workshop<'a>,
     /// User interface for progress messages.
     pub ui: &'a Ui,
-    /// Use that the builds are optimised for.
+    /// Purpose that the builds are optimised for.
     pub objective: &'a Objective,
     /// Candidates that are still to be built.
     pub survey: Survey,
@@ -78,7 +78,7 @@ pub struct Contest<'a> {
     contenders: Vec<Contender>,
 }
 
-/// Returns the heats for `objective`: short runs for all builds, longer ones for those that remain. The heats only
+/// Returns the heats for `objective`: short runs for all builds, and longer runs for the remaining builds. Heats only
 /// measure speed, so they are short even if the objective has large numbers of tokens.
 pub fn heats(objective: &Objective) -> [Heat; 2] {
     let tokens = |wanted: u32, length: u32| if wanted > 0 { length } else { 0 };
@@ -114,10 +114,10 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Enters the profile itself, and builds it if necessary: nothing can be compared without it.
+    /// Enters the profile itself, and builds it if necessary: comparisons need it.
     ///
     /// # Errors
-    /// The profile cannot be built, or not within the budget.
+    /// If the profile cannot be built, or not within the budget.
     pub fn base(&mut self) -> Result<&Contender> {
         let base = self.survey.planned[0].clone();
         let outcome = match self.workshop.there(&base.plan) {
@@ -146,15 +146,16 @@ impl<'a> Contest<'a> {
         let digest = outcome.info.artifacts.first().map(|artifact| artifact.sha256.clone());
         let key = BuildKey {
             plan: outcome.info.plan_hash.clone(),
-            engine: digest.with_context(|| format!("{} has no program", planned.candidate.name))?,
+            engine: digest
+                .with_context(|| format!("the build {} contains no program", planned.candidate.name))?,
         };
         let runner = Runner { engine, key };
         self.contenders.push(Contender { planned, info: outcome.info.clone(), runner });
         Ok(())
     }
 
-    /// Enters the builds that already exist, including PGO and BOLT builds. Returns the candidates that would have
-    /// cost no build time but were made from other sources.
+    /// Enters the builds that already exist, including PGO and BOLT builds. Returns candidates whose existing builds
+    /// were made from other sources.
     pub fn take_what_is_there(&mut self) -> Result<Vec<LeftOut>> {
         let (mut missing, mut left_out) = (Vec::new(), Vec::new());
         for planned in std::mem::take(&mut self.survey.planned) {
@@ -182,12 +183,12 @@ impl<'a> Contest<'a> {
                 self.enter(planned, &outcome)?;
             }
         }
-        // Upstream's build comes first, because the others are compared with the first one.
+        // Upstream's build comes first, because all other builds are compared with the first.
         self.contenders.sort_by_key(|contender| contender.planned.candidate.name != UPSTREAM);
         Ok(left_out)
     }
 
-    /// Builds the candidates in their order as long as the budget allows. A candidate that fails is dropped.
+    /// Builds the candidates in order while the budget lasts. A candidate that fails is dropped.
     pub fn build(&mut self, store: &mut Store, lap: Duration) -> Result<()> {
         let heats = heats(self.objective);
         for planned in std::mem::take(&mut self.survey.planned) {
@@ -231,17 +232,17 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Returns the index of the profile itself.
+    /// Returns the index of the build of the profile itself.
     fn base_place(&self) -> Option<usize> {
         self.contenders.iter().position(|contender| contender.planned.candidate.steps == 0)
     }
 
-    /// Returns the profile itself.
+    /// Returns the build of the profile itself.
     fn base_contender(&self) -> &Contender {
         &self.contenders[self.base_place().unwrap_or(0)]
     }
 
-    /// Runs the profile itself once, which shows that it works, and returns how long a short run takes.
+    /// Runs the build of the profile itself once, to check that it works. Returns the time of a short run.
     pub fn lap(&self, model: &Path, store: &mut Store) -> Result<Duration> {
         let [short, _] = heats(self.objective);
         Track::new(self.ui, model, self.objective, self.runners(), store, self.until)
@@ -252,17 +253,17 @@ impl<'a> Contest<'a> {
         self.contenders.iter().map(|contender| &contender.runner).collect()
     }
 
-    /// Runs the heats and chooses the winner. `until` is the end of measuring.
+    /// Runs the heats and chooses the winner. Measuring ends at `until`.
     pub fn race(self, model: &Path, store: &mut Store, until: Instant) -> Result<Ending> {
         let keys: Vec<BuildKey> = self.runners().iter().map(|runner| runner.key.clone()).collect();
         let names: Vec<String> =
             self.contenders.iter().map(|contender| contender.planned.candidate.name.clone()).collect();
         let mut outs = BTreeMap::new();
         let base = self.base_place();
-        // If all builds have run together before, the result is known and no build has to be left out.
+        // If all builds have run together before, the result is known, so no build has to be dropped.
         let all_ran = store.knows(&heats(self.objective)[0], &keys);
         for (who, key) in keys.iter().enumerate().filter(|_| !all_ran) {
-            // The first build is the baseline, and the profile itself wins a tie: neither may be left out.
+            // The first build is the baseline, and the profile itself wins a tie, so neither may be dropped.
             if let Some(known) = store.slower(key, &keys).filter(|_| who > 0 && Some(who) != base) {
                 outs.insert(who, format!("slower than the best in an earlier optimisation: {}", known.ratio));
             }
@@ -275,7 +276,8 @@ impl<'a> Contest<'a> {
             field => halving::run(&mut track, &heats(self.objective), field)?,
         };
         let (stood, outs, speeds) = (track.stood, track.outs, track.speeds);
-        // A build that failed cannot be the baseline; the others ran again and are compared with the next one.
+        // A build that failed cannot be the baseline. The other builds ran again and are compared with the next
+        // build.
         let has_failed = |who: &usize| outs.get(who).is_some_and(|why| why.starts_with(FAILED));
         let baseline = field.iter().copied().find(|who| !has_failed(who)).unwrap_or(field[0]);
         store.record.baseline = names[baseline].clone();
@@ -298,7 +300,7 @@ impl<'a> Contest<'a> {
                 store.is_slower(keys[standing.who].clone(), keys[best.who].clone(), standing.against_best);
             }
         }
-        // A build that was eliminated after the last heat still appears in the standings.
+        // A build that was dropped after the last heat still appears in the standings.
         let stands = |who: usize| standings.iter().any(|standing| standing.who == who);
         let others = stood.iter().rev().filter(|out| outs.contains_key(&out.who) && !stands(out.who));
         let all = standings.iter().chain(others);
@@ -353,8 +355,8 @@ fn variant_of(base: &PlannedCandidate, plan: plan::Plan) -> PlannedCandidate {
     let name = plan.variant.as_ref().map_or_else(String::new, |variant| variant.name.clone());
     let candidate = space::BuildToTry {
         name: format!("{} {name}", base.candidate.name),
-        why: "was made from the profile's build earlier".to_string(),
-        // More than any switch counts, because reproducing it needs a training run.
+        why: "made earlier from the profile's build".to_string(),
+        // This exceeds the steps of any switch, because reproducing the build needs a training run.
         steps: base.candidate.steps + if bolted { 20 } else { 10 },
         ..base.candidate.clone()
     };
@@ -372,8 +374,8 @@ fn entry(planned: &PlannedCandidate, state: String) -> Entry {
     }
 }
 
-/// Returns the reason why no build may win: one failed, and no pair of any other was measured. A build that merely
-/// remains may never have run, for example if the model file disappeared.
+/// Returns the reason why no build may win: one build failed, and no pair of any other build was measured. The
+/// remaining builds may never have run, for example because the model file disappeared.
 fn nothing_measured<'a>(standings: &[Standing], outs: &'a BTreeMap<usize, String>) -> Option<&'a str> {
     let failed = outs.values().find(|why| why.starts_with(FAILED))?;
     let measured = standings.iter().any(|standing| standing.against_base.pairs > 0);
@@ -395,7 +397,7 @@ fn verdict_of(standing: &Standing, winner: usize, base: usize, out: Option<&Stri
     }
 }
 
-/// Formats a duration for people.
+/// Formats a duration for users.
 pub fn about(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 100.0 => format!("{seconds:.0} s"),

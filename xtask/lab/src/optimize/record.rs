@@ -1,5 +1,5 @@
-//! Record of an optimisation. It keeps every run, so that a stopped optimisation resumes and a second one measures
-//! only what is new.
+//! Record of an optimisation. It contains every run, so that a stopped optimisation resumes, and a second
+//! optimisation only measures new builds.
 
 use std::path::{Path, PathBuf};
 
@@ -15,15 +15,15 @@ use super::space::LeftOut;
 /// Version of the file format; files of other versions are not read.
 const FORMAT: u32 = 1;
 
-/// Number of heats that are kept, so that a repeated objective or model finds its earlier runs.
+/// Number of heats to keep, so that an optimisation with an earlier objective or model finds its runs.
 const KEPT: usize = 32;
 
 /// Identity of a program that was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildKey {
-    /// Hash of its plan.
+    /// Hash of the build's plan.
     pub plan: Sha256,
-    /// SHA-256 of the program, because the plan does not cover the engine's own code.
+    /// SHA-256 of the program. It is needed because the plan does not cover the engine's own code.
     pub engine: Sha256,
 }
 
@@ -32,7 +32,7 @@ pub struct BuildKey {
 pub struct ModelRecord {
     /// Name of the model's file.
     pub name: String,
-    /// SHA-256 of its size, its first bytes and its last bytes.
+    /// SHA-256 of the file's size, its first bytes and its last bytes.
     pub fingerprint: Sha256,
 }
 
@@ -51,22 +51,22 @@ pub struct Lap {
     pub seconds: f64,
 }
 
-/// Runs of one heat in their order; the first round warms up.
+/// Runs of one heat in order. The first round is a warm-up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Laps {
-    /// Model that was measured on.
+    /// Model of the runs.
     pub model: ModelRecord,
-    /// Threads of both phases.
+    /// Number of threads of both phases.
     pub threads: u32,
-    /// Prompt tokens of a run.
+    /// Number of prompt tokens of a run.
     pub prompt: u32,
-    /// Generated tokens of a run.
+    /// Number of generated tokens of a run.
     pub generate: u32,
     /// Builds that ran.
     pub builds: Vec<BuildKey>,
-    /// Runs in their order.
+    /// Runs in order.
     pub laps: Vec<Lap>,
-    /// Reason why the heat ended; `None` if it did not end.
+    /// Reason why the heat ended; `None` if it has not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
 }
@@ -89,50 +89,50 @@ impl Laps {
 pub struct Slower {
     /// Slower build.
     pub build: BuildKey,
-    /// Best build, which it was compared with.
+    /// Best build, which the slower build was compared with.
     pub best: BuildKey,
-    /// Model that both ran on.
+    /// Model that both builds ran on.
     pub model: ModelRecord,
-    /// Threads of both phases.
+    /// Number of threads of both phases.
     pub threads: u32,
     /// Objective of the comparison.
     pub objective: String,
-    /// Speed of the slower build as a multiple of the best one's.
+    /// Speed of the slower build as a multiple of the best build's speed.
     pub ratio: Ratio,
 }
 
 /// Build that was considered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Name that `--only` takes.
+    /// Name of the build for `--only`.
     pub name: String,
-    /// Profile, as `--profile` takes it.
+    /// Profile of the build for `--profile`.
     pub profile: String,
-    /// Reason for trying it.
+    /// Reason for trying the build.
     pub why: String,
-    /// Outcome: built, measured, or the reason why it was dropped.
+    /// Outcome: built, measured, or the reason why the build was dropped.
     pub state: String,
-    /// Hash of its plan.
+    /// Hash of the build's plan.
     pub plan_hash: Sha256,
-    /// Seconds that building it took in this optimisation.
+    /// Build time in this optimisation, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_in: Option<f64>,
 }
 
-/// Line of the ranking.
+/// Entry of the ranking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rank {
-    /// Name that `--only` takes.
+    /// Name of the build for `--only`.
     pub name: String,
     /// Profile of the build.
     pub profile: String,
-    /// Median prefill speed in its last heat, in tokens per second.
+    /// Median prefill speed in the build's last heat, in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<f64>,
-    /// Median decode speed in its last heat, in tokens per second.
+    /// Median decode speed in the build's last heat, in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// Speed over prompt and answer together, as a multiple of the baseline's.
+    /// Speed over prompt and answer together, as a multiple of the baseline's speed.
     pub against_base: Ratio,
     /// Verdict on the build.
     pub verdict: String,
@@ -143,14 +143,14 @@ pub struct Rank {
 pub struct Winner {
     /// Profile of the build.
     pub profile: String,
-    /// Hash of its plan.
+    /// Hash of the winner's plan.
     pub plan_hash: Sha256,
-    /// Reason why it won.
+    /// Reason why the build won.
     pub verdict: String,
-    /// Verdict on the PGO build or BOLT layout of the winner, if one was tried.
+    /// Verdict on the winner's PGO build or BOLT layout, if one was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pgo: Option<String>,
-    /// Path of the file in profiles/build that reproduces it.
+    /// Path of the file in profiles/build that reproduces the winner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Symbolic link to the build.
@@ -167,19 +167,19 @@ pub struct Record {
     pub provenance: Provenance,
     /// Objective of the optimisation.
     pub objective: String,
-    /// Prompt tokens of the objective.
+    /// Number of prompt tokens of the objective.
     pub prompt: u32,
-    /// Answer tokens of the objective.
+    /// Number of answer tokens of the objective.
     pub generate: u32,
-    /// Model that was measured on.
+    /// Model of the measurements.
     pub model: ModelRecord,
-    /// Threads of both phases.
+    /// Number of threads of both phases.
     pub threads: u32,
-    /// Name of the build that the others are compared with.
+    /// Name of the build that all others are compared with.
     pub baseline: String,
-    /// Maximum number of seconds for the optimisation.
+    /// Time limit of the optimisation in seconds.
     pub budget: f64,
-    /// Seconds that it took.
+    /// Seconds that the optimisation took.
     pub spent: f64,
     /// Builds that were considered.
     pub builds: Vec<Entry>,
@@ -192,7 +192,7 @@ pub struct Record {
     pub winner: Option<Winner>,
     /// Builds that were shown to be slower than the best.
     pub slower: Vec<Slower>,
-    /// Runs of all heats, including those of earlier optimisations; the latest come last.
+    /// Runs of all heats, including those of earlier optimisations. The latest heats come last.
     pub heats: Vec<Laps>,
 }
 
@@ -226,7 +226,7 @@ impl Record {
     }
 }
 
-/// Record and the file that it is kept in.
+/// Record with the path of its file.
 pub struct Store {
     path: PathBuf,
     /// Record that is stored.
@@ -234,9 +234,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store at `path`: returns `record` with the runs of the earlier record in the file, unless `fresh` is
-    /// true. Nothing is taken from a damaged file or from another machine's, and `warn` reports that. A finished
-    /// record is copied beside the file until this one is finished: see [`last`].
+    /// Opens the store at `path`. Returns `record` with the runs of the earlier record in the file, unless `fresh` is
+    /// true. A damaged file, or a file from another machine, is ignored, and `warn` reports the reason. A finished
+    /// record is copied to another file until the new record is finished: see [`last`].
     pub fn open(path: &Path, mut record: Record, fresh: bool, mut warn: impl FnMut(String)) -> Self {
         let earlier = read(path).unwrap_or_else(|error| {
             if !fresh {
@@ -249,7 +249,7 @@ impl Store {
                 std::fs::rename(path, aside(path))
             }
             Some(earlier) if earlier.winner.is_some() => keep_finished(path),
-            // Damaged, or of another version.
+            // The record is damaged or has another version.
             None if path.is_file() => std::fs::rename(path, aside(path)),
             _ => Ok(()),
         };
@@ -257,9 +257,9 @@ impl Store {
             warn(format!("cannot keep the result of the last optimisation: {error}"));
         }
         match earlier.filter(|_| !fresh) {
-            // Speeds of another machine do not apply to this one.
+            // Speeds measured on another machine do not apply to this one.
             Some(earlier) if earlier.provenance.machine != record.provenance.machine => warn(format!(
-                "ignoring the earlier optimisation, because it is of another machine ({})",
+                "ignoring the earlier optimisation, because it was made on another machine ({})",
                 earlier.provenance.machine
             )),
             Some(earlier) => (record.heats, record.slower) = (earlier.heats, earlier.slower),
@@ -290,14 +290,14 @@ impl Store {
         self.record.heats.iter().any(|known| known.is_of(&wanted) && known.stop.is_some())
     }
 
-    /// Takes the known runs of `heat` out of the record and returns them, cut to whole rounds.
+    /// Removes the known runs of `heat` from the record and returns them, truncated to whole rounds.
     pub fn resume(&mut self, heat: Laps) -> Laps {
         let heats = &mut self.record.heats;
         let Some(at) = heats.iter().position(|known| known.is_of(&heat)) else { return heat };
         let mut known = heats.remove(at);
         let round = known.builds.len().max(1);
         known.laps.truncate(known.laps.len() / round * round);
-        // A run whose build index is out of range shows that the record is damaged.
+        // A build index that is out of range shows that the record is damaged.
         if known.laps.iter().any(|lap| lap.build >= round) {
             known.laps.clear();
         }
@@ -314,8 +314,8 @@ impl Store {
         heats.drain(..excess);
     }
 
-    /// Returns the record that shows `build` to be slower than one of the `others` at this objective, if there is
-    /// one.
+    /// Returns the entry that shows `build` to be slower than one of the `others` for this objective, if there is
+    /// such an entry.
     pub fn slower(&self, build: &BuildKey, others: &[BuildKey]) -> Option<&Slower> {
         let record = &self.record;
         record.slower.iter().find(|known| {
@@ -340,22 +340,22 @@ impl Store {
     }
 }
 
-/// Copies the result at `path` to a file beside it, atomically.
+/// Copies the result at `path` to a file in the same folder, atomically.
 fn keep_finished(path: &Path) -> std::io::Result<()> {
     build::fs::write_atomically(&last(path), &std::fs::read(path)?).map_err(std::io::Error::other)
 }
 
-/// Returns the path to which an unusable record is moved: one of another machine or version, or a damaged one.
+/// Returns the path for an unusable record, which is damaged or of another machine or version.
 fn aside(path: &Path) -> PathBuf {
     path.with_extension("other.json")
 }
 
-/// Returns the path that keeps the last result until the record at `path` has one.
+/// Returns the path that keeps the last result until the record at `path` is finished.
 pub fn last(path: &Path) -> PathBuf {
     path.with_extension("last.json")
 }
 
-/// Reads the record at `path`; returns `None` if there is no file.
+/// Reads the record at `path`. Returns `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<Record>> {
     let text = match build::fs::content(path) {
         Ok(text) => text,
@@ -373,8 +373,8 @@ fn read(path: &Path) -> Result<Option<Record>> {
 /// Number of bytes at each end of a model that its fingerprint covers.
 const ENDS: u64 = 1 << 20;
 
-/// Returns the identity of a model. It reads only the ends of the file, because reading all of it would take longer
-/// than a run.
+/// Returns the identity of a model. It only reads both ends of the file, because reading the whole file would take
+/// longer than a run.
 pub fn model(path: &Path) -> Result<ModelRecord> {
     use std::io::{Read, Seek, SeekFrom};
     let read = || -> std::io::Result<Vec<u8>> {

@@ -1,5 +1,4 @@
-//! Execution of the heats: each build runs in a process of its own, builds are interleaved, and every run is
-//! recorded.
+//! Execution of the heats: each build runs in its own process, builds are interleaved, and every run is recorded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +13,10 @@ use measure::{FEWEST_PAIRS, Objective, Race, Rule, median};
 
 use super::record::{BuildKey, Lap, Laps, Store};
 
-/// Maximum number of rounds around a disturbed baseline that are measured again.
+/// Maximum number of rounds around a disturbed baseline that are repeated.
 const REPEATS: usize = 4;
 
-/// Prefix of the reason why a build is out, if it did not run to the end.
+/// Prefix of the reason why a build was dropped, if it did not run to the end.
 pub const FAILED: &str = "failed";
 
 /// Build that takes part.
@@ -32,27 +31,27 @@ pub struct Runner {
 pub struct Track<'a> {
     /// User interface for progress messages.
     pub ui: &'a Ui,
-    /// Path of the model that is measured on.
+    /// Path of the model to measure with.
     pub model: &'a Path,
-    /// Objective that runs are scored by.
+    /// Objective that determines the score of a run.
     pub objective: &'a Objective,
     /// Builds that take part.
     pub runners: Vec<&'a Runner>,
-    /// Store that earlier runs are taken from and new ones are recorded in.
+    /// Store of earlier and new runs.
     pub store: &'a mut Store,
-    /// End of measuring.
+    /// Time at which measuring ends.
     pub until: Instant,
-    /// Builds that are out, with the reasons.
+    /// Dropped builds with the reasons.
     pub outs: BTreeMap<usize, String>,
-    /// Standings of the builds that are out, at the time they were eliminated.
+    /// Standings of the dropped builds, at the time they were dropped.
     pub stood: Vec<Standing>,
-    /// Median tokens per second in each build's last heat: prefill and decode.
+    /// Median prefill and decode speeds in each build's last heat, in tokens per second.
     pub speeds: BTreeMap<usize, (Option<f64>, Option<f64>)>,
 }
 
 /// Error that ended a heat early.
 struct Failed {
-    /// Index in the field of the build that failed; `None` if the record could not be written.
+    /// Index of the failed build in the field; `None` if the record could not be written.
     place: Option<usize>,
     error: Error,
 }
@@ -71,7 +70,7 @@ impl<'a> Track<'a> {
         Self { ui, model, objective, runners, store, until, outs, stood, speeds }
     }
 
-    /// Runs `who` once without recording the run, and returns how long it took. This shows that the build works.
+    /// Runs `who` once, to check that the build works. Returns the time of the run, which is not recorded.
     pub fn lap(&mut self, who: usize, heat: &Heat) -> Result<Duration> {
         let started = Instant::now();
         self.measure(who, heat)?;
@@ -94,7 +93,7 @@ impl<'a> Track<'a> {
         Ok((of(Phase::Prefill), of(Phase::Decode)))
     }
 
-    /// Runs one heat of `field`. Runs that the record has are not repeated.
+    /// Runs one heat of `field`. Runs that are in the record are not repeated.
     fn heat(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran, Failed> {
         let record = &self.store.record;
         let keys = field.iter().map(|&who| self.runners[who].key.clone()).collect();
@@ -112,7 +111,7 @@ impl<'a> Track<'a> {
         let total = ((heat.pairs + 1) * field.len()) as u64;
         let result = race.run(|place| {
             if laps.laps.get(next).is_none_or(|lap| lap.build != place) {
-                // The order of runs differs from the record's, so the record does not apply from here on.
+                // From this run on, the order differs from the record's, so the record does not apply.
                 laps.laps.truncate(next);
                 let started = Instant::now();
                 let (prefill, decode) =
@@ -128,7 +127,7 @@ impl<'a> Track<'a> {
             next += 1;
             progress.step(next as u64, total.max(next as u64), "runs");
             let seconds = self.objective.seconds(lap.prefill, lap.decode);
-            // NaN makes the race measure the round again.
+            // NaN makes the race repeat the round.
             Ok(seconds.map_or(f64::NAN, |seconds| 1.0 / seconds))
         });
         progress.finish();
@@ -160,7 +159,7 @@ impl<'a> Track<'a> {
 impl Course for Track<'_> {
     type Error = Error;
 
-    /// Runs a heat. If a build crashes or is killed, it is out, and the others start the heat again.
+    /// Runs a heat. If a build crashes or is killed, it is dropped, and the other builds start the heat again.
     fn race(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran> {
         let until = Instant::now() + time;
         let mut field = field.to_vec();

@@ -1,7 +1,7 @@
 //! Builds that are worth trying on a machine, and their order. The functions are pure: they use no file and no clock.
 //!
-//! The order is that of the expected gain, from results on other machines. It only decides which builds are made
-//! first while the budget lasts; measurements decide which one wins.
+//! Builds are ordered by expected gain, from results on other machines. The order only decides which builds are made
+//! first within the budget; measurements decide which build wins.
 
 use build_info::Host;
 use measure::Objective;
@@ -13,9 +13,9 @@ use toolchain::{CompilerKind, GCC_AT_LEAST, Toolchain};
 /// Kind of work that the builds are optimised for.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Tokens of prompt and answer.
+    /// Numbers of prompt and answer tokens.
     pub objective: Objective,
-    /// True if the model's weights are F32, F16 or BF16. BLAS and llamafile's kernels handle these types and few
+    /// True if the model's weights are F32, F16 or BF16. BLAS and llamafile's kernels support these types and few
     /// others.
     pub float_weights: bool,
 }
@@ -23,24 +23,24 @@ pub struct Work {
 /// Build to try.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BuildToTry {
-    /// Name that `--only` and `--skip` take.
+    /// Name of the build for `--only` and `--skip`.
     pub name: String,
     /// Name of a file in profiles/build.
     pub file: String,
-    /// Overrides of its keys, each as KEY=VALUE.
+    /// Overrides of the file's keys, each as KEY=VALUE.
     pub sets: Vec<String>,
-    /// Reason for trying it.
+    /// Reason for trying the build.
     pub why: String,
-    /// Distance from the profile that it starts from: in a tie, the smaller distance wins.
+    /// Distance from the starting profile. In a tie, the smaller distance wins.
     pub steps: u32,
 }
 
 /// Build that is not tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Name that `--only` takes.
+    /// Name of the build for `--only`.
     pub name: String,
-    /// Reason why it is not tried.
+    /// Reason why the build is not tried.
     pub why: String,
 }
 
@@ -51,7 +51,7 @@ pub struct Space {
     pub candidates: Vec<BuildToTry>,
     /// Builds that are not tried.
     pub left_out: Vec<LeftOut>,
-    /// Those of `left_out` that are tried if the user names them.
+    /// Builds of `left_out` that are tried if the user names them.
     pub requests: Vec<BuildToTry>,
 }
 
@@ -59,10 +59,10 @@ pub struct Space {
 struct Idea {
     name: &'static str,
     sets: &'static [&'static str],
-    /// Priority: ideas with a greater rank come earlier.
+    /// Priority; ideas with a higher rank come earlier.
     rank: i32,
     why: String,
-    /// True if it is tried only when the user names it; `why` gives the reason.
+    /// True if the idea is tried only when the user names it; `why` gives the reason.
     on_request: bool,
 }
 
@@ -76,9 +76,9 @@ impl Idea {
     }
 }
 
-/// Returns what to try on `host` with the installed tools, starting from the profile `base`. `files` are the names of
-/// all profiles; if one of them is equal to an idea, it is built instead. `asked` names the ideas that are tried only
-/// on request.
+/// Returns the builds to try on `host` with the installed tools, starting from the profile `base`. `files` contains
+/// the names of all profiles; if a profile equals an idea, the profile is built instead. `asked` names the ideas that
+/// are only tried on request.
 pub fn space(
     host: &Host,
     toolchain: &Toolchain,
@@ -152,11 +152,12 @@ fn general(host: &Host, base: &Profile) -> Vec<Idea> {
         ideas.push(Idea::new(HUGE_PAGES, &["huge_pages=true"], 90, why));
     }
     if base.threading != Threading::Openmp {
-        let why = "threads wait in another way between the parts of a graph";
+        let why = "threads wait differently between the parts of a graph";
         ideas.push(Idea::new("openmp", &["threading=openmp"], 80, why));
     }
     if base.lto == Lto::Off && base.linkage == Linkage::Static {
-        let why = "calls between files and languages can be inlined, but the kernels have hardly any";
+        let why = "calls between files and languages can be inlined, but the kernels have hardly any such \
+                   calls";
         ideas.push(Idea::new("lto", &["lto=thin"], 40, why));
     }
     if base.switches.repack {
@@ -168,27 +169,27 @@ fn general(host: &Host, base: &Profile) -> Vec<Idea> {
         ideas.push(Idea::on_request("mimalloc", &["allocator=mimalloc"], why));
     }
     if !base.switches.fast_math {
-        let why = "another order of additions gives other results than all other builds";
+        let why = "a different order of additions gives results that differ from all other builds";
         ideas.push(Idea::on_request("fast-math", &["fast_math=true"], why));
     }
     ideas
 }
 
-/// Returns the compilers that the profile would not use.
+/// Returns the compilers that the profile would not use by default.
 fn compilers(host: &Host, toolchain: &Toolchain, base: &Profile) -> Vec<Idea> {
     let Ok(taken) = choose::compiler(base, toolchain, &mut Vec::new()) else { return Vec::new() };
     if base.compiler != CompilerChoice::Best {
         return Vec::new();
     }
     match taken.kind {
-        // If clang is missing, planning fails with a message that says how to install it.
+        // If clang is missing, planning fails with a message on how to install clang.
         CompilerKind::Gcc => {
             let why = "clang was 1.26 to 1.56 times as fast as gcc 12 in prefill where both were measured";
             vec![Idea::new("clang", &["compiler=clang"], 100, why)]
         }
         CompilerKind::Clang => {
             let Some(gcc) = choose::newest(toolchain, CompilerKind::Gcc, GCC_AT_LEAST) else {
-                // Planning reports this.
+                // Planning reports the missing compiler.
                 return vec![Idea::new("gcc", &["compiler=gcc"], 0, "another compiler's kernels")];
             };
             let (why, rank) = if march::shortfall(&host.cpu, &gcc).is_some() {
@@ -211,7 +212,7 @@ fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
         let why = "on many CPUs with AVX-512, compilers prefer 256 bits in loops that are not hand-written";
         ideas.push(Idea::new("vector-512", &["extra_flags=-mprefer-vector-width=512"], 50, why));
     }
-    // Skylake-SP to Cooper Lake.
+    // This model number covers Skylake-SP to Cooper Lake.
     if host.cpu.vendor == "GenuineIntel" && host.cpu.family == Some(6) && host.cpu.model == Some(0x55) {
         let why = "AVX-512 lowers this CPU's clock";
         ideas.push(Idea::new("no-avx512", &["isa=x86-64-v3"], 60, why));
@@ -221,7 +222,7 @@ fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
 
 /// Returns changes of the kernels' prefetching.
 fn memory(host: &Host, base: &Profile, work: &Work) -> Vec<Idea> {
-    // Only on Intel CPUs do the kernels prefetch.
+    // The kernels prefetch only on Intel CPUs.
     let asks = base.switches.prefetch && host.arch == "x86_64" && host.cpu.vendor == "GenuineIntel";
     if !asks || work.objective.generate == 0 {
         return Vec::new();
@@ -230,7 +231,7 @@ fn memory(host: &Host, base: &Profile, work: &Work) -> Vec<Idea> {
     vec![Idea::new("no-prefetch", &["prefetch=false"], 15, why)]
 }
 
-/// Returns BLAS libraries and llamafile's kernels, which do large multiplications of prefill.
+/// Returns BLAS libraries and llamafile's kernels, which compute large products in prefill.
 fn libraries(host: &Host, toolchain: &Toolchain, base: &Profile, work: &Work) -> Vec<Idea> {
     let mut ideas = Vec::new();
     let prompts = work.objective.prompt > 0;
@@ -253,10 +254,10 @@ fn libraries(host: &Host, toolchain: &Toolchain, base: &Profile, work: &Work) ->
                 name,
                 sets,
                 rank,
-                "does the large multiplications of prefill for these weights",
+                "computes the large products of prefill for these weights",
             ));
         } else if found {
-            let why = "does the multiplications of prefill whose weights are not repacked";
+            let why = "computes the products of prefill with weights that are not repacked";
             ideas.push(Idea::new(name, sets, if work.objective.is_mostly_prompt() { 30 } else { 5 }, why));
         } else {
             let why = "is not installed, and is hardly used for quantised weights";

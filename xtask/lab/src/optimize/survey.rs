@@ -1,4 +1,4 @@
-//! Candidates that exist or can be built, with plans, estimated times and the reasons for leaving others out.
+//! Candidates that exist or can be built, with plans and estimated times, and reasons for omitting others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,25 +21,25 @@ use super::space::{self, BuildToTry, LeftOut, Space, Work};
 pub use super::workshop::PlannedCandidate;
 use super::workshop::{self, has_same_cpp, has_same_rust};
 
-/// Name of the profile that others are compared with if it is built.
+/// Name of the profile that all others are compared with, if it is built.
 pub const UPSTREAM: &str = "upstream-default";
-/// Name of the PGO build that is made of the winner.
+/// Name of the winner's PGO build.
 pub const PGO: &str = "pgo";
-/// Name of the BOLT layout that is made of the winner after the PGO build.
+/// Name of the winner's BOLT layout, which is made after the PGO build.
 pub const BOLT: &str = "bolt";
 
-/// Reason for leaving out a candidate that the user did not name.
+/// Reason for omitting a candidate that the user did not name.
 pub const NOT_ASKED_FOR: &str = "not selected";
 
-/// Reason for trying a build that the user made before, which costs no build time.
-pub const BUILT_BEFORE: &str = "was built before";
+/// Reason for trying an earlier build, which costs no build time.
+pub const BUILT_BEFORE: &str = "was built earlier";
 
-/// Returns the entry for a build that the user made from other sources: making it again would take time from other
+/// Returns the entry for a build that the user made from other sources. Rebuilding it would take time from other
 /// candidates.
 pub fn stale(name: &str) -> LeftOut {
     let why = match name {
         UPSTREAM => format!(
-            "was built before, from other sources or with other tools; `cargo xtask build --profile \
+            "was built earlier, from other sources or with other tools; `cargo xtask build --profile \
              {UPSTREAM}` rebuilds it"
         ),
         name => format!("{BUILT_BEFORE}, from other sources or with other tools; --only {name} rebuilds it"),
@@ -50,7 +50,7 @@ pub fn stale(name: &str) -> LeftOut {
 /// Candidates that the user named.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Candidates to try exclusively, apart from the profile itself; empty for all.
+    /// Candidates to try, in addition to the profile itself; empty for all candidates.
     pub only: Vec<String>,
     /// Candidates not to try.
     pub skip: Vec<String>,
@@ -70,7 +70,7 @@ impl Choice {
         self.only.iter().any(|other| other == name)
     }
 
-    /// Returns this choice with long names replaced by the short names that `space` has for the same builds.
+    /// Returns this choice with long names replaced by the short names of the same builds in `space`.
     fn in_short(&self, folder: &Path, space: &Space) -> Self {
         let short = |name: &String| {
             let ideas = || space.candidates.iter().skip(1).chain(&space.requests);
@@ -83,14 +83,14 @@ impl Choice {
     }
 }
 
-/// True if building `idea` makes the profile called `name`.
+/// True if `idea` gives the profile called `name`.
 fn is_same(folder: &Path, idea: &BuildToTry, name: &str) -> bool {
     let sets = idea.sets.iter().map(|set| set.parse::<Override>()).collect::<Result<Vec<_>, _>>();
     let profile = sets.ok().and_then(|sets| profile::load_with(folder, &idea.file, &sets).ok());
     profile.is_some_and(|profile| profile.name == name)
 }
 
-/// Candidates with their plans, and those that are left out.
+/// Candidates with their plans, and omitted candidates.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// Candidates with plans: the profile itself first, then in the order in which they are built.
@@ -99,11 +99,11 @@ pub struct Survey {
     pub left_out: Vec<LeftOut>,
 }
 
-/// Surroundings that a survey inspects.
+/// Machine and checkout that a survey inspects.
 pub struct Surroundings<'a> {
-    /// Checkout that is built in.
+    /// Checkout to build in.
     pub workspace: &'a Workspace,
-    /// Machine that the builds are for.
+    /// Machine to build for.
     pub host: &'a Host,
     /// Tools of the machine.
     pub toolchain: &'a Toolchain,
@@ -115,7 +115,7 @@ impl Surroundings<'_> {
     /// Returns the candidates to try, starting from `base`.
     ///
     /// # Errors
-    /// `base` cannot be planned, or `choice` contains an unknown name.
+    /// If `base` cannot be planned, or `choice` contains an unknown name.
     pub fn survey(&self, base: &Profile, work: &Work, choice: &Choice) -> Result<Survey> {
         let folder = self.workspace.build_profiles();
         let files = profile::names(&folder)?;
@@ -164,7 +164,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Returns those of `there` that take no build time or that the user named. A switch that has a short name is
+    /// Returns the builds of `there` that take no build time or that the user named. A switch with a short name is
     /// listed once, under that name.
     fn without_stale(
         &self,
@@ -179,7 +179,7 @@ impl Surroundings<'_> {
             if space.candidates.iter().any(|idea| is_same(&idea)) {
                 continue;
             }
-            // If there is no plan, the caller reports the reason when it plans all candidates.
+            // If planning fails, the caller reports the reason when it plans all candidates.
             let plan = self.plan(folder, candidate.clone());
             let is_free = plan.map_or(true, |planned| self.is_finished(&planned.plan));
             let short = space.requests.iter().find(is_same).map(|idea| idea.name.clone());
@@ -189,7 +189,7 @@ impl Surroundings<'_> {
                     candidate.name = short;
                     kept.push(candidate);
                 }
-                // The list of left-out candidates already says that it is available on request.
+                // The list of omitted candidates already says that this build is tried on request.
                 Some(_) => {}
                 None if is_free || (candidate.name != UPSTREAM && choice.names(&candidate.name)) => {
                     kept.push(candidate);
@@ -200,8 +200,7 @@ impl Surroundings<'_> {
         kept
     }
 
-    /// True if there is a finished build of `plan`. Its sources are compared with today's only when the build is
-    /// used.
+    /// True if a finished build of `plan` exists. Changed sources are detected only when the build is used.
     pub fn is_finished(&self, plan: &Plan) -> bool {
         let info = self.workspace.anneal().join(plan.folder_name()).join("build_info.json");
         BuildInfo::read(&info).is_ok_and(|info| info.plan_hash == plan.hash())
@@ -211,8 +210,8 @@ impl Surroundings<'_> {
         workshop::plan(folder, candidate, self.host, self.toolchain, self.source)
     }
 
-    /// Returns builds that exist and cost no build time: upstream's default, and builds that the user made of the
-    /// profile with `--set`.
+    /// Returns existing builds, which cost no build time: upstream's default, and builds of the profile that the user
+    /// made with `--set`.
     fn built_before(&self, base: &Profile, files: &[String]) -> Vec<BuildToTry> {
         let found = Builds::of(self.workspace).all().unwrap_or_default();
         let current: Vec<String> = found.into_iter().filter_map(|build| build.current_of).collect();
@@ -231,7 +230,7 @@ impl Surroundings<'_> {
         }
         let folder = self.workspace.build_profiles();
         for name in current.iter().filter(|name| name.starts_with(&format!("{}+", base.name))) {
-            // A name that was shortened cannot be parsed.
+            // A shortened name cannot be parsed.
             let Ok(profile) = profile::load(&folder, name) else { continue };
             let more = profile.sets.len().saturating_sub(base.sets.len());
             there.push(BuildToTry {
@@ -245,7 +244,7 @@ impl Surroundings<'_> {
         there
     }
 
-    /// Returns the reasons why no PGO build and no BOLT layout can be tried on the winner.
+    /// Returns the reasons why no PGO build and no BOLT layout of the winner can be tried.
     fn after_the_winner(&self, survey: &Survey, choice: &Choice) -> Vec<LeftOut> {
         let Some(base) = survey.planned.first() else { return Vec::new() };
         let reasons = [
@@ -265,7 +264,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// Estimates of build times on this machine, from the builds that were made on it.
+/// Estimates of build times on this machine, from earlier builds.
 #[derive(Debug)]
 pub struct Estimates {
     /// Number of parallel compilations.
@@ -288,7 +287,7 @@ impl Estimates {
         let found = Builds::of(workspace).all().unwrap_or_default();
         let infos =
             found.iter().filter_map(|found| BuildInfo::read(&found.path.join("build_info.json")).ok());
-        // PGO and BOLT builds were built in another way, so their times do not apply.
+        // PGO and BOLT builds have additional stages, so their times do not apply.
         let plain = infos.filter(|info| info.base_plan.is_none());
         Self {
             jobs: stages::jobs(host),
@@ -303,7 +302,7 @@ impl Estimates {
 
     /// Returns the seconds that a stage takes on an idle machine; the machine may have been busy when the stage was
     /// recorded. A compilation takes its CPU time divided by the number of parallel compilations. The parallelism of
-    /// other stages is not known: they take the recorded time, but at most their CPU time. Older records contain no
+    /// other stages is unknown, so they take the recorded time, but at most their CPU time. Older records contain no
     /// CPU time.
     fn quiet(&self, stage: &StageTime) -> f64 {
         let Some(cpu) = stage.cpu_seconds else { return stage.seconds };
@@ -313,9 +312,9 @@ impl Estimates {
         }
     }
 
-    /// Estimates the seconds for building `planned`, from its own earlier build, from its relative `base`, or from
-    /// the slowest build known. If the engine's Rust code is that of `base`, which exists by then, the engine is only
-    /// linked.
+    /// Estimates the seconds for building `planned`: from an earlier build of it, from its relative `base`, or from
+    /// the slowest known build. If `base` contains the same Rust code, that code is not compiled again, and the
+    /// engine is only linked.
     pub fn seconds(&self, planned: &PlannedCandidate, base: &PlannedCandidate) -> Option<f64> {
         let (plan, base) = (&planned.plan, &base.plan);
         let total = |stages: &Vec<StageTime>| stages.iter().map(|stage| self.quiet(stage)).sum::<f64>();
@@ -333,7 +332,7 @@ impl Estimates {
         Some(seconds.sum())
     }
 
-    /// Returns the seconds of the shortest engine stage on record, which presumably only had to link.
+    /// Returns the seconds of the shortest recorded engine stage, which presumably only linked.
     fn linking(&self) -> f64 {
         let engines = self.stages.values().flatten().filter(|stage| stage.name == ENGINE);
         engines.map(|stage| self.quiet(stage)).fold(f64::INFINITY, f64::min)
@@ -371,8 +370,8 @@ mod tests {
         PlannedCandidate { candidate, profile, plan: reference_plan(name) }
     }
 
-    /// Runs a survey with `--only` in a checkout in which builds of `before` are current, none of them with today's
-    /// plan.
+    /// Runs a survey with `--only` in a checkout in which the builds of `before` are current. None of these builds
+    /// has the current plan.
     fn surveyed(before: &[&str], only: &[&str]) -> (Vec<String>, BTreeMap<String, String>) {
         let root = tempfile::tempdir().unwrap();
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -405,7 +404,7 @@ mod tests {
         assert!(tried.contains(&"openmp".to_string()), "{tried:?}");
         assert!(!tried.iter().any(|name| long.contains(&name.as_str()) || name == UPSTREAM), "{tried:?}");
         assert!(out[long[0]].contains("--only native+allocator:jemalloc rebuilds it"), "{out:?}");
-        assert!(out[UPSTREAM].contains("was built before, from other sources"), "{out:?}");
+        assert!(out[UPSTREAM].contains("was built earlier, from other sources"), "{out:?}");
         // A candidate with a short name is listed once, under that name.
         assert!(out["no-repack"].contains("--only no-repack"), "{out:?}");
         assert!(!out.contains_key(long[1]) && !out.contains_key(long[2]), "{out:?}");
@@ -428,7 +427,7 @@ mod tests {
         estimates.stages.insert("portable".to_string(), stages(50.0, 5.0));
         assert_eq!(estimates.seconds(&base, &base), Some(56.0), "any is better than none");
         estimates.stages.insert("native".to_string(), stages(100.0, 20.0));
-        // If the Rust code is the same, the engine is linked in 5 s.
+        // If the Rust code is the same, linking the engine takes 5 s.
         let cases = [
             ("native", 121.0),
             ("native+threading:openmp", 106.0),
@@ -450,16 +449,17 @@ mod tests {
             |name: &str, seconds, cpu_seconds| StageTime { name: name.to_string(), seconds, cpu_seconds };
         let base = planned("native");
         let cases = [
-            // Recorded for `native` on a machine with two CPUs: 156 s when the machine is idle.
+            // The times were recorded for `native` on a machine with two CPUs. The build takes 156 s if the machine
+            // is idle.
             (2, vec![stage("compile", 688.0, Some(312.0))], 156.0),
             (2, vec![stage("compile", 160.0, Some(312.0))], 156.0),
             // A sequential stage takes its CPU time, and a stage that waits for a disk takes the recorded time.
             (2, vec![stage("audit", 30.0, Some(4.0))], 4.0),
             (2, vec![stage("engine", 22.0, Some(33.0))], 22.0),
-            // More CPUs than at the time of the record, and fewer.
+            // The number of CPUs is higher, then lower, than at the time of the record.
             (4, vec![stage("compile", 160.0, Some(312.0))], 78.0),
             (1, vec![stage("compile", 160.0, Some(312.0))], 312.0),
-            // An older record contains only the time.
+            // An older record contains no CPU time.
             (2, vec![stage("compile", 688.0, None), stage("engine", 30.0, Some(20.0))], 708.0),
         ];
         for (jobs, stages, expected) in cases {
@@ -474,7 +474,7 @@ mod tests {
         let heats = [heat(128, 16), heat(256, 32)];
         let lap = Duration::from_secs(1);
         let seconds: Vec<u64> = (2..6).map(|n| reserve(&heats, n, lap).as_secs()).collect();
-        // Two builds: 7 rounds of 2 long runs. Three builds: 7 rounds of 3 short and 2 long runs.
+        // Two builds need 7 rounds of 2 long runs. Three builds need 7 rounds of 3 short and 2 long runs.
         assert_eq!(seconds, [28, 49, 56, 77]);
         assert_eq!(reserve(&[heat(128, 0), heat(256, 0)], 2, lap).as_secs(), 28);
     }

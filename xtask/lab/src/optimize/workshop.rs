@@ -1,5 +1,5 @@
-//! Builds of candidates, through the stages that `build` runs, including the gate. Only [`Workshop::make_current`]
-//! makes a build current.
+//! Builds of candidates, with the same stages as `build`, including the gate. Only [`Workshop::make_current`] makes a
+//! build current.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ use super::space::BuildToTry;
 /// Candidate with its plan.
 #[derive(Clone, Debug)]
 pub struct PlannedCandidate {
-    /// Candidate that is tried.
+    /// Candidate to try.
     pub candidate: BuildToTry,
     /// Profile of the candidate.
     pub profile: Profile,
@@ -30,7 +30,7 @@ pub struct PlannedCandidate {
     pub plan: Plan,
 }
 
-/// Plans `candidate`; the error says why it cannot be built on this machine.
+/// Plans `candidate`. The error says why the candidate cannot be built on this machine.
 pub fn plan(
     folder: &Path,
     candidate: BuildToTry,
@@ -47,11 +47,11 @@ pub fn plan(
 
 /// Inputs of the builds.
 pub struct Workshop<'a> {
-    /// Checkout that is built in.
+    /// Checkout to build in.
     pub workspace: &'a Workspace,
     /// User interface for progress messages.
     pub ui: &'a Ui,
-    /// Machine that builds.
+    /// Machine to build for.
     pub host: &'a Host,
     /// Sources of llama.cpp.
     pub tree: &'a Tree,
@@ -71,15 +71,15 @@ impl Workshop<'_> {
         Ok(build.launched_by(&self.launcher))
     }
 
-    /// Returns the build of `plan` if it is finished and made from today's sources.
+    /// Returns the build of `plan` if it is finished and made from the current sources.
     pub fn there(&self, plan: &Plan) -> Option<Outcome> {
         // Opening a folder would create it.
         let opened = self.folder(plan).join("build_info.json").is_file().then(|| self.open(plan));
         opened?.ok()?.finished_before(self.hostname).ok()?
     }
 
-    /// Builds `plan`. `relative` is the plan of a finished build. If both have the same C++ objects, the finished
-    /// build's libraries are linked again instead of being compiled.
+    /// Builds `plan`. `relative` is the plan of a finished build. If both plans have the same C++ objects, the
+    /// finished build's libraries are linked again instead of being compiled.
     pub fn make(&self, plan: &Plan, relative: Option<(&Plan, &BuildInfo)>) -> Result<Outcome> {
         match relative.filter(|(other, _)| has_same_cpp(plan, other)) {
             Some((other, info)) => self.open(other)?.linked_anew(plan, info)?.complete(self.hostname),
@@ -92,7 +92,7 @@ impl Workshop<'_> {
         self.open(plan)?.make_current()
     }
 
-    /// Returns the finished PGO and BOLT builds that were made from the build of `plain`.
+    /// Returns the finished PGO and BOLT builds that derive from the build of `plain`.
     pub fn improved(&self, plain: &Plan) -> Result<Vec<Plan>> {
         let hash = plain.hash();
         let mut plans = Vec::new();
@@ -101,7 +101,7 @@ impl Workshop<'_> {
             if info.base_plan.as_ref() != Some(&hash) || (info.pgo.is_none() && info.bolt.is_none()) {
                 continue;
             }
-            // A build of another version of this program is not a candidate.
+            // A build made by another version of this program is not a candidate.
             let Ok(plan) = build::stages::planned::read(&found.path, &info.plan_hash) else { continue };
             if self.there(&plan).is_some() {
                 plans.push(plan);

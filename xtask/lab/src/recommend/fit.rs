@@ -1,9 +1,9 @@
-//! Check if a model fits into the memory that a process may use, and with how long a context.
+//! Checks if a model fits into the memory that a process may use, and with which length of context.
 //!
-//! Everything here is computed from the header of a file and from a description of a host, neither of which has to be
-//! on this machine. The engine has both and lets llama.cpp add up what a model takes (`llama::fit`). Its figures of
-//! buffers and its search for the layers that fit therefore differ from those here. `gguf::memory` has the
-//! computations that both share.
+//! All results are computed from the header of a model file and from a description of a host. Neither the file nor
+//! the host needs to be this machine's. The engine has both and lets llama.cpp compute the memory of a model
+//! (`llama::fit`). Therefore its buffer sizes and its search for the layers that fit differ from this module's.
+//! `gguf::memory` contains the computations that both share.
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ use serde::Serialize;
 use super::kv;
 use super::model_facts::{ModelFacts, Tensor, sum};
 
-/// Longest context, in tokens, that is assumed for a model whose header has no trained context.
+/// Maximum context length in tokens for a model whose header has no trained context.
 const UNTRAINED_CONTEXT: u64 = 1 << 20;
-/// Divisor of the free memory that is left to the system (`RESERVE_PART`), and its minimum (`LEAST_RESERVE`). This is
-/// a rule of thumb: the engine itself takes about 50 MiB, and page tables and the kernel's own buffers grow with the
-/// memory. The engine has the option `--fit-target` instead.
+/// Divisor of the free memory that is left to the system (`RESERVE_PART`), and minimum of that memory
+/// (`LEAST_RESERVE`). Both are rules of thumb: the engine itself needs about 50 MiB, and page tables and kernel
+/// buffers grow with the memory. The engine has the option `--fit-target` instead.
 const RESERVE_PART: u64 = 16;
 const LEAST_RESERVE: Bytes = Bytes::mib(512);
 
@@ -31,7 +31,7 @@ pub enum FitVerdict {
     Fits,
     /// The weights fit once: the file's pages, or the repacked copy.
     FitsWithoutRepack,
-    /// The KV cache and the buffers fit; weights are read from the disk again and again.
+    /// The KV cache and the buffers fit, but weights are read from the disk again and again.
     StreamsFromDisk,
     /// The KV cache and the buffers do not fit.
     DoesNotFit,
@@ -53,11 +53,11 @@ impl fmt::Display for FitVerdict {
 pub struct Budget {
     /// Memory of the machine, or the limit of the control group if that is less.
     pub total: Bytes,
-    /// Part of `total` that nothing else uses.
+    /// Part of `total` that is free.
     pub free: Bytes,
     /// Memory that is left to the system.
     pub reserve: Bytes,
-    /// Memory that the model may take.
+    /// Memory that the model may use.
     pub usable: Bytes,
 }
 
@@ -69,7 +69,7 @@ impl Budget {
         Self::within(total, host.memory.available.min(limit))
     }
 
-    /// Returns the memory that would be available if nothing else ran on the machine.
+    /// Returns the memory that would be available if no other program ran on the machine.
     pub fn idle(self) -> Self {
         Self::within(self.total, self.total)
     }
@@ -80,19 +80,19 @@ impl Budget {
     }
 }
 
-/// Returns how much of `free` memory to leave unused, of a machine or a GPU.
+/// Returns the part of `free` memory, of a machine or a GPU, that must stay unused.
 pub fn reserve(free: Bytes) -> Bytes {
     Bytes(free.0 / RESERVE_PART).max(LEAST_RESERVE)
 }
 
-/// Memory that a run takes.
+/// Memory that a run needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Need {
-    /// Tokens of the context.
+    /// Context size in tokens.
     pub n_ctx: u32,
     /// Size of the weights.
     pub weights: Bytes,
-    /// Size of the copy of the weights that the CPU backend repacks.
+    /// Size of the repacked copy of the weights for the CPU backend.
     pub repacked: Bytes,
     /// Size of the KV cache.
     pub kv: Bytes,
@@ -101,7 +101,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// Computes the need of `model` on `host`, with a KV cache of type `cache`.
+    /// Computes the memory that `model` needs on `host`, with a KV cache of type `cache`.
     pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, cache: GgmlType) -> Self {
         let kv = model.kv.per_token(cache).unwrap_or(u64::MAX).saturating_mul(n_ctx.into());
         Self {
@@ -113,22 +113,22 @@ impl Need {
         }
     }
 
-    /// Returns the memory that cannot be dropped and read again: KV cache and compute buffers.
+    /// Returns the size of the KV cache and the compute buffers, which cannot be dropped and read again.
     pub fn buffers(&self) -> Bytes {
         Bytes(self.kv.0.saturating_add(self.compute.0))
     }
 
-    /// Returns the memory with the weights counted once.
+    /// Returns the memory if the weights are in memory once.
     pub fn once(&self) -> Bytes {
         Bytes(self.buffers().0.saturating_add(self.weights.0))
     }
 
-    /// Returns the memory with the weights and their repacked copy.
+    /// Returns the memory if the weights and their repacked copy are in memory.
     pub fn with_copy(&self) -> Bytes {
         Bytes(self.once().0.saturating_add(self.repacked.0))
     }
 
-    /// Returns how this need fits into `usable` memory.
+    /// Returns the verdict on this need for `usable` memory.
     pub fn verdict(&self, usable: Bytes) -> FitVerdict {
         match usable {
             usable if self.with_copy() <= usable => FitVerdict::Fits,
@@ -148,11 +148,11 @@ pub struct Fit {
     pub memory: Budget,
     /// Memory that the model needs.
     pub need: Need,
-    /// True if it would fit if nothing else ran on the machine.
+    /// True if the model would fit if no other program ran on the machine.
     pub fits_when_idle: bool,
-    /// Longest context with which the weights stay in memory, at most the trained context.
+    /// Maximum context length in tokens that keeps the weights in memory, limited by the trained context.
     pub largest_context: Option<u32>,
-    /// Longest context with a KV cache of type Q8_0, at most the trained context.
+    /// Maximum context length in tokens with a KV cache of type Q8_0, limited by the trained context.
     pub largest_context_q8_0: Option<u32>,
 }
 
@@ -173,8 +173,8 @@ impl Fit {
     }
 }
 
-/// Returns the longest context, in steps of [`CTX_STEP`], with which the weights (once) and everything else fit into
-/// `usable`.
+/// Returns the maximum context length, in steps of [`CTX_STEP`], with which the weights (once), the KV cache and the
+/// buffers fit into `usable`.
 pub fn largest_context(
     model: &ModelFacts,
     host: &Host,
@@ -183,7 +183,7 @@ pub fn largest_context(
     usable: Bytes,
 ) -> Option<u32> {
     let fits = |steps: u32| Need::of(model, host, steps * CTX_STEP, n_ubatch, cache).once() <= usable;
-    // A context is rounded up to whole steps.
+    // llama.cpp rounds a context up to whole steps.
     let trained = model.trained_context.unwrap_or(UNTRAINED_CONTEXT).clamp(1, UNTRAINED_CONTEXT * 16);
     let (mut low, mut high) = (0, u32::try_from(trained.div_ceil(CTX_STEP.into())).unwrap_or(u32::MAX));
     while low < high {
@@ -195,11 +195,12 @@ pub fn largest_context(
 
 /// Returns the size of the buffer that llama.cpp reserves for the largest graph, as an upper estimate.
 ///
-/// With flash attention, as the CPU backend has it, the buffer has two parts. One is a row of the mask in half
-/// precision for each of `n_ubatch` tokens. The other is the largest set of tensors that exist at one point of the
-/// graph: the logits with the stream before them (at most six times its width), the two products of the feed-forward
-/// network, or the products of the experts. The estimate was compared with the sizes that llama.cpp reported for
-/// synthetic models (llama.cpp of crate 0.1.161). It is within a few per cent if the vocabulary is large.
+/// With flash attention, as on the CPU backend, the buffer has two parts. The first contains a row of the mask in
+/// half precision for each of `n_ubatch` tokens. The second is the largest set of tensors that exist at one point of
+/// the graph: the logits with the preceding stream (at most six times its width), the two products of the
+/// feed-forward network, or the products of the experts. The estimate was compared with the sizes that llama.cpp
+/// reported for synthetic models (llama.cpp of crate 0.1.161). With a large vocabulary, the estimate is accurate to a
+/// few per cent.
 pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
     const F32: u64 = 4;
     let used = model.experts.map_or(1, |experts| experts.used);

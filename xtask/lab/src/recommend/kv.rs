@@ -1,8 +1,8 @@
-//! Keys and values that a model keeps for each token.
+//! Keys and values that a model stores for each token.
 //!
-//! The engine refuses contexts by `gguf::memory::CacheShape`, which has to be exact. This module computes layer by
-//! layer and gives an upper bound if a model keeps something else, because an approximate recommendation is better
-//! than none.
+//! The engine uses `gguf::memory::CacheShape`, which must be exact, to reject contexts. This module computes layer by
+//! layer and gives an upper bound for other kinds of models, because an approximate recommendation is better than
+//! none.
 
 use build_info::Bytes;
 use gguf::GgmlType;
@@ -13,33 +13,33 @@ use super::model_facts::{Metadata, Tensor, sum};
 
 /// Default type of the KV cache.
 pub const F16: GgmlType = GgmlType::F16;
-/// Type of the KV cache with about half the size of F16 and slightly lower precision.
+/// KV cache type with about half the size of F16 and slightly lower precision.
 pub const Q8_0: GgmlType = GgmlType::known(8);
 
 /// KV cache of one token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kv {
-    /// Attention heads with keys and values, in the first layer that has any.
+    /// Number of attention heads with keys and values, in the first layer with such heads.
     #[serde(skip)]
     pub heads: u64,
-    /// Number of layers that keep keys and values.
+    /// Number of layers that store keys and values.
     pub layers: u64,
-    /// Bytes of one token as F16.
+    /// Size of one token as F16.
     pub f16: Bytes,
-    /// Bytes of one token as Q8_0; `None` if the rows are not whole blocks.
+    /// Size of one token as Q8_0; `None` if the rows are not whole blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub q8_0: Option<Bytes>,
-    /// True if the figures are what llama.cpp allocates; otherwise they are an upper bound.
+    /// True if the sizes equal llama.cpp's allocations; otherwise they are upper bounds.
     pub exact: bool,
-    /// Reasons why the figures are not exact.
+    /// Reasons why the sizes are not exact.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
 impl Kv {
     /// Reads the header of a model with `layers` layers. As in `llama_kv_cache`, each layer has a row of n_head_kv ×
-    /// key_length for the keys and one of n_head_kv × value_length for the values. Multi-head latent attention has no
-    /// rows of values, because its keys contain both.
+    /// key_length for the keys and a row of n_head_kv × value_length for the values. Multi-head latent attention has
+    /// no rows of values, because its keys contain both.
     pub fn read(
         metadata: &dyn Metadata,
         architecture: &str,
@@ -58,7 +58,7 @@ impl Kv {
 
         let mut kv = Self { exact: true, q8_0: Some(Bytes(0)), ..Self::default() };
         for layer in 0..layers {
-            // A single number applies to every layer; without any, every head has keys of its own.
+            // A single number applies to every layer. Without a number, every head has its own keys.
             let own = kv_heads.get(layer as usize).or_else(|| kv_heads.first()).copied().unwrap_or(heads);
             if own == 0 || is_recurrent(layer, tensors) {
                 continue;
@@ -92,7 +92,10 @@ impl Kv {
             ));
         }
         if shared > 0 {
-            bound(format!("{shared} layers share the keys and values of others, so the KV cache needs less"));
+            bound(format!(
+                "{shared} layers share the keys and values of other layers, so the KV cache needs less \
+                 memory than shown"
+            ));
         }
         if tensors.iter().any(|tensor| tensor.name.contains(".ssm_") || tensor.name.contains(".time_mix_")) {
             bound("the figures do not include the constant-size state of the recurrent layers".to_string());
@@ -105,7 +108,7 @@ impl Kv {
         }
     }
 
-    /// Returns the bytes of one token as `kind`, which is F16 or Q8_0.
+    /// Returns the size of one token as `kind`, which is F16 or Q8_0.
     pub fn per_token(&self, kind: GgmlType) -> Option<u64> {
         if kind == Q8_0 { self.q8_0.map(|bytes| bytes.0) } else { Some(self.f16.0) }
     }
@@ -115,8 +118,8 @@ fn row(kind: GgmlType, elements: u64) -> Option<u64> {
     kind.bytes_of(elements)
 }
 
-/// True if the layer carries a recurrent state and has no attention. `attn_qkv` does not count as attention, because
-/// the linear attention of Qwen3-Next has such a tensor too.
+/// True if the layer has a recurrent state and no attention. `attn_qkv` does not count as attention, because the
+/// linear attention of Qwen3-Next has such a tensor too.
 fn is_recurrent(layer: u64, tensors: &[Tensor]) -> bool {
     let prefix = format!("blk.{layer}.");
     let own = || tensors.iter().filter_map(|tensor| tensor.name.strip_prefix(&prefix));

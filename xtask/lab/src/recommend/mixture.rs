@@ -1,8 +1,8 @@
 //! llama.cpp's mixtures: the type that its quantiser gives to each tensor.
 //!
 //! The rules are those of `llama_tensor_get_type_impl` in llama-quant.cpp of the pinned llama.cpp, without an
-//! importance matrix, for the types that are recommended. The results were checked against the sizes of files that
-//! its quantiser wrote and against the sizes that llama.cpp publishes.
+//! importance matrix, for the recommended types. The results were checked against the sizes of files written by
+//! llama.cpp's quantiser and against the sizes that llama.cpp publishes.
 
 use gguf::GgmlType;
 
@@ -25,14 +25,14 @@ const IQ4_XS: GgmlType = GgmlType::known(23);
 /// File type of llama.cpp.
 #[derive(Clone, Copy, Debug)]
 pub struct Quant {
-    /// Name that llama-quantize takes.
+    /// Name of the file type for llama-quantize.
     pub name: &'static str,
     kind: GgmlType,
     /// Increase of the perplexity of Llama-3-8B, from the list in tools/quantize/quantize.cpp.
     pub perplexity_rise: Option<f64>,
 }
 
-/// File types that are considered, the largest first.
+/// File types to consider, starting with the largest.
 pub const QUANTS: &[Quant] = &[
     Quant { name: "F16", kind: F16, perplexity_rise: None },
     Quant { name: "Q8_0", kind: Q8_0, perplexity_rise: Some(0.0026) },
@@ -56,11 +56,11 @@ pub fn find(name: &str) -> Option<&'static Quant> {
 pub struct Mixed {
     /// Facts about the converted model.
     pub model: ModelFacts,
-    /// Number of matrices that get another type because their rows are not whole blocks of the intended one.
+    /// Number of matrices that get another type, because their rows are not whole blocks of the intended type.
     pub fallbacks: usize,
 }
 
-/// Returns `model` as `quant`, as if it were quantised from its original weights.
+/// Returns `model` as `quant`, as if quantised from its original weights.
 pub fn quantise(model: &ModelFacts, quant: &Quant) -> Mixed {
     let mut fallbacks = 0;
     let mut state = MixtureState { seen_values: 0, values: 0, quant, model };
@@ -82,7 +82,7 @@ pub fn quantise(model: &ModelFacts, quant: &Quant) -> Mixed {
     Mixed { model: model.with_types(quant.name, tensors), fallbacks }
 }
 
-/// True if the file type decides the type of this tensor. This applies to matrices, except routers and small ones
+/// True if the file type decides the type of this tensor. It does for matrices, except routers and small matrices
 /// (`tensor_allows_quantization`).
 pub fn is_quantised_by_type(tensor: &Tensor) -> bool {
     const KEPT: [&str; 6] = [
@@ -110,7 +110,7 @@ fn is_value(tensor: &Tensor) -> bool {
 struct MixtureState<'a> {
     quant: &'a Quant,
     model: &'a ModelFacts,
-    /// Number of value tensors, and how many of them were visited.
+    /// Number of value tensors, and number of visited value tensors.
     values: u64,
     seen_values: u64,
 }
@@ -161,7 +161,7 @@ impl MixtureState<'_> {
             "Q4_K_S" if seen < 4 => Q5_K,
             _ => default,
         };
-        // LLM_TYPE_70B.
+        // This is LLM_TYPE_70B.
         let seventy = self.model.layers == 80 && self.model.heads != self.model.kv_heads;
         if seventy && (kind == Q3_K || kind == Q4_K) { Q5_K } else { kind }
     }
@@ -188,7 +188,7 @@ fn is_embedding(name: &str) -> bool {
     name == "token_embd.weight" || name == "per_layer_token_embd.weight"
 }
 
-/// Returns the type that replaces one whose blocks do not fill a row (`tensor_type_fallback`).
+/// Returns the type that replaces a type whose blocks do not fill a row (`tensor_type_fallback`).
 fn fallback(wanted: GgmlType, row: u64) -> GgmlType {
     if row.is_multiple_of(wanted.block_elements()) {
         return wanted;

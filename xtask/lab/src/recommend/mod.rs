@@ -35,17 +35,17 @@ use variant::BuildAdvice;
 pub struct Question<'a> {
     /// Facts about the model.
     pub model: &'a ModelFacts,
-    /// Path of the model file, as a command names it.
+    /// Path of the model file for commands.
     pub path: &'a str,
     /// Machine to recommend for.
     pub host: &'a Host,
-    /// Measured limits of the machine, if they are known.
+    /// Measured limits of the machine, if known.
     pub roofline: Option<&'a Roofline>,
-    /// Presets, of which the first that matches is used.
+    /// Presets; the first preset that matches is used.
     pub presets: &'a [Preset],
     /// Names of the build profiles that exist.
     pub profiles: &'a [String],
-    /// Tokens of the context, if the user asked for a number.
+    /// Context size in tokens, if the user asked for one.
     pub n_ctx: Option<u32>,
 }
 
@@ -83,7 +83,7 @@ pub struct Recommendation {
     pub offload: Option<Offload>,
     /// Recommended quantisation.
     pub quantisation: Advice,
-    /// Remarks for the reader.
+    /// Remarks on the recommendation.
     pub notes: Vec<String>,
 }
 
@@ -97,8 +97,7 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
     let mut context = settings::wished_context(model, preset, n_ctx);
     let wished = context.value;
     let mut fit = Fit::of(model, host, wished, n_ubatch);
-    // Unless the user asked for a number, prefer a shorter context that keeps the weights in memory to a longer one
-    // that does not.
+    // Unless the user asked for a context size, prefer a shorter context that keeps the weights in memory.
     if let Some(largest) = fit.largest_context.filter(|largest| *largest < context.value)
         && n_ctx.is_none()
     {
@@ -169,8 +168,10 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
         }
         match host.gpus.len() as u64 - offload.gpus {
             0 => {}
-            1 => notes.push("one more GPU is left out: it has no room for a layer".to_string()),
-            more => notes.push(format!("{more} more GPUs are left out: they have no room for a layer")),
+            1 => notes.push("one more GPU is not used, because no layer fits into its memory".to_string()),
+            more => {
+                notes.push(format!("{more} more GPUs are not used, because no layer fits into their memory"))
+            }
         }
         notes.push(
             "fit, threads and speeds are for a run on the CPU; the GPU's speed and the free part of its memory \
@@ -182,7 +183,8 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
         && (roofline.cpu_quota != host.limits.cpu_quota || roofline.affinity != host.limits.affinity)
     {
         notes.push(
-            "the machine's limits were measured with other CPUs or another quota than now: measure them again"
+            "the machine's limits were measured with a different set of CPUs or a different CPU quota: \
+             measure them again"
                 .to_string(),
         );
     }

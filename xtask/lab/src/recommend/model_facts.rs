@@ -1,4 +1,4 @@
-//! Size and work of a model, from its header.
+//! Size and work of a model, computed from its header.
 
 use anyhow::{Result, bail};
 use build_info::Bytes;
@@ -7,16 +7,16 @@ use serde::Serialize;
 
 use super::kv::Kv;
 
-/// `LLAMA_MAX_LAYERS` of llama-hparams.h.
+/// Value of `LLAMA_MAX_LAYERS` in llama-hparams.h.
 const MAX_LAYERS: u64 = 512;
 
 /// Access to the keys of a model's header.
 pub trait Metadata {
-    /// Returns the text under `key`.
+    /// Returns the string under `key`.
     fn text(&self, key: &str) -> Option<String>;
-    /// Returns the integers under `key`: one for a number, all for an array.
+    /// Returns the integers under `key`: one for a number, all elements for an array.
     fn numbers(&self, key: &str) -> Option<Vec<u64>>;
-    /// Returns the integer under `key`, or the first one of an array.
+    /// Returns the integer under `key`, or the first element of an array.
     fn number(&self, key: &str) -> Option<u64> {
         self.numbers(key)?.first().copied()
     }
@@ -25,16 +25,16 @@ pub trait Metadata {
 /// Tensor without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Name, such as `blk.0.attn_q.weight`.
+    /// Name of the tensor, such as `blk.0.attn_q.weight`.
     pub name: String,
     /// Dimensions; the first is the number of elements in a row.
     pub dims: Vec<u64>,
-    /// Type of its data.
+    /// Type of the tensor's data.
     pub kind: GgmlType,
 }
 
 impl Tensor {
-    /// Returns the number of its weights.
+    /// Returns the number of weights of the tensor.
     pub fn elements(&self) -> u64 {
         self.dims.iter().fold(1, |product: u64, dim| product.saturating_mul(*dim))
     }
@@ -44,29 +44,29 @@ impl Tensor {
         self.dims.first().copied().unwrap_or(1)
     }
 
-    /// Returns the size of its data in bytes as `kind`. If a row is not a whole number of blocks, this is the size as
-    /// F16.
+    /// Returns the size of the tensor's data in bytes as `kind`. If a row is not a whole number of blocks, returns
+    /// the size as F16.
     pub fn bytes_as(&self, kind: GgmlType) -> u64 {
         let rows = self.elements() / self.row().max(1);
         kind.bytes_of(self.row()).unwrap_or(self.row().saturating_mul(2)).saturating_mul(rows)
     }
 
-    /// Returns the size of its data in bytes.
+    /// Returns the size of the tensor's data in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes_as(self.kind)
     }
 
-    /// Returns the layer that it belongs to, if any.
+    /// Returns the layer of the tensor, if it belongs to one.
     pub fn layer(&self) -> Option<u64> {
         self.name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
     }
 
-    /// True if it holds the weights of all experts of a layer, of which a token uses some.
+    /// True if the tensor contains the weights of all experts of a layer, of which a token uses some.
     pub fn is_experts(&self) -> bool {
         self.name.contains("_exps.")
     }
 
-    /// True if a token needs only one row of it, not a multiplication with all of it.
+    /// True if a token needs only one row of the tensor, and no multiplication with the whole tensor.
     fn is_lookup(&self) -> bool {
         ["token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight"]
             .contains(&self.name.as_str())
@@ -82,7 +82,7 @@ pub struct Experts {
     pub used: u64,
 }
 
-/// Share of the file that one type takes.
+/// Part of the file that one type takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TypeShare {
     /// ggml's name of the type, such as `q4_K`.
@@ -94,14 +94,14 @@ pub struct TypeShare {
     pub share: f64,
 }
 
-/// Multiply-adds in the layers' matrices for one token of a prompt, by the type of the weights.
+/// Number of multiply-adds with the layers' matrices for one prompt token, by the type of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Macs {
-    /// Multiply-adds with quantised weights, computed with 8-bit integers.
+    /// Number of multiply-adds with quantised weights, computed with 8-bit integers.
     pub quantised: u64,
-    /// Multiply-adds with F16 and BF16 weights.
+    /// Number of multiply-adds with F16 and BF16 weights.
     pub half: u64,
-    /// Multiply-adds with F32 weights.
+    /// Number of multiply-adds with F32 weights.
     pub single: u64,
 }
 
@@ -126,19 +126,19 @@ impl Macs {
 pub struct ModelFacts {
     /// `general.name`, or the name of the file.
     pub name: String,
-    /// `general.architecture`.
+    /// Value of `general.architecture`.
     pub architecture: String,
-    /// File type, such as `Q4_K_M`, or else the type that takes most of the file.
+    /// File type, such as `Q4_K_M`; if unknown, the type of the largest part of the file.
     pub quantisation: String,
     /// Number of weights.
     pub parameters: u64,
-    /// Number of weights that a token uses; fewer than all in a mixture of experts.
+    /// Number of weights that a token uses; in a mixture of experts, only a part of all weights.
     pub active_parameters: u64,
     /// Size of all tensors.
     pub weights: Bytes,
     /// Size of the experts' tensors, which `weights` includes.
     pub expert_weights: Bytes,
-    /// Types by size, the largest first.
+    /// Types by size, starting with the largest.
     pub types: Vec<TypeShare>,
     /// Number of layers.
     pub layers: u64,
@@ -154,17 +154,17 @@ pub struct ModelFacts {
     pub vocabulary: u64,
     /// True if the embedding is also the output matrix.
     pub tied: bool,
-    /// Tokens of the context that it was trained for; `None` if the header does not say.
+    /// Context length in tokens that the model was trained with; `None` if the header does not say.
     pub trained_context: Option<u64>,
-    /// Mixture of experts, if it is one.
+    /// Experts of the model; `None` if the model is not a mixture of experts.
     pub experts: Option<Experts>,
-    /// Bytes of weights that are read from memory to decode one token.
+    /// Bytes of weights that decode reads from memory per token.
     pub bytes_per_token: Bytes,
-    /// Work for one token of a prompt.
+    /// Work for one prompt token.
     pub prefill_macs: Macs,
-    /// Keys and values of a token.
+    /// Keys and values of one token.
     pub kv: Kv,
-    /// Values that could not be determined, with the effect on the figures.
+    /// Values that could not be determined, each with its effect on the figures.
     pub notes: Vec<String>,
     /// Tensors of the model.
     #[serde(skip)]
@@ -175,8 +175,8 @@ impl ModelFacts {
     /// Reads the facts from a header. `fallback_name` is used for a model without a name.
     ///
     /// # Errors
-    /// The header is not that of a language model (no architecture, no layers or no tensors), or the model has more
-    /// layers than llama.cpp supports.
+    /// If the header is not that of a language model (no architecture, no layers or no tensors), or the model has
+    /// more layers than llama.cpp supports.
     pub fn read(metadata: &dyn Metadata, tensors: Vec<Tensor>, fallback_name: &str) -> Result<Self> {
         let Some(architecture) = metadata.text("general.architecture") else {
             bail!(
@@ -212,7 +212,8 @@ impl ModelFacts {
         let mut notes = kv.notes.clone();
         if count > 0 && experts.is_none() {
             notes.push(format!(
-                "the header has {count} experts but not the number that a token uses: all are counted as used"
+                "the header has {count} experts but not the number that a token uses: all experts count as \
+                 used"
             ));
         }
         let vocabulary = tensors
@@ -283,7 +284,7 @@ impl ModelFacts {
         8.0 * self.weights.0 as f64 / self.parameters.max(1) as f64
     }
 
-    /// Returns the size of the tensors of layer `layer`, and the part of it that belongs to experts.
+    /// Returns the size of the tensors of layer `layer`, and the size of its experts' tensors.
     pub fn layer_bytes(&self, layer: u64) -> (u64, u64) {
         let of = |experts: bool| {
             let own = self.tensors.iter().filter(|tensor| tensor.layer() == Some(layer));
@@ -316,7 +317,7 @@ impl TokenWork {
             };
             work.bytes = work.bytes.saturating_add(bytes);
             work.active = work.active.saturating_add(used(tensor.elements()));
-            // The output matrix is applied to the last token of a prompt only.
+            // The output matrix is only applied to the last token of a prompt.
             if tensor.layer().is_some() && tensor.dims.len() > 1 {
                 work.macs.add(tensor.kind, used(tensor.elements()));
             }
@@ -343,7 +344,7 @@ fn type_shares(tensors: &[Tensor]) -> Vec<TypeShare> {
     kinds.into_iter().map(share).collect()
 }
 
-/// Returns `value` × `numerator` / `denominator` without overflow; `value` itself if `denominator` is 0.
+/// Returns `value` × `numerator` / `denominator` without overflow. Returns `value` if `denominator` is 0.
 pub fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
     if denominator == 0 {
         return value;
@@ -351,7 +352,7 @@ pub fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
     u64::try_from(u128::from(value) * u128::from(numerator) / u128::from(denominator)).unwrap_or(u64::MAX)
 }
 
-/// Returns a sum that saturates at the maximum, because a damaged header must not cause a panic.
+/// Returns the sum, or the maximum on overflow, because a damaged header must not cause a panic.
 pub fn sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }

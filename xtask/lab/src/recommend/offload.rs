@@ -1,5 +1,5 @@
 //! Number of layers that fit on the GPUs, computed from the sizes of the layers. The engine instead asks llama.cpp
-//! for the memory of each number of layers and searches (`llama::fit::choose`), which needs the GPU.
+//! for the memory of each number of layers (`llama::fit::choose`), which needs the GPU.
 
 use build_info::host::Gpu;
 use build_info::{Bytes, Host};
@@ -11,17 +11,18 @@ use super::model_facts::ModelFacts;
 /// Part of the model that goes to the GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Offload {
-    /// Names of the GPUs that have room for a layer and share the layers; the largest GPU if none has room.
+    /// Names of the GPUs that share the layers because a layer fits into their memory; the largest GPU if no layer
+    /// fits.
     pub gpu: String,
-    /// Number of these GPUs.
+    /// Number of GPUs that share the layers.
     pub gpus: u64,
-    /// Total memory of these GPUs. The free part of it is not known.
+    /// Total memory of the GPUs that share the layers. Its free part is unknown.
     pub memory: Bytes,
     /// Total memory that is left to the driver and the screen.
     pub reserve: Bytes,
     /// Size of the KV cache of all layers at this context.
     pub kv: Bytes,
-    /// Total size of the compute buffers on these GPUs.
+    /// Total size of the compute buffers on the GPUs.
     pub compute: Bytes,
     /// Size of the largest layer with its keys and values.
     pub layer: Bytes,
@@ -29,15 +30,15 @@ pub struct Offload {
     pub layers: u64,
     /// Number of all layers, counted in the same way.
     pub of_layers: u64,
-    /// For a mixture of experts: number of layers whose experts stay in main memory while everything else is on the
-    /// GPUs, if that fits.
+    /// For a mixture of experts: number of layers whose experts stay in main memory while all other tensors are on
+    /// the GPUs, if this fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers_with_experts_on_cpu: Option<u64>,
 }
 
 impl Offload {
-    /// Computes the offload of `model` to the GPUs of `host`; `None` if there is no GPU. The engine distributes
-    /// layers over all of them in proportion to their free memory.
+    /// Computes the offload of `model` to the GPUs of `host`. Returns `None` if there is no GPU. The engine
+    /// distributes layers over all GPUs in proportion to their free memory.
     pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32) -> Option<Self> {
         let compute = compute_buffer(model, n_ctx, n_ubatch);
         let kv = model.kv.f16.0.saturating_mul(n_ctx.into());
@@ -52,11 +53,11 @@ impl Offload {
         let sum = |of: &dyn Fn(&&Gpu) -> u64| gpus.iter().map(of).fold(0, u64::saturating_add);
         let count = gpus.len() as u64;
         let fit = sum(&|gpu| room(gpu).checked_div(largest).unwrap_or(0)).min(model.layers);
-        // A layer is not split between GPUs, so each GPU except the last may have unusable room of up to one layer.
+        // A layer is not split between GPUs, so each GPU except the last may waste the room of up to one layer.
         let room = sum(&room).saturating_sub((count - 1).saturating_mul(largest));
         let in_layers = layers.iter().fold(0u64, |all, (layer, _)| all.saturating_add(*layer));
-        // The output matrix belongs to no layer. The embedding stays in main memory; a tied one is held in both
-        // places.
+        // The output matrix belongs to no layer. The embedding stays in main memory; a tied embedding is in both
+        // memories.
         let output = output_bytes(model);
         let experts_on_cpu = experts_on_cpu(&layers, room.checked_sub(kv), output);
         let whole = sum3(in_layers, kv, output);
@@ -82,7 +83,7 @@ impl Offload {
     }
 }
 
-/// Lists the GPUs in words: `2 × NVIDIA L4 and NVIDIA A10`.
+/// Lists the GPUs as text: `2 × NVIDIA L4 and NVIDIA A10`.
 fn names(gpus: &[&Gpu]) -> String {
     let mut names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
     names.sort_unstable();
@@ -98,7 +99,7 @@ fn output_bytes(model: &ModelFacts) -> u64 {
     model.tensors.iter().find(|tensor| tensor.name == name).map_or(0, |tensor| tensor.bytes())
 }
 
-/// Returns the minimum number of layers whose experts must stay in main memory for everything else to fit into
+/// Returns the minimum number of layers whose experts must stay in main memory so that all other tensors fit into
 /// `room`.
 fn experts_on_cpu(layers: &[(u64, u64)], room: Option<u64>, output: u64) -> Option<u64> {
     let mut need = layers.iter().fold(output, |all, (layer, _)| all.saturating_add(*layer));

@@ -8,7 +8,7 @@ use build_info::Bytes;
 use gguf::memory::CTX_STEP;
 use serde::Deserialize;
 
-/// Settings for the machines that the preset matches. A setting of `None` is left to the engine's own rule.
+/// Settings for the machines that match the preset. If a setting is `None`, the engine's rule applies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
     /// Name of the preset, from its file name.
@@ -25,13 +25,13 @@ pub struct Preset {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Tokens of the context.
+    /// Context size in tokens.
     pub n_ctx: Option<u32>,
     /// Maximum number of tokens in one call.
     pub n_batch: Option<u32>,
     /// Maximum number of tokens in one graph.
     pub n_ubatch: Option<u32>,
-    /// Fraction of the usable cores that decode takes, above 0 and at most 1.
+    /// Fraction of the usable cores for decode, above 0 and at most 1.
     pub decode_share: Option<f64>,
     /// True if the weights are memory-mapped instead of read.
     pub mmap: Option<bool>,
@@ -65,7 +65,7 @@ struct Range {
 }
 
 impl Preset {
-    /// True if it is meant for a process with `cores` usable cores and this much `memory`.
+    /// True if the preset is for a process with `cores` usable cores and this much `memory`.
     pub fn matches(&self, cores: u32, memory: Bytes) -> bool {
         self.cores.contains(&cores) && self.memory.contains(&memory.0)
     }
@@ -107,7 +107,7 @@ fn check(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Loads all presets of `folder`, sorted by name.
+/// Loads all presets in `folder`, sorted by name.
 pub fn load(folder: &Path) -> Result<Vec<Preset>> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("cannot list the presets in {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! Recommendation as text of 80 columns.
+//! Recommendation as text with 80 columns.
 
 use std::fmt;
 

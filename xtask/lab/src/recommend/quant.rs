@@ -1,4 +1,4 @@
-//! Quantisations: the size of a model in each, and which one to take.
+//! Quantisations: the size of a model in each quantisation, and the recommended one.
 
 use build_info::{Bytes, Host, Roofline};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use super::speed::decode_ceiling;
 /// Model in one quantisation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// Name that llama-quantize takes.
+    /// Name of the quantisation for llama-quantize.
     pub quant: &'static str,
     /// Size of the weights.
     pub weights: Bytes,
@@ -28,7 +28,7 @@ pub struct Choice {
     pub perplexity_rise: Option<f64>,
     /// Fraction of the weights that the CPU backend repacks, 0 to 1.
     pub repacked_share: f64,
-    /// Number of matrices that get another type because their rows are not whole blocks of this one.
+    /// Number of matrices that get another type, because their rows are not whole blocks of the intended type.
     pub fallbacks: usize,
 }
 
@@ -38,18 +38,18 @@ pub struct Advice {
     /// Most precise quantisation that fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_exact: Option<&'static str>,
-    /// Usual quantisation if it fits, or else the next smaller one that does.
+    /// Usual quantisation if it fits, or else the largest smaller quantisation that fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usual: Option<&'static str>,
     /// Recommendation in words.
     pub text: String,
-    /// Disadvantages of the model's present types on this CPU.
+    /// Disadvantages of the model's current types on this CPU.
     pub warnings: Vec<String>,
-    /// Quantisations that were considered, the largest first.
+    /// Quantisations that were considered, starting with the largest.
     pub choices: Vec<Choice>,
 }
 
-/// Type that is most often published: below it, the published loss of quality grows fast.
+/// Type that is published most often. Below this type, the published loss of quality grows fast.
 const USUAL: &str = "Q4_K_M";
 
 /// Compares the quantisations of `model` on `host`.
@@ -67,7 +67,7 @@ pub fn advise(
         let mixed = mixture::quantise(model, quant);
         let need = Need::of(&mixed.model, host, need.n_ctx, n_ubatch, kv::F16);
         let verdict = need.verdict(usable);
-        // If weights are read from the disk, memory bandwidth is not the limit.
+        // If weights are read from the disk, memory bandwidth does not limit the speed.
         let bandwidth = bandwidth.filter(|_| verdict <= FitVerdict::FitsWithoutRepack);
         Choice {
             quant: quant.name,
@@ -92,8 +92,8 @@ pub fn advise(
     Advice { most_exact, usual, text, warnings: warnings(model, host, &choices), choices }
 }
 
-/// Returns the advice if no quantisation fits with a context of `n_ctx` tokens. It is a shorter context, with the
-/// usual quantisation or the next smaller one for which a context fits, or else a smaller model.
+/// Returns the advice if no quantisation fits with a context of `n_ctx` tokens: a shorter context with the usual
+/// quantisation or a smaller one, or else a smaller model.
 fn none_fits(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, usable: Bytes) -> String {
     let from_usual = mixture::QUANTS.iter().skip_while(|quant| quant.name != USUAL);
     let mut shorter = from_usual.filter_map(|quant| {
@@ -103,7 +103,10 @@ fn none_fits(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, usable:
     });
     match shorter.next() {
         Some((quant, largest)) => {
-            format!("none fits with a context of {n_ctx} tokens; {quant} fits with -c {largest} or less")
+            format!(
+                "no quantisation fits with a context of {n_ctx} tokens; {quant} fits with -c {largest} or \
+                 less"
+            )
         }
         None => "no quantisation of this model fits: use a smaller model".to_string(),
     }
@@ -126,7 +129,7 @@ fn in_words(model: &ModelFacts, most_exact: &str, usual: &str, verdict: FitVerdi
     text
 }
 
-/// Returns the warnings about the types in the file, given the CPU's kernels and the model's shape.
+/// Returns the warnings about the types in the file, for the CPU's kernels and the model's shape.
 fn warnings(model: &ModelFacts, host: &Host, choices: &[Choice]) -> Vec<String> {
     let mut warnings = Vec::new();
     let matrices = || model.tensors.iter().filter(|tensor| mixture::is_quantised_by_type(tensor));
@@ -145,8 +148,8 @@ fn warnings(model: &ModelFacts, host: &Host, choices: &[Choice]) -> Vec<String> 
     let best = best.max_by(|a, b| a.repacked_share.total_cmp(&b.repacked_share));
     match best.filter(|_| rearranged < all / 2) {
         Some(best) if best.repacked_share > 0.0 => warnings.push(format!(
-            "llama.cpp repacks {:.0} % of the layers' quantised weights for this CPU, and the others use its \
-             general kernels: compare with {}, of which it repacks most",
+            "llama.cpp repacks {:.0} % of the layers' quantised weights for this CPU and uses general \
+             kernels for the others: compare with {}, which has the largest repacked share",
             100.0 * rearranged as f64 / all.max(1) as f64,
             best.quant
         )),

@@ -9,7 +9,7 @@ use super::kv;
 use super::model_facts::ModelFacts;
 use super::preset::Preset;
 
-/// Defaults of the engine, which are llama.cpp's except for the context.
+/// Defaults of the engine. Except for the context, they equal llama.cpp's.
 const N_CTX: u32 = 4096;
 const N_BATCH: u32 = 2048;
 const N_UBATCH: u32 = 512;
@@ -32,15 +32,15 @@ fn chosen<T>(value: T, reason: impl Into<String>) -> ChosenValue<T> {
 pub struct Runtime {
     /// Preset that the settings come from; `None` for the engine's own rules.
     pub preset: Option<String>,
-    /// Tokens of the context, `-c`.
+    /// Context size in tokens, `-c`.
     pub n_ctx: ChosenValue<u32>,
     /// Maximum number of tokens in one call, `-b`.
     pub n_batch: ChosenValue<u32>,
     /// Maximum number of tokens in one graph, `--ubatch-size`.
     pub n_ubatch: ChosenValue<u32>,
-    /// Threads for decode, `-t`.
+    /// Number of threads for decode, `-t`.
     pub decode_threads: ChosenValue<u32>,
-    /// Threads for prefill, `--threads-batch`.
+    /// Number of threads for prefill, `--threads-batch`.
     pub prefill_threads: ChosenValue<u32>,
     /// True if the weights are memory-mapped, `--load-mode`.
     pub mmap: ChosenValue<bool>,
@@ -54,18 +54,18 @@ pub struct Runtime {
     pub flash_attention: ChosenValue<&'static str>,
 }
 
-/// Returns the maximum number of tokens in one graph, which the memory check needs first.
+/// Returns the maximum number of tokens in one graph, which the memory check needs.
 pub fn n_ubatch(preset: Option<&Preset>) -> u32 {
     preset.and_then(|preset| preset.settings.n_ubatch).unwrap_or(N_UBATCH)
 }
 
-/// Returns the context to try first: the user's, the preset's or the engine's, at most the trained context.
+/// Returns the preferred context: the user's, the preset's or the engine's, limited by the trained context.
 pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option<u32>) -> ChosenValue<u32> {
     let round = |tokens: u32| tokens.clamp(1, u32::MAX - CTX_STEP).next_multiple_of(CTX_STEP);
     let rounded = |tokens: u32, reason: &str| match round(tokens) {
         same if same == tokens => chosen(tokens, reason),
         more => {
-            let how = format!("{reason}: {tokens}, and llama.cpp makes contexts in steps of {CTX_STEP}");
+            let how = format!("{reason}: {tokens}, rounded up to a multiple of {CTX_STEP}");
             chosen(more, how)
         }
     };
@@ -85,7 +85,7 @@ pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option
 }
 
 impl Runtime {
-    /// Chooses the settings for a model that fits as `fit` says.
+    /// Chooses the settings for a model with the memory check `fit`.
     pub fn choose(
         model: &ModelFacts,
         preset: Option<&Preset>,
@@ -126,7 +126,7 @@ impl Runtime {
         }
     }
 
-    /// Returns the explicit value of `--load-mode` that `auto` stands for: `mmap`, `mmap_mlock` or `none`.
+    /// Returns the explicit value of `--load-mode` for `auto`: `mmap`, `mmap_mlock` or `none`.
     pub fn load_mode(&self) -> &'static str {
         match (self.mmap.value, self.mlock.value) {
             (true, true) => "mmap_mlock",
@@ -135,9 +135,9 @@ impl Runtime {
         }
     }
 
-    /// Returns the command that runs the model in `path` with these settings and the build of `profile`. `on_gpu` is
-    /// the context of a model that is wholly on GPUs; its command omits the CPU settings. The profile's default
-    /// decides which layers go to the GPU.
+    /// Returns the command that runs the model in `path` with these settings and the build of `profile`. If the whole
+    /// model is on GPUs, `on_gpu` is its context, and the command omits the CPU settings. The profile's default
+    /// decides which layers are on the GPU.
     pub fn command(&self, path: &str, profile: &str, on_gpu: Option<u32>) -> String {
         // Only a NUL byte cannot be quoted, and no path contains one.
         let path = shlex::try_quote(path).unwrap_or(path.into());

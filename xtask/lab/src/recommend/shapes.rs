@@ -1,4 +1,4 @@
-//! Shapes of models that do not have to be on this machine, from their authors' config.json.
+//! Shapes of models that need not be on this machine, from their authors' config.json.
 
 use gguf::GgmlType;
 
@@ -7,7 +7,7 @@ use super::model_facts::{Metadata, Tensor};
 /// Shape of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Name that `--shape` takes.
+    /// Name of the shape for `--shape`.
     pub name: &'static str,
     architecture: &'static str,
     vocabulary: u64,
@@ -32,8 +32,8 @@ const fn qwen2(name: &'static str, sizes: [u64; 7], context: u64, tied: bool) ->
     dense(name, "qwen2", sizes, context, tied)
 }
 
-/// Creates a shape without experts. `sizes` are vocabulary, embedding, layers, heads, heads of keys and values, width
-/// of a head, feed-forward.
+/// Creates a shape without experts. `sizes` contains the vocabulary, embedding, layers, heads, heads with keys and
+/// values, width of a head, and feed-forward width.
 const fn dense(
     name: &'static str,
     architecture: &'static str,
@@ -58,7 +58,7 @@ const fn dense(
     }
 }
 
-/// Known shapes, the smallest first.
+/// Known shapes, starting with the smallest.
 pub const SHAPES: &[Shape] = &[
     qwen2("qwen2.5-0.5b", [151_936, 896, 24, 14, 2, 64, 4864], 32_768, true),
     llama("llama-3.2-1b", [128_256, 2048, 16, 32, 8, 64, 8192], 131_072, true),
@@ -87,7 +87,7 @@ pub fn find(name: &str) -> Option<&'static Shape> {
 }
 
 impl Shape {
-    /// Returns its tensors as F16, with llama.cpp's names.
+    /// Returns the model's tensors as F16, with llama.cpp's names.
     pub fn tensors(&self) -> Vec<Tensor> {
         let mut tensors = Vec::new();
         let mut put = |name: String, dims: &[u64]| {

@@ -1,4 +1,4 @@
-//! Upper bounds of the speed, from the machine's measured limits. They are no predictions.
+//! Upper bounds on the speed, from the machine's measured limits. They are not predictions.
 
 use build_info::Roofline;
 use build_info::roofline::Rates;
@@ -22,13 +22,13 @@ pub struct Speed {
     /// Memory bandwidth assumed for decode, in bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_bytes: Option<f64>,
-    /// Bytes of weights that a token of decode reads.
+    /// Bytes of weights that decode reads per token.
     pub bytes_per_token: u64,
-    /// Bytes of keys and values that a token of decode reads when the context is full.
+    /// Bytes of keys and values that decode reads per token with a full context.
     pub kv_bytes_at_full_context: u64,
-    /// Multiply-adds of a token of prefill, without attention.
+    /// Number of multiply-adds of prefill per token, without attention.
     pub macs_per_token: u64,
-    /// Method of the computation, or what is missing for it.
+    /// Method of the computation, or the missing input.
     pub how: String,
 }
 
@@ -36,7 +36,8 @@ pub struct Speed {
 pub const MEASURE: &str = "measure the machine's limits with `anneal bench --roofline`";
 
 impl Speed {
-    /// Computes the bounds of `model` on a machine with these limits; `threads` are those of decode and of prefill.
+    /// Computes the bounds for `model` on a machine with these limits. `threads` contains the threads of decode and
+    /// of prefill.
     pub fn of(
         model: &ModelFacts,
         roofline: Option<&Roofline>,
@@ -79,14 +80,14 @@ impl Speed {
     }
 }
 
-/// Returns tokens per second if each token reads `weights` and `kv` bytes once, at `read_bytes` bytes per second.
+/// Returns the tokens per second if each token reads `weights` and `kv` bytes once, at `read_bytes` bytes per second.
 pub fn decode_ceiling(read_bytes: f64, weights: u64, kv: u64) -> Option<f64> {
     let bytes = weights.saturating_add(kv);
     positive(positive(read_bytes)? / bytes as f64)
 }
 
-/// Returns tokens per second if each token takes `macs`. Quantised weights are computed at the rate of 8-bit
-/// integers, half precision at the rate of bf16 if the CPU multiplies it, and everything else at the rate of 32-bit
+/// Returns the tokens per second if each token takes `macs`. Quantised weights are computed at the rate of 8-bit
+/// integers, half precision at the rate of bf16 if the CPU supports bf16, and all other weights at the rate of 32-bit
 /// floats. The parts run one after the other, so their times are added.
 pub fn prefill_ceiling(rates: &Rates, macs: Macs) -> Option<f64> {
     let seconds = |macs: u64, rate: f64| if macs == 0 { 0.0 } else { macs as f64 / rate };
@@ -99,7 +100,7 @@ pub fn prefill_ceiling(rates: &Rates, macs: Macs) -> Option<f64> {
     positive(1.0 / all.iter().sum::<f64>())
 }
 
-/// Returns `value` if it is a valid speed: above zero and finite.
+/// Returns `value` if it is a valid speed, which is above zero and finite.
 fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }

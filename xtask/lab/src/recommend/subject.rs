@@ -33,12 +33,12 @@ impl Metadata for Header<'_> {
     }
 
     fn numbers(&self, key: &str) -> Option<Vec<u64>> {
-        // A file that can no longer be read was removed a moment ago; treat the key as absent.
+        // If the file cannot be read any more, it was removed a moment ago, so treat the key as absent.
         self.0.numbers(key).ok().flatten()
     }
 }
 
-/// Returns the facts about a known model as `quant`.
+/// Returns the facts about the model with the known shape `name`, quantised as `quant`.
 pub fn model_of_shape(name: &str, quant: &str) -> Result<ModelFacts> {
     let quant = quant.to_ascii_uppercase();
     let Some(shape) = shapes::find(name) else {

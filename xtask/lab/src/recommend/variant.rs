@@ -1,4 +1,4 @@
-//! Choice of a build for a model and a machine: the table of docs/src/tune/recommend.md.
+//! Choice of a build for a model and a machine, and the table in docs/src/tune/recommend.md.
 
 use build_info::Host;
 use serde::Serialize;
@@ -9,17 +9,17 @@ use super::offload::Offload;
 /// Row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct VariantRow {
-    /// Name in profiles/build.
+    /// Name of the profile in profiles/build.
     pub profile: &'static str,
-    /// Model and machine that it is for.
+    /// Models and machines that the variant is for.
     pub models: &'static str,
-    /// Processor that its main part runs on.
+    /// Processor that does the main part of the work.
     pub runs_on: &'static str,
-    /// Reason for choosing it, and its disadvantages.
+    /// Reason for choosing the variant, and its disadvantages.
     pub why: &'static str,
 }
 
-/// All variants; those for the CPU come first.
+/// All variants, starting with those for the CPU.
 pub const VARIANTS: &[VariantRow] = &[
     VariantRow {
         profile: "native",
@@ -87,36 +87,36 @@ pub const VARIANTS: &[VariantRow] = &[
 /// Recommended build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BuildAdvice {
-    /// Name of a profile that exists.
+    /// Name of an existing profile.
     pub profile: &'static str,
-    /// Command that builds it.
+    /// Command that builds the profile.
     pub command: String,
     /// Reason for the choice.
     pub reason: String,
-    /// Variant that would be better and does not exist yet.
+    /// Better variant that does not exist yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<&'static str>,
     /// All variants.
     pub variants: Vec<Status>,
 }
 
-/// Variant, and whether its profile exists.
+/// Variant, with a flag for an existing profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Row of the variant.
     #[serde(flatten)]
     pub variant: VariantRow,
-    /// True if its profile exists and can be built.
+    /// True if the variant's profile exists and can be built.
     pub there: bool,
 }
 
-/// Returns the table, with a mark on the variants that exist.
+/// Returns the table, with a flag for existing profiles.
 pub fn statuses(profiles: &[String]) -> Vec<Status> {
     let there = |name: &str| profiles.iter().any(|profile| profile == name);
     VARIANTS.iter().map(|variant| Status { variant: *variant, there: there(variant.profile) }).collect()
 }
 
-/// Chooses a build; `profiles` are those that exist.
+/// Chooses a build. `profiles` contains the existing profiles.
 pub fn choose(
     model: &ModelFacts,
     host: &Host,

@@ -1,10 +1,10 @@
-//! Sections about builds, and about the effects of PGO and BOLT on them.
+//! Sections about builds, and about the effects of PGO and BOLT.
 
 use build_info::optimized::{Gain, Interval as Ratio};
 use build_info::{BuildInfo, Bytes};
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
-/// Returns a description of a build that distinguishes it from the others.
+/// Returns a description that distinguishes a build from other builds.
 pub fn name(info: &BuildInfo) -> String {
     let pgo = if info.pgo.is_some() { " + PGO" } else { "" };
     let bolt = if info.bolt.is_some() { " + BOLT" } else { "" };
@@ -20,9 +20,8 @@ pub fn blocks(builds: &[BuildInfo]) -> Vec<Block> {
         ["build", "plan", "compiler", "llama.cpp", "LTO", "BLAS", "program", "gate", "smoke test", "date"];
     let rows = builds.iter().map(row).collect();
     let table = Table { header: header.map(str::to_string).to_vec(), rows };
-    let about = "The gate compares logits with a scalar build's; the worst mean KL divergence of its cases is \
-                 shown. The smoke test runs a tiny model; its speeds show that the build works and are no \
-                 benchmark.";
+    let about = "The gate compares logits with a scalar build's; the worst mean KL divergence of its cases \
+                 is shown. The smoke test runs a tiny model; its speeds only show that the build works.";
     vec![Block::Table(table), Block::Text(about.to_string())]
 }
 
@@ -52,7 +51,7 @@ fn row(info: &BuildInfo) -> Vec<String> {
     ]
 }
 
-/// Returns the gains of PGO and BOLT, including those that were rejected.
+/// Returns the gains from PGO and BOLT, including rejected builds.
 pub fn gains(builds: &[BuildInfo]) -> Vec<Block> {
     let mut blocks = Vec::new();
     for info in builds {

@@ -13,7 +13,12 @@ pub fn blocks(comparisons: &[(String, Comparison)]) -> Vec<Block> {
         blocks.push(Block::Heading(name.clone()));
         blocks.push(Block::Text(conditions(comparison)));
         blocks.extend(comparison.note.iter().map(|note| Block::Text(note.clone())));
-        blocks.extend(comparison.stopped.iter().map(|why| Block::Text(format!("It is not complete: {why}"))));
+        blocks.extend(
+            comparison
+                .stopped
+                .iter()
+                .map(|why| Block::Text(format!("The comparison is not complete: {why}"))),
+        );
         blocks.push(Block::Table(builds(comparison)));
         blocks.extend(overall(name, comparison).map(Block::Plot));
         blocks.extend(phases(name, comparison).into_iter().map(Block::Plot));
@@ -21,7 +26,7 @@ pub fn blocks(comparisons: &[(String, Comparison)]) -> Vec<Block> {
     blocks
 }
 
-/// Describes the measurement in a paragraph.
+/// Describes the conditions of the measurement in a paragraph.
 fn conditions(comparison: &Comparison) -> String {
     let Comparison { provenance, threads, pairs, warm_up_rounds, rounds, .. } = comparison;
     let day = provenance.date.get(..10).unwrap_or(&provenance.date);
@@ -42,7 +47,7 @@ fn conditions(comparison: &Comparison) -> String {
     }
     if let Some((median, most)) = comparison.disturbance() {
         text.push_str(&format!(
-            " Other processes kept {median:.2} cores busy, {most:.2} in the worst round."
+            " Other processes used {median:.2} cores in the median round and {most:.2} in the worst round."
         ));
     }
     text
@@ -55,7 +60,7 @@ fn capital(words: &str) -> String {
 
 fn builds(comparison: &Comparison) -> Table {
     let said = |text: &Option<String>| text.clone().unwrap_or_default();
-    // Omit the column if no build has defaults, which only profiles for GPUs have.
+    // Omit the column if no build has defaults. Only GPU profiles have defaults.
     let are_told = comparison.builds.iter().any(|build| !build.defaults.is_empty());
     let row = |(number, build): (usize, &build::compare::comparison::Contender)| {
         let mut row = vec![
@@ -99,7 +104,7 @@ fn overall(name: &str, comparison: &Comparison) -> Option<Plot> {
     })
 }
 
-/// Returns one plot for each phase, with its rows by size and model.
+/// Returns one plot for each phase, with rows by size and model.
 fn phases(name: &str, comparison: &Comparison) -> Vec<Plot> {
     let of_phase = |phase: Phase| {
         let figures: Vec<&Figure> =
@@ -134,7 +139,7 @@ fn rows(comparison: &Comparison, figure: &Figure) -> Vec<Interval> {
         .collect()
 }
 
-/// Returns the number of a build, so that it has one colour in all plots of a comparison.
+/// Returns the number of a build, so that the build has one colour in all plots of a comparison.
 fn number_of(comparison: &Comparison, build: &str) -> usize {
     comparison.builds.iter().position(|other| other.name == build).unwrap_or(1).saturating_sub(1)
 }

@@ -1,4 +1,4 @@
-//! Files that are shown if the user names none.
+//! Default files of a report.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use build::workspace::Workspace;
 
 use super::inputs::Inputs;
 
-/// Reads the current builds, the files in target/anneal/results, and this user's records of the machine. A file that
-/// cannot be read is skipped with a warning, because the user did not name it.
+/// Reads the current builds, the files in target/anneal/results, and this user's records of the machine. Files that
+/// cannot be read are skipped with a warning, because the user did not name them.
 pub fn gather(workspace: &Workspace, ui: &Ui) -> Result<Inputs> {
     let current = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
     let mut files: Vec<PathBuf> = current.map(|found| found.path.join("build_info.json")).collect();

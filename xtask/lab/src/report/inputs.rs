@@ -1,4 +1,4 @@
-//! Inputs of a page.
+//! Inputs of a report.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::rows::TestRow;
 use crate::serving::Served;
 
-/// Measurements that were read. Those that readers have to tell apart have the stem of their file's name.
+/// Measurements of a report. Measurements that readers must distinguish include the name of their file, without
+/// extension.
 #[derive(Debug, Default)]
 pub struct Inputs {
     /// Results of `cargo xtask detect`.
@@ -51,12 +52,12 @@ pub(super) enum Other {
 }
 
 impl Inputs {
-    /// True if there is nothing to show.
+    /// True if there are no inputs.
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty() && self.builds.is_empty() && self.measured_nothing()
     }
 
-    /// True if there are no measurements: at most builds and machines.
+    /// True if the inputs contain no measurements, only builds and machines.
     pub fn measured_nothing(&self) -> bool {
         self.comparisons.is_empty()
             && self.servers.is_empty()

@@ -44,7 +44,7 @@ pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     let built = inputs.builds.iter().map(|info| (&info.host, info.hostname.as_deref()));
     for (host, name) in hosts.chain(built) {
         let rows = facts(host, name, hostname);
-        // Hosts that differ only in the memory that was free at the time of a build are the same machine.
+        // Hosts that only differ in free memory at the time of a build are the same machine.
         if !shown.contains(&rows) {
             let header = vec!["of the machine".to_string(), String::new()];
             blocks.push(Block::Table(Table { header, rows: rows.clone() }));
@@ -64,8 +64,8 @@ pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     blocks
 }
 
-/// Returns the descriptions of machines, each with what was measured on it. Some files name only the CPU, others give
-/// a longer description of the same machine; the longer description is used.
+/// Returns the descriptions of machines, each with the measurements made on it. Some files only contain the name of
+/// the CPU, others a longer description of the same machine; the longer description is used.
 fn machines(inputs: &Inputs) -> Vec<(String, String)> {
     let mut all: Vec<(String, BTreeSet<String>)> = Vec::new();
     let mut add = |machine: &str, what: String| {

@@ -26,7 +26,7 @@ pub use inputs::Inputs;
 pub use read::read_all;
 pub use write::Page;
 
-/// Lays out the page of `inputs`. Sections that would be empty are left out.
+/// Lays out the page of `inputs`. Empty sections are omitted.
 pub fn page(inputs: &Inputs, hostname: bool) -> ReportPage {
     let sections = [
         ("Host", machine::blocks(inputs, hostname)),
@@ -51,7 +51,7 @@ pub fn page(inputs: &Inputs, hostname: bool) -> ReportPage {
     report
 }
 
-/// Gives each plot a file of its own.
+/// Gives each plot a separate file.
 fn number_plots(report: &mut ReportPage) {
     let plots = report.sections.iter_mut().flat_map(|section| &mut section.blocks);
     let mut number = 0;

@@ -1,4 +1,4 @@
-//! Sections that are tables: times of builds and of commands, rankings, validations. They are read field by field,
+//! Sections with tables only: times of builds and of commands, rankings, validations. They are read field by field,
 //! because the formats keep growing.
 
 use measure::{Ratio, median};
@@ -29,7 +29,7 @@ pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
         .iter()
         .flat_map(|(name, other)| {
             let about = match other {
-                Other::BuildTimes(_) => "building llama.cpp by the stages, against plain cmake and ninja",
+                Other::BuildTimes(_) => "build time of llama.cpp with xtask, against plain cmake and ninja",
                 Other::Overhead(_) => "overhead of xtask",
                 Other::FirstMinutes(_) => "waiting times of newcomers and contributors",
                 Other::Optimisation(_) => "fastest build",

@@ -15,7 +15,7 @@ use super::validate_results;
 const KINDS: &str = "a comparison (bench compare --raw), bench serve --out, bench build, bench overhead, bench first-minutes, rows \
                      of anneal bench -o json or jsonl, a roofline, a tuning record, build_info.json, optimize, validate, or a machine (detect)";
 
-/// Reads the files that the user named, in their order. Stops at the first that cannot be read.
+/// Reads the files that the user named, in order. Stops at the first unreadable file.
 pub fn read_all(files: &[PathBuf]) -> Result<Inputs> {
     let mut inputs = Inputs::default();
     for file in files {
@@ -25,7 +25,7 @@ pub fn read_all(files: &[PathBuf]) -> Result<Inputs> {
 }
 
 impl Inputs {
-    /// Adds the content of `path`. If any part of the file is invalid, nothing of it is added.
+    /// Adds the content of `path`. If any part of the file is invalid, adds nothing.
     pub fn read(&mut self, path: &Path) -> Result<()> {
         let mut read = Inputs::default();
         let text = build::fs::text(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -8,8 +8,8 @@ use report::Block;
 use super::inputs::Inputs;
 use super::rows::TestRow;
 
-/// Returns the commands for builds, for the measurements with them, and for this page, each command once. Folders are
-/// left out.
+/// Returns the commands for builds, for the measurements with these builds, and for this page. Each command appears
+/// once, without folders.
 pub fn blocks(inputs: &Inputs) -> Vec<Block> {
     let mut commands: Vec<String> = inputs.builds.iter().map(build).collect();
     commands.extend((!inputs.rooflines.is_empty()).then(|| "anneal bench --roofline".to_string()));
@@ -53,7 +53,7 @@ const FLAGS: [(&str, &str); 9] = [
     ("prefill threads", "-tb"),
 ];
 
-/// Properties that rows of one command share: model, repetitions, path, whether several builds were interleaved, and
+/// Properties shared by rows of one command: model, repetitions, path, true if several builds were interleaved, and
 /// flags.
 type Group<'a> = (&'a str, usize, bool, bool, String);
 
@@ -100,11 +100,11 @@ fn bench(rows: &[TestRow]) -> Vec<String> {
     groups.into_iter().map(command).collect()
 }
 
-/// Returns the flags for those settings of `row` that are not equal in all rows. Settings that all rows share are
-/// taken for the defaults.
+/// Returns the flags for the settings of `row` that differ between rows. Settings that all rows share are assumed to
+/// be defaults.
 fn flags(row: &TestRow, all: &[&TestRow]) -> String {
     let differing = FLAGS.iter().filter_map(|(name, flag)| Some((flag, row.differing(name, all)?)));
-    // By default, prefill uses the threads of decode.
+    // By default, prefill uses as many threads as decode.
     let named = differing.filter(|(flag, value)| **flag != "-tb" || *value != row.threads.to_string());
     let word = |flag: &str, value: &str| match (flag, value) {
         ("-fa", "-1") => "auto".to_string(),
@@ -115,7 +115,7 @@ fn flags(row: &TestRow, all: &[&TestRow]) -> String {
     named.map(|(flag, value)| format!(" {flag} {}", word(flag, value))).collect()
 }
 
-/// Quotes a word for a shell. A word that no shell can take, such as one with a NUL, becomes `''`.
+/// Quotes a word for a shell. A word that cannot be quoted, for example because it contains a NUL, becomes `''`.
 fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| "''".to_string(), std::borrow::Cow::into_owned)
 }

@@ -1,5 +1,5 @@
-//! Rows of `anneal bench -o json`. They have llama-bench's fields, of which few are needed, and Anneal's own. Older
-//! programs do not write all of them; a missing field is not shown.
+//! Rows of `anneal bench -o json`. They contain llama-bench's fields, of which few are needed, and Anneal's own.
+//! Older programs do not write all fields; missing fields are not shown.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use serde_json::Value;
 pub struct TestRow {
     /// Name of the model's file, without folder and extension.
     pub model: String,
-    /// Prompt tokens, generated tokens, and tokens in the context before the test.
+    /// Numbers of prompt tokens, generated tokens, and tokens in the context before the test.
     pub case: (u64, u64, u64),
-    /// True if it went from text to text.
+    /// True if the test went from text to text.
     pub end_to_end: bool,
-    /// Threads of the test.
+    /// Number of threads of the test.
     pub threads: u64,
-    /// Threads of prefill.
+    /// Number of threads of prefill.
     pub prefill_threads: u64,
     /// Type of float weights, such as `F16`; empty for quantised weights.
     pub floats: &'static str,
@@ -28,7 +28,7 @@ pub struct TestRow {
     pub speed: (f64, f64),
     /// Number of repetitions.
     pub samples: usize,
-    /// Number of parameters, and bytes of all weights.
+    /// Number of parameters, and size of all weights in bytes.
     pub size: (f64, f64),
     /// Name of the CPU.
     pub cpu: String,
@@ -36,7 +36,7 @@ pub struct TestRow {
     pub roof: Option<(f64, String)>,
     /// Times to the first token, in nanoseconds.
     pub first_token: Vec<f64>,
-    /// Percentiles 50, 95 and 99 of the time of a token, and its standard deviation, in nanoseconds.
+    /// Percentiles 50, 95 and 99 of the time of a token, and the standard deviation, in nanoseconds.
     pub token_times: Option<[f64; 4]>,
     /// Settings in which rows may differ, with their names.
     pub settings: Vec<(&'static str, String)>,
@@ -44,10 +44,10 @@ pub struct TestRow {
     pub date: String,
 }
 
-/// Name of the setting that holds the build, if several builds were interleaved.
+/// Name of the setting for the build, if several builds were interleaved.
 pub const BUILD: &str = "build";
 
-/// Fields in which two rows of one test may differ, with the names that the page uses.
+/// Fields in which two rows of one test may differ, with their names on the page.
 const SETTINGS: [(&str, &str); 16] = [
     // `cargo xtask bench --builds` adds this field.
     ("build", BUILD),
@@ -72,9 +72,9 @@ impl TestRow {
     /// Parses a row from JSON.
     pub fn take(value: Value) -> Result<Self> {
         let row: BenchRow = serde_json::from_value(value).context("a damaged row of anneal bench")?;
-        let Some(speed) = row.avg_ts else { bail!("a row of anneal bench has no number avg_ts") };
+        let Some(speed) = row.avg_ts else { bail!("a row of anneal bench lacks the number `avg_ts`") };
         let Some(threads) = row.n_threads.map(u64::from) else {
-            bail!("a row of anneal bench has no number n_threads")
+            bail!("a row of anneal bench lacks the number `n_threads`")
         };
         let fields = serde_json::to_value(&row)?;
         let whole = |number: Option<u32>| number.map_or(0, u64::from);
@@ -127,7 +127,7 @@ impl TestRow {
         }
     }
 
-    /// Returns in words those of its settings that are not equal in all of `rows`, without those named in `but`.
+    /// Returns the row's settings that differ between `rows`, except those named in `but`, as text.
     pub fn apart(&self, rows: &[&TestRow], but: &[&str]) -> String {
         let names = SETTINGS.iter().map(|(_, name)| name).filter(|name| !but.contains(name));
         let differing = names.filter_map(|name| Some((name, self.differing(name, rows)?)));
@@ -135,13 +135,13 @@ impl TestRow {
         words.join(", ")
     }
 
-    /// Returns the value of a setting if it is not equal in all of `rows`.
+    /// Returns the value of a setting if it differs between `rows`.
     pub fn differing(&self, name: &str, rows: &[&TestRow]) -> Option<&str> {
         let values: BTreeSet<&str> = rows.iter().filter_map(|row| row.setting(name)).collect();
         self.setting(name).filter(|value| !value.is_empty() && values.len() > 1)
     }
 
-    /// Returns the name of the build, or an empty string if the row has none.
+    /// Returns the name of the build, or an empty string if the row names no build.
     pub fn build(&self) -> &str {
         self.setting(BUILD).unwrap_or_default()
     }
@@ -151,7 +151,7 @@ impl TestRow {
     }
 }
 
-/// Returns the type of floats in llama.cpp's name of a model. It is `F16` for `llama 1B F16`, and empty for `llama 1B
+/// Returns the float type in llama.cpp's description of a model: `F16` for `llama 1B F16`, and empty for `llama 1B
 /// Q4_K - Medium`.
 fn floats(name: &str) -> &'static str {
     let kinds = ["BF16", "F16", "F32"];

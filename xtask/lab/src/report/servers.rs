@@ -6,7 +6,7 @@ use super::words::count;
 use crate::serving::Served;
 use crate::serving::figures::{ServerOutcome, show};
 
-/// Figures that are plotted; the table has the others.
+/// Figures that are plotted. The table contains all other figures.
 const DRAWN: [&str; 3] = ["all clients", "first token p50", "between tokens p99"];
 
 /// Returns the conditions, a plot of the figures that clients notice, and a table of all results.
@@ -16,7 +16,9 @@ pub fn blocks(servers: &[(String, Served)]) -> Vec<Block> {
         blocks.push(Block::Heading(name.clone()));
         blocks.push(Block::Text(conditions(served)));
         blocks.extend(served.note.iter().map(|note| Block::Text(note.clone())));
-        blocks.extend(served.stopped.iter().map(|why| Block::Text(format!("It is not complete: {why}"))));
+        blocks.extend(
+            served.stopped.iter().map(|why| Block::Text(format!("The comparison is not complete: {why}"))),
+        );
         blocks.extend(trouble(served).map(Block::Text));
         blocks.extend(plot(name, served).map(Block::Plot));
         blocks.push(Block::Table(table(served)));
@@ -40,18 +42,18 @@ fn conditions(served: &Served) -> String {
     )
 }
 
-/// Returns the circumstances that make the figures less reliable.
+/// Returns the circumstances that reduce the reliability of the figures.
 fn trouble(served: &Served) -> Option<String> {
     let unequal = served.equal.as_ref().filter(|equal| !equal.is_whole()).map(|equal| {
         format!(
-            "Of {} tokens for one prompt, the servers returned the same first {}.",
+            "Of {} tokens generated for one prompt, the servers agree on the first {}.",
             equal.asked, equal.same
         )
     });
     let (failed, words) = served.failed();
     let failed = (failed > 0).then(|| {
         format!(
-            "{} failed, so the figures cover only the others: {}.",
+            "{} failed, so the figures cover only the successful requests: {}.",
             count(failed, "request"),
             words.join("; ")
         )
@@ -64,7 +66,7 @@ fn ours(served: &Served) -> &str {
     served.programs.first().map_or("ours", |program| program.name.as_str())
 }
 
-/// Returns the results of a figure that are compared: our own, and each other one with its ratio.
+/// Returns the results of a figure to compare: the result of our server, and each other result with its ratio.
 fn others(results: &[ServerOutcome]) -> impl Iterator<Item = (&ServerOutcome, [f64; 3])> {
     results.iter().skip(1).filter_map(|other| {
         let ratio = other.ratio?;
@@ -112,7 +114,7 @@ fn table(served: &Served) -> Table {
         let compared: Vec<[String; 4]> = figure.results[1..]
             .iter()
             .map(|other| {
-                // There is no ratio if a round is missing, because then there are no pairs.
+                // If a round is missing, there are no pairs and no ratio.
                 let ratio = other.ratio.map_or(String::new(), |ratio| ratio.to_string());
                 let verdict = other.verdict.clone().unwrap_or_default();
                 [other.program.clone(), show(&figure.unit, other.median), ratio, verdict]

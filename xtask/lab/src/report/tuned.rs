@@ -1,11 +1,11 @@
-//! Section about tuning: the chosen settings, and how they compare with the defaults. Entries are read field by
-//! field, so that those of other versions are shown as far as they are understood.
+//! Section about tuning: the chosen settings, and their comparison with the defaults. Entries are read field by
+//! field, so that known fields of other versions' entries are shown.
 
 use build_info::Bytes;
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 use serde_json::Value;
 
-/// Returns a table of the chosen settings, and a plot of the intervals behind each.
+/// Returns a table of the chosen settings, and a plot of the intervals for each setting.
 pub fn blocks(entries: &[Value]) -> Vec<Block> {
     if entries.is_empty() {
         return Vec::new();
@@ -59,7 +59,7 @@ fn setting(name: &str, value: &Value) -> String {
     format!("{} {value}", name.replace('_', " "))
 }
 
-/// Returns median, lower end and upper end.
+/// Returns the median, lower end and upper end of a ratio.
 pub fn ratio(value: &Value) -> Option<[f64; 3]> {
     Some([value["median"].as_f64()?, value["low"].as_f64()?, value["high"].as_f64()?])
 }

@@ -1,4 +1,4 @@
-//! Validation of the figures in a file, which may be wrong by mistake or may have been altered.
+//! Validation of the figures in a file. They may be wrong by mistake or altered on purpose.
 
 use anyhow::{Context, Result, bail};
 use build::compare::comparison::{Comparison, Figure};
@@ -9,8 +9,8 @@ use super::tuned;
 use crate::serving::Served;
 use crate::serving::figures::reading;
 
-/// Rejects impossible ratios, and results of builds that the comparison does not list. Verdicts are computed from the
-/// ratios again, whatever the file says.
+/// Rejects impossible ratios, and results of builds that the comparison does not list. Recomputes verdicts from the
+/// ratios and ignores the verdicts in the file.
 pub fn judge(comparison: &mut Comparison) -> Result<()> {
     let Comparison { builds, figures, overall, .. } = comparison;
     let known = |build: &str| match builds.iter().any(|own| own.name == build) {
@@ -46,7 +46,7 @@ pub fn judge_servers(served: &mut Served) -> Result<()> {
     for figure in figures {
         let name = format!("{} with {} clients", figure.name, figure.clients);
         let title = || name.clone();
-        // Take quantity and unit from the definition of the figure, whatever the file says.
+        // Use the quantity and unit from the definition of the figure, and ignore those in the file.
         let Some((quantity, unit)) = reading(&figure.name) else { bail!("{name}: unknown figure") };
         (figure.quantity, figure.unit) = (quantity, unit.to_string());
         if figure.results.first().map(|own| &own.program) != programs.first().map(|own| &own.name) {
@@ -69,7 +69,7 @@ pub fn judge_servers(served: &mut Served) -> Result<()> {
     Ok(())
 }
 
-/// Checks the ratios among `values`, for records that are read field by field.
+/// Checks the ratios in `values`, for records that are read field by field.
 pub fn check_all<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<()> {
     values.into_iter().filter_map(tuned::ratio).try_for_each(check)
 }
@@ -78,7 +78,7 @@ fn ends(ratio: &Ratio) -> [f64; 3] {
     [ratio.median, ratio.low, ratio.high]
 }
 
-/// Checks that the values are positive and ordered. A tiny difference may come from rounding.
+/// Checks that the values are positive and ordered. Tiny deviations may come from rounding.
 fn check([median, low, high]: [f64; 3]) -> Result<()> {
     let hair = 1e-9 * high.abs();
     let sound = low > 0.0 && low <= median + hair && median <= high + hair && high.is_finite();

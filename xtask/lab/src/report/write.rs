@@ -1,4 +1,4 @@
-//! Output of the page into its folder.
+//! Writes the page into its folder.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use build::{overwrite_guard, process};
 use report::ReportPage;
 use serde::Serialize;
 
-/// Page that is to be written.
+/// Page to write.
 pub struct Page {
     /// Content of the page.
     pub report: ReportPage,
@@ -26,12 +26,12 @@ pub struct Written {
 }
 
 impl Page {
-    /// Writes all files into `folder`, the page last, so that the page never refers to a missing plot. Plots of an
-    /// earlier page that are not part of this one are removed. A file that Anneal did not write is kept and causes an
+    /// Writes all files into `folder`. The page comes last, so that it never refers to a missing plot. Plots of an
+    /// earlier page that are not part of this one are removed. Files that Anneal did not write are kept and cause an
     /// error.
     pub fn write(&self, folder: &Path) -> Result<Written> {
         let (page, markdown) = (folder.join("report.html"), folder.join("report.md"));
-        // Somebody's documents may include a file of this name.
+        // The user may have a document with this name.
         overwrite_guard::check(&page, "not a report of Anneal", report::is_page)?;
         let title = format!("# {}\n", self.report.title);
         overwrite_guard::check(&markdown, "not a report of Anneal", |text| text.starts_with(&title))?;

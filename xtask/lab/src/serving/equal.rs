@@ -1,4 +1,4 @@
-//! Check, before the measurement, that two servers give the same answers.
+//! Check before the measurement that two servers give the same answers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub fn tokens(server: &Server, kind: ServerKind, prompt: &[u32], count: u32) -> 
     read_tokens(&answer).with_context(|| format!("{} returned no tokens", server.line()))
 }
 
-/// Returns a request for an answer in one line.
+/// Returns a one-line request for an answer.
 pub fn request(prompt: &[u32], count: u32) -> Value {
     json!({
         "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": true, "cache_prompt": false,
@@ -73,10 +73,10 @@ pub fn read_tokens(answer: &Value) -> Result<Vec<u32>> {
     tokens.ok_or_else(|| anyhow!("the response was {:.200}", answer.to_string()))
 }
 
-/// Sends a line of JSON and reads one.
+/// Sends one line of JSON and reads one line.
 pub fn line(socket: &Address, request: &Value) -> Result<Value> {
     let mut wire = Wire::open(socket, PATIENCE).with_context(|| format!("cannot connect to {socket}"))?;
-    wire.write_all(format!("{request}\n").as_bytes()).context("cannot send")?;
+    wire.write_all(format!("{request}\n").as_bytes()).context("cannot send the request")?;
     let mut line = String::new();
     BufReader::new(wire).read_line(&mut line).context("cannot read the answer")?;
     serde_json::from_str(&line).with_context(|| format!("the response is not JSON: {line:.200}"))

@@ -1,4 +1,4 @@
-//! Results of a race of servers: figures with ratios, and the runs that they are computed from.
+//! Results of a race of servers: figures with ratios, and the runs they are computed from.
 
 use std::fmt::Display;
 
@@ -17,36 +17,36 @@ pub struct Served {
     /// Date, command and machine of the measurement.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// Remark of the user.
+    /// Remark from the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Reason why it ended before all rounds were measured.
+    /// Reason why the race ended before all rounds were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
     /// Name of the model's file.
     pub model: String,
-    /// Threads of the servers.
+    /// Number of threads of the servers.
     pub threads: u32,
-    /// Tokens of a prompt.
+    /// Number of tokens of a prompt.
     pub prompt: u32,
-    /// Tokens of an answer.
+    /// Number of tokens of an answer.
     pub generate: u32,
-    /// Requests of each client.
+    /// Number of requests per client.
     pub requests: u32,
     /// True if prompts share a prefix that the servers may cache.
     pub warm_prefix: bool,
     /// Number of rounds that were requested, not counting the warm-up round.
     pub pairs: usize,
-    /// Programs that took part; ours is the first.
+    /// Programs that took part, starting with our server.
     pub programs: Vec<Contender>,
     /// Command line of each server.
     pub commands: Vec<String>,
-    /// Agreement of both servers' answers to one prompt.
+    /// Comparison of both servers' answers to one prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal: Option<Equal>,
-    /// Figures that compare our server with each of the others.
+    /// Figures that compare our server with each other program.
     pub figures: Vec<Figure>,
-    /// All runs in their order. Published results may omit them, because the figures contain the samples.
+    /// All runs in order. Published results may omit the runs, because the figures contain the samples.
     #[serde(default)]
     pub runs: Vec<Run>,
 }
@@ -62,7 +62,7 @@ pub struct Figure {
     pub unit: String,
     /// Kind of the quantity.
     pub quantity: Quantity,
-    /// Results of the programs; ours is the first.
+    /// Results of the programs, starting with our server.
     pub results: Vec<ServerOutcome>,
 }
 
@@ -73,8 +73,8 @@ pub struct ServerOutcome {
     pub program: String,
     /// Median of the samples.
     pub median: f64,
-    /// Ratio of ours to this one. Speeds and sizes are compared directly and times are inverted, so that a ratio
-    /// above 1 means that ours is faster, or larger.
+    /// Ratio of our server to this program. Speeds and sizes are compared directly and times are inverted. A ratio
+    /// above 1 means that our server is faster, or larger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
     /// Verdict on the ratio.
@@ -93,17 +93,17 @@ pub struct Run {
     pub clients: u32,
     /// Name of the program.
     pub program: String,
-    /// Values that the run measured.
+    /// Values measured in the run.
     pub told: ServingFigures,
 }
 
-/// Values that a run measured.
+/// Values measured in a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServingFigures {
     /// Values of a server.
     Served(Box<Sample>),
-    /// Values of `anneal bench`, run by itself.
+    /// Values of a separate run of `anneal bench`.
     Bench {
         /// Decode speed in tokens per second, at a depth equal to the prompt's length.
         decode_per_second: f64,
@@ -209,7 +209,7 @@ pub fn reading(name: &str) -> Option<(Quantity, &'static str)> {
     Some((measure.quantity, measure.unit))
 }
 
-/// Computes the figures of `runs`, without those of round 0. The first of `programs` is ours.
+/// Computes the figures of `runs`, without those of round 0. The first of `programs` is our server.
 pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
     let mut clients: Vec<u32> = Vec::new();
     for run in runs {
@@ -250,7 +250,7 @@ pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
 }
 
 fn outcome(measure: &Measure, program: &str, samples: Vec<f64>, ours: Option<&Vec<f64>>) -> ServerOutcome {
-    // Pairs are made within a round; if a round lacks a value, there are no pairs.
+    // Pairs are formed within a round. If a round lacks a value, no pairs are formed.
     let ours = ours.filter(|ours| ours.len() == samples.len());
     let ratio = ours.map(|ours| measure.quantity.ratio(ours, &samples));
     ServerOutcome {
@@ -263,7 +263,7 @@ fn outcome(measure: &Measure, program: &str, samples: Vec<f64>, ours: Option<&Ve
 }
 
 impl Served {
-    /// Returns a table for a terminal, with a row for each figure and each program that ours is compared with.
+    /// Returns a table for a terminal, with a row for each figure and each program compared with our server.
     pub fn table(&self) -> impl Display {
         let ours = self.programs.first().map_or("", |program| program.name.as_str());
         let mut rows = Vec::new();
@@ -292,13 +292,13 @@ impl Served {
         }
     }
 
-    /// Returns remarks that a reader of the result should know.
+    /// Returns remarks that readers of the result need.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if let Some(equal) = &self.equal {
             let Equal { asked, same } = equal;
             remarks.push(match equal.is_whole() {
-                true => format!("both returned the same {asked} tokens for one prompt"),
+                true => format!("both servers returned the same {asked} tokens for one prompt"),
                 false => format!("of {asked} tokens for one prompt, the first {same} are the same"),
             });
         }

@@ -1,4 +1,4 @@
-//! Measurement of servers: programs that are started, queried by many clients and compared with each other.
+//! Measurement of servers. Servers are started, queried by many clients and compared with each other.
 
 mod equal;
 pub mod figures;

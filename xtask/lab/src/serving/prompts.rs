@@ -1,4 +1,5 @@
-//! Prompts as tokens: the same for both servers, of one length, and all different.
+//! Prompts as tokens. All prompts have the same length and differ from each other, and both servers get the same
+//! prompts.
 
 use std::path::Path;
 
@@ -6,17 +7,17 @@ use anyhow::{Context, Result, bail};
 use gguf::GgufFile;
 use load::Ask;
 
-/// Number of tokens at the end of a prompt that are its own if all prompts share a prefix.
+/// Number of unique tokens at the end of a prompt, if all prompts share a prefix.
 pub const OWN: u32 = 8;
 
-/// Generator of prompts that consist of ordinary text tokens.
+/// Generator of prompts from ordinary text tokens.
 #[derive(Clone, Debug)]
 pub struct Prompts {
     /// Ordinary tokens of the vocabulary.
     tokens: Vec<u32>,
-    /// Tokens of a prompt.
+    /// Number of tokens of a prompt.
     length: u32,
-    /// True if prompts share a prefix, which the server may have in its cache.
+    /// True if prompts share a prefix that the server may have in its cache.
     warm: bool,
 }
 
@@ -25,7 +26,7 @@ impl Prompts {
     pub fn of(model: &Path, length: u32, warm: bool) -> Result<Self> {
         let file =
             GgufFile::open(model).with_context(|| format!("cannot use the model {}", model.display()))?;
-        // 1 is a normal token (`enum llama_token_type`): no control token, no unused one.
+        // 1 is a normal token (`enum llama_token_type`); control tokens and unused tokens have other values.
         let kinds = file.numbers("tokenizer.ggml.token_type")?;
         let kinds =
             kinds.with_context(|| format!("{} does not contain the types of its tokens", model.display()))?;
@@ -36,12 +37,15 @@ impl Prompts {
 
     fn new(tokens: Vec<u32>, length: u32, warm: bool) -> Result<Self> {
         if tokens.len() < 2 {
-            bail!("its vocabulary has {} ordinary tokens, which are too few for prompts", tokens.len());
+            bail!(
+                "the model's vocabulary has {} ordinary tokens, which are too few for prompts",
+                tokens.len()
+            );
         }
         Ok(Self { tokens, length, warm })
     }
 
-    /// Returns the prompt of number `seed`.
+    /// Returns prompt number `seed`.
     pub fn prompt(&self, seed: u64) -> Vec<u32> {
         let shared = if self.warm { self.length.saturating_sub(OWN) } else { 0 };
         let (mut common, mut own) = (Random(0x5eed), Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xab));
@@ -50,7 +54,7 @@ impl Prompts {
             .collect()
     }
 
-    /// Returns the requests of each client, for `tokens` tokens each. `round` makes them differ from those of other
+    /// Returns the requests of each client, for `tokens` tokens each. `round` makes the requests differ between
     /// rounds.
     pub fn clients(&self, round: u64, clients: u32, requests: u32, tokens: u32) -> Vec<Vec<Ask>> {
         let ask = |client: u32, request: u32| {

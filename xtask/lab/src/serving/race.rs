@@ -1,4 +1,4 @@
-//! Race of servers, interleaved: round after round, with each number of clients.
+//! Race of servers. Runs of the servers are interleaved in each round, with each number of clients.
 
 use std::path::{Path, PathBuf};
 
@@ -22,25 +22,25 @@ use super::server::{MeasuredServer, Server, Settings};
 /// Settings of a race.
 #[derive(Clone, Debug)]
 pub struct Race {
-    /// Servers to measure; ours is the first.
+    /// Servers to measure, starting with our server.
     pub subjects: Vec<MeasuredServer>,
-    /// True if `anneal bench` of our build takes part when there is one client.
+    /// True if `anneal bench` of our build takes part in runs with one client.
     pub bench: bool,
     /// Path of the model.
     pub model: PathBuf,
     /// Numbers of concurrent clients, measured one after the other.
     pub clients: Vec<u32>,
-    /// Maximum number of slots; more clients than these wait for one another.
+    /// Maximum number of slots. If there are more clients, they wait for each other.
     pub most_slots: u32,
-    /// Tokens of a prompt.
+    /// Number of tokens of a prompt.
     pub prompt: u32,
-    /// Tokens of an answer.
+    /// Number of tokens of an answer.
     pub generate: u32,
-    /// Requests of each client.
+    /// Number of requests per client.
     pub requests: u32,
     /// Number of rounds after the warm-up round.
     pub pairs: usize,
-    /// Threads of the servers.
+    /// Number of threads of the servers.
     pub threads: u32,
     /// True if prompts share a prefix that the servers may cache.
     pub warm_prefix: bool,
@@ -61,7 +61,7 @@ enum Turn<'a> {
 }
 
 impl Race {
-    /// Reports invalid settings before the long part.
+    /// Checks the settings before the long part.
     pub fn check(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.prompt == 0
@@ -99,8 +99,8 @@ impl Race {
         clients.min(self.most_slots).max(1)
     }
 
-    /// Returns the tokens of the context for `slots`. Each slot has room for its prompt, its answer and a margin that
-    /// servers keep free. llama-server divides its context among the slots.
+    /// Returns the context size in tokens for `slots`. Each slot has room for its prompt, its answer and a margin
+    /// that servers keep free. llama-server divides its context among the slots.
     fn context(&self, slots: u32) -> Option<u32> {
         const FREE: u32 = 64;
         let one =
@@ -133,7 +133,7 @@ impl Race {
         served.equal = self.equal(&prompts, &mut served.commands)?;
         let steps = (self.pairs + 1) * self.clients.len();
         let mut done = 0;
-        // Round 0 warms up the page cache and the clock.
+        // Round 0 is a warm-up of the page cache and the clock.
         for round in 0..=self.pairs {
             for &clients in &self.clients {
                 if let Err(error) = self.turns(round, clients, &prompts, &mut served.runs) {
@@ -182,7 +182,8 @@ impl Race {
         }
     }
 
-    /// Compares the answers of both servers to one prompt. Also appends to `commands` how each server was started.
+    /// Compares the answers of both servers to one prompt. Also appends the command line of each server to
+    /// `commands`.
     fn equal(&self, prompts: &Prompts, commands: &mut Vec<String>) -> Result<Option<Equal>> {
         let prompt = prompts.prompt(u64::MAX);
         let mut said = Vec::new();
@@ -198,7 +199,7 @@ impl Race {
         })
     }
 
-    /// Runs every participant once, in this round's order.
+    /// Runs every participant once, in the order of this round.
     fn turns(&self, round: usize, clients: u32, prompts: &Prompts, runs: &mut Vec<Run>) -> Result<()> {
         let mut all: Vec<Turn<'_>> = self.subjects.iter().map(Turn::Server).collect();
         if self.bench && clients == 1 {
@@ -207,7 +208,7 @@ impl Race {
         let mut told = Vec::new();
         schedule::turns(round, all.len(), |number| {
             process::check_interrupted()?;
-            // Keep the order in which they ran, for the record.
+            // Keep the order of the runs for the record.
             told.push(match &all[number] {
                 Turn::Server(subject) => {
                     let work = ClientLoad {
@@ -255,7 +256,7 @@ impl Race {
         }
     }
 
-    /// Adds to `error` the path of the measurements so far. If there is no file, prints the measurements.
+    /// Adds the path of the measurements so far to `error`. If there is no file, prints the measurements.
     fn keep_part(&self, error: anyhow::Error, mut served: Served, ui: &Ui) -> anyhow::Error {
         served.figures = figures(&served.runs, &served.programs);
         if served.figures.is_empty() {
@@ -269,7 +270,9 @@ impl Race {
             return error;
         };
         match self.keep(&served) {
-            Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
+            Ok(()) => {
+                error.context(format!("not finished; the measurements so far are in {}", path.display()))
+            }
             Err(second) => {
                 error.context(format!("not finished, and the measurements could not be written: {second:#}"))
             }
@@ -277,7 +280,7 @@ impl Race {
     }
 }
 
-/// Removes the folders of this machine from a command.
+/// Removes this machine's folders from a command.
 fn without_folders(line: &str) -> String {
     let name = |word: &'_ str| {
         Path::new(word).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
@@ -332,7 +335,7 @@ mod tests {
     fn every_slot_has_room_for_its_prompt_and_answer() {
         let folder = tempfile::tempdir().unwrap();
         let race = race(folder.path());
-        // 200 + 64 + 64, rounded up to a multiple of 256.
+        // 200 + 64 + 64 tokens are rounded up to a multiple of 256.
         for (clients, slots, context) in [(1, 1, 512), (16, 16, 8192), (100, 64, 32768)] {
             let settings = race.settings(clients);
             assert_eq!((settings.slots, settings.context, settings.clients), (slots, context, clients));

@@ -26,9 +26,9 @@ pub struct ClientLoad<'a> {
     pub round: u64,
     /// Number of concurrent clients.
     pub clients: u32,
-    /// Requests of each client.
+    /// Number of requests per client.
     pub requests: u32,
-    /// Tokens to generate.
+    /// Number of tokens to generate.
     pub generate: u32,
     /// Interface to use, for servers that support it.
     pub interface: Interface,
@@ -39,31 +39,31 @@ pub struct ClientLoad<'a> {
 pub struct Sample {
     /// Time from the server's start until it was ready.
     pub ready_ms: f64,
-    /// Resident memory when it was ready, in bytes.
+    /// Resident memory when the server was ready, in bytes.
     pub idle_bytes: u64,
     /// Resident memory after the last answer, in bytes.
     pub after_bytes: u64,
-    /// Peak of the resident memory, in bytes.
+    /// Peak resident memory in bytes.
     pub peak_bytes: u64,
-    /// Tokens of all clients per second; the time includes the prompts.
+    /// Tokens per second of all clients. The time includes the prompts.
     pub tokens_per_second: f64,
-    /// Tokens per second of one stream from its first piece to its last: the median of all streams.
+    /// Tokens per second of a stream from its first piece to its last: the median of all streams.
     pub stream_per_second: f64,
-    /// Time to the first piece: median and 99th percentile of the requests.
+    /// Time to the first piece: median and 99th percentile over the requests.
     pub first_ms: [f64; 2],
-    /// Time between two pieces: median and 99th percentile of all.
+    /// Time between two pieces: median and 99th percentile over all pieces.
     pub between_ms: [f64; 2],
-    /// Time per token in which no batch was evaluated, in microseconds; `None` if the server does not measure it.
+    /// Time per token during which no batch was evaluated, in microseconds; `None` if the server does not measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside_us: Option<f64>,
     /// Number of cores that the clients used.
     pub client_cores: f64,
     /// Number of failed requests.
     pub failed: usize,
-    /// Some of the error messages, each once.
+    /// Some of the error messages, without duplicates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
-    /// Load of the machine by other processes.
+    /// Load on the machine from other processes.
     pub machine: Round,
     /// All answers.
     pub drive: Drive,
@@ -80,7 +80,7 @@ pub fn sample(subject: &MeasuredServer, settings: &Settings, work: &ClientLoad<'
         clients: work.prompts.clients(round, work.clients, requests, tokens),
         patience: PATIENCE,
     };
-    // A round number of its own, so that the warm-up prompts left in the cache are not those of measured requests.
+    // A separate round number keeps the warm-up prompts in the cache different from those of measured requests.
     server.drive(&plan(1 << 20 | work.round, 1, WARM_UP.min(work.generate)))?;
     let batches = batch_seconds(&server);
     let (watch, cpu, began) = (Watch::start(), process::own_cpu_time(), Instant::now());
@@ -114,7 +114,7 @@ pub fn sample(subject: &MeasuredServer, settings: &Settings, work: &ClientLoad<'
     })
 }
 
-/// Returns some of the messages, each once.
+/// Returns some of the messages, without duplicates.
 fn distinct(errors: &[&str]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for error in errors {
@@ -135,7 +135,7 @@ pub fn metric(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Returns the resident bytes of a process, and their peak.
+/// Returns the resident memory of a process and its peak, in bytes.
 pub fn memory(pid: u32) -> Option<(u64, u64)> {
     Some((process::resident(pid)?, ProcFolder::of(pid).peak_resident()?))
 }

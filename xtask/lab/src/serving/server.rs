@@ -1,4 +1,4 @@
-//! Server process: start, wait until ready, query, stop.
+//! Server process: start, wait until ready, query and stop.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -72,26 +72,26 @@ impl MeasuredServer {
     }
 }
 
-/// Settings that a server is started with.
+/// Settings for starting a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Path of the model.
     pub model: PathBuf,
-    /// Threads of both phases.
+    /// Number of threads of both phases.
     pub threads: u32,
     /// Number of concurrent requests.
     pub slots: u32,
     /// Number of concurrent clients.
     pub clients: u32,
-    /// Tokens of the context, for all slots together.
+    /// Context size in tokens, for all slots together.
     pub context: u32,
-    /// True if prompts may reuse a prefix that an earlier one left in the cache.
+    /// True if prompts may reuse a prefix from the cache of an earlier prompt.
     pub reuse: bool,
-    /// Path of a configuration for `anneal serve`.
+    /// Path of a configuration file for `anneal serve`.
     pub config: Option<PathBuf>,
 }
 
-/// Returns the arguments of the program.
+/// Returns the command-line arguments of the program.
 pub fn arguments(kind: ServerKind, settings: &Settings, port: u16, socket: &Path) -> Vec<String> {
     let Settings { model, threads, slots, clients, context, reuse, config } = settings;
     let mut words: Vec<String> = Vec::new();
@@ -116,7 +116,7 @@ pub fn arguments(kind: ServerKind, settings: &Settings, port: u16, socket: &Path
             add("--parallel", slots.to_string());
             // One thread per connection, and some for health checks.
             add("--threads-http", (clients + 4).to_string());
-            // As quiet as `anneal serve`: warnings and errors.
+            // Warnings and errors only, like `anneal serve`.
             add("--log-verbosity", "2".to_string());
             if !reuse {
                 // Disable the cache in memory, because prompts are not repeated.
@@ -139,7 +139,7 @@ pub fn arguments(kind: ServerKind, settings: &Settings, port: u16, socket: &Path
     words
 }
 
-/// Private folder for a socket or a configuration. It is removed on drop.
+/// Private folder for a socket or a configuration file. Dropping the value removes the folder.
 pub struct ServerFolder(TempDir);
 
 impl ServerFolder {
@@ -148,24 +148,24 @@ impl ServerFolder {
         base::scratch("anneal-load").map(Self).context("cannot create a temporary folder")
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 }
 
-/// Last lines that a server printed.
+/// Last lines of output from a server.
 type Tail = Arc<Mutex<VecDeque<String>>>;
 
 /// Running server.
 pub struct Server {
     running: Running,
     line: String,
-    /// Address of its HTTP interface.
+    /// Address of the server's HTTP interface.
     pub http: Address,
-    /// Address of its socket for JSON lines; `None` for llama-server.
+    /// Address of the server's socket for JSON lines; `None` for llama-server.
     pub socket: Option<Address>,
-    /// Milliseconds from its start until it was ready.
+    /// Milliseconds from the server's start until it was ready.
     pub ready_ms: f64,
     tail: Tail,
     ended: bool,
@@ -228,7 +228,7 @@ impl Server {
             self.running.child.try_wait().with_context(|| format!("cannot wait for {line}"))?
         {
             self.ended = true;
-            // Its last output may still be in the pipe.
+            // The last output of the server may still be in the pipe.
             std::thread::sleep(Duration::from_millis(50));
             bail!("{} ended with {status}{}", self.line, self.said());
         }
@@ -241,12 +241,12 @@ impl Server {
         process::last_lines(&lines, TAIL)
     }
 
-    /// Returns the command line that started it.
+    /// Returns the command line of the server.
     pub fn line(&self) -> &str {
         &self.line
     }
 
-    /// Returns its process id.
+    /// Returns the process id of the server.
     pub fn pid(&self) -> u32 {
         self.running.child.id()
     }
@@ -259,7 +259,7 @@ impl Server {
         }
     }
 
-    /// Runs the clients of `plan`. On ctrl-C the server is killed, which also ends its requests.
+    /// Runs the clients of `plan`. Ctrl-C kills the server, which also ends the requests.
     pub fn drive(&mut self, plan: &LoadPlan) -> Result<Drive> {
         let over = AtomicBool::new(false);
         let child = &self.running.child;
@@ -296,7 +296,7 @@ impl Server {
     /// Asks the server to end, and waits.
     ///
     /// # Errors
-    /// The server does not end in time; it is killed in this case.
+    /// If the server does not end in time; the server is killed in this case.
     pub fn stop(mut self) -> Result<ExitStatus> {
         self.ended = true;
         process::stop(&self.running.child, false);
@@ -322,7 +322,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns a port on which nothing listens at the moment.
+/// Returns a port that is free at the moment.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .context("cannot find a free port on the loopback interface")?;

@@ -1,5 +1,5 @@
-//! Long run of many requests of all kinds, valid and invalid, against one server. It checks that answers stay right,
-//! slots become free and memory does not grow.
+//! Soak of one server with many requests of all kinds, valid and invalid. It checks that answers stay right, slots
+//! become free and memory does not grow.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,10 +29,10 @@ use visit::Visit;
 /// Maximum growth of memory after the warm-up, as a fraction.
 const GROWTH: f64 = 0.05;
 
-/// Time limit for slots to become free at the end.
+/// Time limit for slots to become free at the end of the soak.
 const SETTLE: Duration = Duration::from_secs(15);
 
-/// Maximum number of wrong answers that are recorded in words.
+/// Maximum number of wrong answers that are recorded as text.
 const KEPT: usize = 20;
 
 /// Settings of a soak.
@@ -46,7 +46,7 @@ pub struct Soak {
     pub requests: u64,
     /// Number of concurrent clients.
     pub clients: u32,
-    /// Threads of the server.
+    /// Number of threads of the server.
     pub threads: u32,
     /// Provenance for the result.
     pub provenance: Provenance,
@@ -68,35 +68,35 @@ pub struct Soaked {
     pub seconds: f64,
     /// Number of requests of each kind.
     pub kinds: BTreeMap<String, u64>,
-    /// Number of answers that were known in advance and were right.
+    /// Number of right answers to prompts with known answers.
     pub right: u64,
-    /// Number of answers that took the other of two nearly equal tokens and continued correctly.
+    /// Number of answers with the other of two nearly equal tokens that continued correctly.
     pub near_ties: u64,
-    /// Largest difference of log probability (natural logarithm) between such a token and the likelier one, when the
-    /// server was queried alone.
+    /// Largest difference in log probability (natural logarithm) between such a token and the likelier one. The
+    /// server is queried without other clients for this.
     #[serde(default)]
     pub widest_tie: f64,
     /// Number of requests that the server refused because it was busy.
     pub busy: u64,
-    /// Wrong answers; at most the first ones.
+    /// First wrong answers.
     pub wrong: Vec<String>,
     /// Number of wrong answers.
     pub wrong_count: u64,
-    /// Resident bytes after a tenth of the requests.
+    /// Resident memory after a tenth of the requests, in bytes.
     pub warm_bytes: u64,
-    /// Resident bytes at the end.
+    /// Resident memory at the end, in bytes.
     pub end_bytes: u64,
-    /// Number of requests that were sent, with the resident bytes at that time.
+    /// Pairs of the number of requests sent so far and the resident memory in bytes.
     pub memory: Vec<(u64, u64)>,
-    /// Slots that were still busy after all clients had ended.
+    /// Number of slots that were still busy after all clients had ended.
     pub stuck_slots: f64,
-    /// Requests that were still waiting after all clients had ended.
+    /// Number of requests that were still waiting after all clients had ended.
     pub waiting: f64,
-    /// Connections that were still open after all clients had ended, except the one of this query.
+    /// Number of connections that were still open after all clients had ended, except the connection of this query.
     pub connections: f64,
-    /// Way in which the server ended when it was asked to.
+    /// Result of asking the server to end.
     pub end: String,
-    /// Problems that were found; empty if there are none.
+    /// Problems found by the soak; empty if there are none.
     pub complaints: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ struct Shared<'a> {
     tally: Mutex<Tally>,
 }
 
-/// Number of requests that were sent, with the resident bytes at that time.
+/// Pairs of the number of requests sent so far and the resident memory in bytes.
 type MemoryReading = Vec<(u64, u64)>;
 
 #[derive(Default)]
@@ -120,7 +120,7 @@ struct Tally {
     busy: u64,
     wrong: Vec<String>,
     wrong_count: u64,
-    /// Answers that differ from the known ones; they are judged when the server is idle.
+    /// Answers that differ from the known ones. They are judged when the server is idle.
     doubtful: Vec<(usize, SampledAnswer)>,
 }
 
@@ -195,7 +195,7 @@ impl Soak {
         Ok((tally, thinned(samples), begun))
     }
 
-    /// Examines the server when it is idle.
+    /// Examines the idle server.
     fn look(
         &self,
         server: &Server,
@@ -270,8 +270,7 @@ fn client_loop(shared: &Shared<'_>, client: u64) {
     }
 }
 
-/// Waits until nothing runs. Returns the slots that are still busy, the requests that still wait, and the connections
-/// that are still open.
+/// Waits until no request runs. Returns the numbers of busy slots, waiting requests and open connections.
 fn settle(server: &Server) -> Result<(f64, f64, f64)> {
     let begun = Instant::now();
     loop {
@@ -286,13 +285,13 @@ fn settle(server: &Server) -> Result<(f64, f64, f64)> {
     }
 }
 
-/// Returns the resident bytes after a tenth of the requests.
+/// Returns the resident memory after a tenth of the requests, in bytes.
 fn warm(samples: &[(u64, u64)], requests: u64) -> u64 {
     let warm = samples.iter().find(|(done, _)| *done >= requests / 10);
     warm.or(samples.last()).map_or(0, |(_, resident)| *resident)
 }
 
-/// Reduces the samples to at most about 500.
+/// Reduces the number of samples to about 500 or fewer.
 fn thinned(samples: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let step = samples.len().div_ceil(500).max(1);
     samples.into_iter().step_by(step).collect()
@@ -306,7 +305,7 @@ fn complaints(soaked: &Soaked) -> Vec<String> {
     if soaked.right == 0 {
         complaints.push("no answer was right".to_string());
     }
-    // A missing metric is NaN, which differs from 0 and so counts as a problem.
+    // A missing metric is NaN. NaN differs from 0, so it counts as a problem.
     if soaked.stuck_slots != 0.0 || soaked.waiting != 0.0 {
         complaints.push(format!(
             "{} slots were still busy and {} requests still waiting after all clients had ended",
@@ -334,7 +333,7 @@ impl Soaked {
         self.end_bytes as f64 / self.warm_bytes as f64 - 1.0
     }
 
-    /// Formats the result for people.
+    /// Formats the result for users.
     pub fn text(&self) -> String {
         let kinds: Vec<String> = self.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let mut text = format!(

@@ -1,5 +1,5 @@
-//! Difference between the logits of two engines. The files are read row by row, because those of a real vocabulary
-//! take hundreds of megabytes.
+//! Difference between the logits of two engines. The files are read row by row, because files for a real vocabulary
+//! have hundreds of megabytes.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -10,10 +10,10 @@ use build_info::gate::{GateLimits, Mode};
 use build_info::{kld, logits};
 use serde::{Deserialize, Serialize};
 
-/// Result of comparing all positions. A figure that would be NaN is `None`.
+/// Result of comparing all positions. Figures that would be NaN are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Divergence {
-    /// Method by which the tokens were fed.
+    /// Method by which the engines evaluated the tokens.
     pub mode: Mode,
     /// Number of positions that were compared.
     pub positions: u32,
@@ -21,14 +21,14 @@ pub struct Divergence {
     pub mean_kld: Option<f64>,
     /// Largest KL divergence of any position, in nats.
     pub max_kld: Option<f64>,
-    /// Fraction of positions at which both have the same likeliest token.
+    /// Fraction of positions at which A and B have the same likeliest token.
     pub top1: f64,
     /// True for each side whose logits are all valid numbers.
     pub finite: [bool; 2],
 }
 
 impl Divergence {
-    /// True if B is as close to A as a build must be to the gate's reference.
+    /// True if the divergence of B from A is within the gate's limits for a build's divergence from the reference.
     pub fn is_inside(&self, limits: &GateLimits) -> bool {
         self.mean_kld.is_some_and(|kld| limits.hold(kld, self.top1))
     }
@@ -39,7 +39,8 @@ pub fn compare(a: &Path, b: &Path, mode: Mode) -> Result<Divergence> {
     let (mut a, mut b) = (Rows::open(a)?, Rows::open(b)?);
     if a.tokens != b.tokens || a.row.len() != b.row.len() {
         bail!(
-            "the tokenizers differ: A evaluated {} tokens of {} and B {} of {}, and they are not the same",
+            "the tokenizers differ: A evaluated {} tokens with a vocabulary of {}, B {} with a vocabulary \
+             of {}, and the tokens or vocabularies differ",
             a.tokens.len(),
             a.row.len(),
             b.tokens.len(),
@@ -66,7 +67,7 @@ pub fn compare(a: &Path, b: &Path, mode: Mode) -> Result<Divergence> {
     Ok(Divergence { mode, positions, mean_kld, max_kld, top1: equal / count, finite })
 }
 
-/// Reader of a file of logits.
+/// Reader of a logits file.
 struct Rows {
     file: BufReader<File>,
     tokens: Vec<u32>,
@@ -78,7 +79,7 @@ struct Rows {
 impl Rows {
     fn open(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let file = File::open(path).with_context(|| format!("cannot open the file of logits {name}"))?;
+        let file = File::open(path).with_context(|| format!("cannot open the logits file {name}"))?;
         let size = file.metadata().with_context(|| format!("cannot read the size of {name}"))?.len();
         let mut file = BufReader::with_capacity(1 << 20, file);
         let mut header = [0; 16];
@@ -90,7 +91,7 @@ impl Rows {
         let expected = (vocabulary as u64 + 1).saturating_mul(4 * rows as u64).saturating_add(16);
         if header[..8] != logits::MAGIC || vocabulary == 0 || size != expected {
             bail!(
-                "{name} is not a complete file of logits: it has {size} bytes, but its header requires \
+                "{name} is not a complete logits file: it has {size} bytes, but its header requires \
                  {expected}"
             );
         }
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!((same.positions, same.mean_kld, same.top1), (2, Some(0.0), 1.0));
         assert!(same.is_inside(&limits) && same.finite == [true; 2]);
 
-        // ln 3 against equal logits: 1/2 ln(1/2 / 3/4) + 1/2 ln(1/2 / 1/4), at one of two positions.
+        // ln 3 against equal logits gives 1/2 ln(1/2 / 3/4) + 1/2 ln(1/2 / 1/4), at one of two positions.
         let other = file(folder.path(), "c", &[(1, [3f32.ln(), 0.0]), (2, [1.0, 0.0])]);
         let found = compare(&a, &other, Mode::Prefill).unwrap();
         let expected = 0.5 * 0.5 * (4.0f64 / 3.0).ln();
@@ -156,9 +157,11 @@ mod tests {
         std::fs::write(&cut, &std::fs::read(&a).unwrap()[..24]).unwrap();
         let huge = folder.path().join("huge");
         std::fs::write(&huge, [&b"ALOGITS1"[..], &[0xff; 8]].concat()).unwrap();
-        for (other, words) in
-            [(tokens, "tokenizers differ"), (cut, "not a complete file"), (huge, "not a complete file")]
-        {
+        for (other, words) in [
+            (tokens, "tokenizers differ"),
+            (cut, "not a complete logits file"),
+            (huge, "not a complete logits file"),
+        ] {
             let error = compare(&a, &other, Mode::Prefill).unwrap_err();
             assert!(error.to_string().contains(words), "{error:#}");
         }

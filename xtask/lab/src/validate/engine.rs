@@ -1,4 +1,4 @@
-//! Execution of an engine while it is monitored.
+//! Execution of a monitored engine.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::subject::{Side, Subject};
 /// Number of lines of a failed program's output that an error shows.
 const TAIL: usize = 8;
 
-/// Path of a tuning record that does not exist, so that the engine uses no tuning and prints nothing about it.
+/// Path of a missing tuning record, so that the engine uses no tuning and prints nothing about tuning.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
 /// Interval between checks of a run that prints nothing.
@@ -33,8 +33,8 @@ impl Stay {
         Self(None)
     }
 
-    /// Returns the limit of B's run, given that A's took `a` seconds. The limit detects a B that hangs, not one that
-    /// is slow.
+    /// Returns the limit of B's run if A's run took `a` seconds. The limit detects engines that hang, not slow
+    /// engines.
     pub fn after(a: f64) -> Self {
         Self(Some(
             Duration::from_secs(60)
@@ -65,7 +65,7 @@ pub struct Ended {
     pub seconds: f64,
 }
 
-/// Failure of an engine. If the engine is B's, this is a verdict.
+/// Failure of an engine. A failure of B's engine is a verdict.
 #[derive(Debug)]
 pub struct Broken {
     /// Side of the engine.
@@ -76,12 +76,12 @@ pub struct Broken {
 }
 
 impl Broken {
-    /// Creates a failure of `side` with this reason.
+    /// Creates a failure of `side` with the reason `why`.
     pub fn new(side: Side, why: String) -> Self {
         Self { side, code: None, why }
     }
 
-    /// True if the engine did not understand its arguments.
+    /// True if the engine rejected its arguments.
     pub fn is_usage(&self) -> bool {
         self.code == Some(i32::from(exit::USAGE))
     }
@@ -95,12 +95,12 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Runs the engine of `subject` with `arguments`, which begin with the command, and with the subject's own flags.
+/// Runs the engine of `subject` with `arguments`, which begin with the command, and with the flags of `subject`.
 /// Calls `each` with the process id and with output as it arrives.
 ///
 /// # Errors
 /// [`Broken`] if the engine cannot be started, fails, is killed or exceeds its time limit. Another error if the disk
-/// is full, which is not the engine's fault. An interruption if the user stopped it.
+/// is full, because the engine did not cause it. An interruption if the user stopped the engine.
 pub fn run(
     subject: &Subject,
     arguments: Vec<OsString>,
@@ -110,13 +110,13 @@ pub fn run(
     process::check_interrupted()?;
     let mut command = Command::new(subject.program());
     command.args(arguments).args(&subject.flags);
-    // Of the engine's commands, only `run` uses the tuning record. Without it, all commands run with the same
-    // settings.
+    // Only the command `run` uses the tuning record. Without the record, all commands run with the same settings.
     command.env("ANNEAL_TUNING", NO_TUNING);
     let line = line_without_folders(&command);
     let broken = |why: String| anyhow::Error::from(Broken::new(subject.side, why));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Put the engine into a process group of its own: ctrl-C then reaches only this program, which stops the engine.
+    // In a separate process group, the engine does not receive ctrl-C. This program receives ctrl-C and stops the
+    // engine.
     command.process_group(0);
     let started = Instant::now();
     let mut child = command.spawn().map_err(|error| broken(format!("cannot start {line}: {error}")))?;
@@ -182,7 +182,7 @@ mod tests {
             ("echo broken >&2; exit 3", "exit status: 3; its last lines:\n    broken"),
             ("kill -SEGV $$", "signal: 11"),
             ("sleep 100", "did not end within"),
-            // A program that prints without pause is checked, too.
+            // A program that prints without pauses is also stopped.
             ("while :; do echo sleep; done", "did not end within"),
         ];
         for (script, words) in cases {

@@ -1,7 +1,7 @@
 //! GPU use in the timed laps. B must not fall back to the CPU, and must not let the GPU wait longer than A does.
 //!
-//! The driver's utilisation is the fraction of time in which a kernel ran. During the rest of a token's time, the GPU
-//! waited for the host.
+//! The driver's utilisation is the fraction of time in which a kernel ran. For the remaining time of each token, the
+//! GPU waited for the host.
 
 use build_info::BenchRow;
 use measure::gpu::together;
@@ -12,7 +12,7 @@ use super::speed::{DISTURBED, Lap, Rules, Speed, half, most_memory};
 use super::subject::About;
 use super::verdict::{Check, CheckState};
 
-/// Utilisation from which a GPU counts as working for the engine; a desktop uses less.
+/// Minimum utilisation of a GPU that counts as working for the engine; a desktop uses less.
 const GPU_AT_WORK: f64 = 0.1;
 
 /// Placement of a model's layers, from the settings that `anneal bench` reports.
@@ -22,17 +22,17 @@ pub struct Placement {
     pub n_gpu_layers: i64,
     /// GPUs that may be used: `auto`, `none`, or names separated by slashes.
     pub devices: String,
-    /// GPUs that the engine finds, in words; empty if it finds none.
+    /// GPUs that the engine finds, as text; empty if it finds none.
     pub gpu_info: String,
-    /// Distribution over the GPUs: by `layer`, so that they work one after the other; by `row` or `tensor`, so that
-    /// they work at the same time; or `none`, so that one GPU works alone.
+    /// Distribution over the GPUs: `layer`, if the GPUs work one after the other; `row` or `tensor`, if they work at
+    /// the same time; or `none`, if only one GPU works.
     pub split_mode: String,
-    /// Index of that GPU among those that may be used.
+    /// Index of the single working GPU among the GPUs that may be used.
     pub main_gpu: usize,
 }
 
 impl Placement {
-    /// Reads the placement from `row`. Returns `None` if the engine is too old to report all of it.
+    /// Reads the placement from `row`. Returns `None` if the engine is too old to report the complete placement.
     pub fn of(row: &BenchRow) -> Option<Self> {
         Some(Self {
             n_gpu_layers: row.n_gpu_layers?,
@@ -48,7 +48,7 @@ impl Placement {
         self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()
     }
 
-    /// Returns those of `gpus` that may hold layers; all of them if that cannot be determined.
+    /// Returns those of `gpus` that may contain layers, or all GPUs if this cannot be determined.
     fn held<'a>(&self, gpus: &'a [GpuUse]) -> Vec<&'a GpuUse> {
         let number = |name: &str| name.to_ascii_uppercase().strip_prefix("CUDA")?.parse::<usize>().ok();
         let of = |number: usize| gpus.iter().find(|gpu| gpu.number == Some(number));
@@ -70,7 +70,7 @@ fn are_numbered(gpus: &[GpuUse]) -> bool {
 pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules) -> Vec<Check> {
     let computes = [0, 1].map(|side| computes(speeds, subjects, side));
     if !driver && computes[0] && !speeds.is_empty() {
-        // This is the case for GPUs of other vendors, whose drivers are not queried.
+        // A may use GPUs of another vendor, whose driver is not queried.
         let said = "not measured: no NVIDIA driver is loaded";
         return vec![Check::new("GPU use", CheckState::Told, said.to_string())];
     }
@@ -85,18 +85,19 @@ pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules)
     checks
 }
 
-/// Returns a remark if GPUs are counted that other processes may use.
+/// Returns a remark if the counted GPUs may include GPUs that only other processes use.
 fn unnumbered(speeds: &[Speed]) -> Option<Check> {
     let mut laps = speeds.iter().flat_map(|speed| speed.laps.iter().flatten());
     laps.any(|lap| !are_numbered(&lap.usage.gpus)).then(|| {
-        let said = "all count, because CUDA's numbering is unknown: the GPUs differ, or MIG has partitioned \
-                    them; set CUDA_DEVICE_ORDER=PCI_BUS_ID";
+        let said = "all GPUs count, because CUDA's numbering is unknown: the GPUs differ, or MIG has \
+                    partitioned them; set CUDA_DEVICE_ORDER=PCI_BUS_ID";
         Check::new("GPUs", CheckState::Told, said.to_string())
     })
 }
 
-/// True if a side has layers on a GPU. Finding a GPU is not enough: the flags may leave it idle, and its utilisation
-/// then comes from other processes. An engine that is too old to report its placement uses every GPU that it finds.
+/// True if a side has layers on a GPU. A side that merely finds a GPU may leave it idle, so that the GPU's
+/// utilisation comes from other processes. An engine that is too old to report its placement is assumed to use every
+/// GPU.
 pub fn computes(speeds: &[Speed], subjects: &[About], side: usize) -> bool {
     let laps = || speeds.iter().flat_map(|speed| &speed.laps[side]);
     let mut told = laps().filter_map(|lap| lap.placement.as_ref()).peekable();
@@ -106,12 +107,12 @@ pub fn computes(speeds: &[Speed], subjects: &[About], side: usize) -> bool {
     }
 }
 
-/// True if an engine finds a GPU. An older engine that is linked for GPUs does not report them and may find one.
+/// True if an engine finds a GPU. An older engine that is linked for GPUs does not report GPUs, but may find one.
 fn has_gpu(about: &About) -> bool {
     about.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty())
 }
 
-/// Returns the GPUs of a lap that may hold layers.
+/// Returns the GPUs of a lap that may contain layers.
 fn held(lap: &Lap) -> Vec<GpuUse> {
     let gpus = &lap.usage.gpus;
     let held = lap.placement.as_ref().map(|placement| placement.held(gpus));
@@ -119,7 +120,7 @@ fn held(lap: &Lap) -> Vec<GpuUse> {
 }
 
 /// Returns the combined utilisation, power and clock of a lap's GPUs. If layers are distributed, the GPUs work one
-/// after the other and their utilisations are added; otherwise the busiest one counts. Returns `None` if a GPU was
+/// after the other, so their utilisations are added. Otherwise the busiest GPU counts. Returns `None` if a GPU was
 /// lost during the lap.
 fn lap(lap: &Lap) -> Option<GpuUse> {
     let gpus = held(lap);
@@ -139,12 +140,12 @@ fn of(speed: &Speed, side: usize, pick: impl Fn(&Lap, &GpuUse) -> Option<f64>) -
     speed.median(side, |of| pick(of, &lap(of)?))
 }
 
-/// Returns the peak of the GPUs' memory in use during a side's runs, by all processes.
+/// Returns the peak of the GPU memory used by all processes during a side's runs.
 fn memory(speed: &Speed, side: usize) -> Option<u64> {
     speed.laps[side].iter().filter_map(|lap| together(&held(lap))?.memory_peak).max()
 }
 
-/// Returns B's utilisation as a multiple of A's, round by round.
+/// Returns B's utilisation as a multiple of A's, by round.
 fn ratio(speed: &Speed) -> Option<Ratio> {
     let busy = |of: &Lap| lap(of)?.utilisation;
     let pairs = speed.laps[0].iter().zip(&speed.laps[1]).filter_map(|(a, b)| busy(a).zip(busy(b)));
@@ -152,8 +153,8 @@ fn ratio(speed: &Speed) -> Option<Ratio> {
     (a.len() >= FEWEST_PAIRS).then(|| measure::ratio(&b, &a))
 }
 
-/// Checks the utilisation of the GPUs, and shows their power and clock. `computes` is true for each side that has
-/// layers on a GPU. If the utilisation is required and unknown, the check reports that.
+/// Checks the utilisation of the GPUs, and shows their power and clock. `computes` is true for each side with layers
+/// on a GPU. If the utilisation is required but unknown, the check reports this.
 fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     let name = format!("GPU, {}", speed.phase);
     let show = |side: usize| {
@@ -168,11 +169,11 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     let check = |state, said: String| Check::new(&*name, state, said).with(show(0), show(1));
     let [of_a, of_b] = computes;
     if !of_a {
-        // Any utilisation comes from other processes.
+        // A does not use a GPU, so any utilisation with A comes from other processes.
         return busy(0).or(busy(1)).map(|_| check(CheckState::Told, "A uses no GPU".to_string()));
     }
     if !of_b {
-        let reason = format!("B leaves all layers to the CPU in {}, but A has some on a GPU", speed.phase);
+        let reason = format!("B runs all layers on the CPU in {}, but A runs some on a GPU", speed.phase);
         return Some(check(CheckState::Failed, "CPU fallback".to_string()).because(reason));
     }
     let Some((a, b)) = busy(0).zip(busy(1)) else { return Some(not_measured(check, speed, rules)) };
@@ -184,7 +185,7 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
             100.0 * a
         )));
     }
-    // This includes a GPU that was lost in the last lap: its earlier readings are incomplete.
+    // This includes a GPU that was lost in the last lap, because its earlier readings are incomplete.
     if speed.laps.iter().flatten().any(|lap| fault(lap).is_some()) {
         return Some(not_measured(check, speed, rules));
     }
@@ -208,7 +209,7 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     })
 }
 
-/// Judges a ratio of utilisation. As with CPU time, a wide interval does not pass.
+/// Judges a ratio of utilisations. As for CPU time, a wide interval does not pass.
 fn judge(ratio: &Ratio, least: f64) -> (CheckState, &'static str) {
     if ratio.high < least {
         (CheckState::Failed, "less busy")
@@ -223,8 +224,8 @@ fn judge(ratio: &Ratio, least: f64) -> (CheckState, &'static str) {
     }
 }
 
-/// Returns the check for a missing measurement. With a tolerance of 1 or more nothing can fail, so nothing has to be
-/// measured.
+/// Returns the check for a missing measurement. With a tolerance of 1 or more, nothing can fail, so no measurement is
+/// needed.
 fn not_measured(check: impl Fn(CheckState, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
     let mut laps = speed.laps.iter().flatten();
     let why = match laps.clone().find_map(fault) {
@@ -243,11 +244,12 @@ fn not_measured(check: impl Fn(CheckState, String) -> Check, speed: &Speed, rule
     if rules.gpu_tolerance >= 1.0 {
         return check(CheckState::Told, why);
     }
-    let reason = format!("GPU use in {} is {why}; --gpu-tolerance 1 does not require it", speed.phase);
+    let reason =
+        format!("GPU use in {} is {why}; with --gpu-tolerance 1, validate does not need it", speed.phase);
     check(CheckState::Unclear, "not measured".to_string()).because(reason)
 }
 
-/// Returns the time per token in which the GPU waits.
+/// Returns the time per token for which the GPU waits.
 fn idle(speed: &Speed) -> Option<Check> {
     let milliseconds = |side: usize| {
         of(speed, side, |lap, gpu| {
@@ -278,8 +280,8 @@ mod tests {
         Rules { decisive: Vec::new(), accept_equal: false, cpu_tolerance: 0.02, gpu_tolerance }
     }
 
-    /// Returns twenty rounds at 100 t/s with these utilisations of A and B; `None` for a driver that does not report
-    /// it.
+    /// Returns twenty rounds at 100 t/s with these utilisations of A and B; `None` means that the driver does not
+    /// report the utilisation.
     fn speed(a: Option<f64>, b: Option<f64>, noise: f64, fault: Option<&str>) -> Speed {
         let mut speed = Speed::new(Phase::Decode, 128, 1);
         for round in 0..20 {
@@ -314,7 +316,7 @@ mod tests {
     fn b_must_not_let_the_gpu_wait_more() {
         use CheckState::{Failed, Passed, Told, Unclear};
         let cases = [
-            // Utilisation with A, with B, noise, tolerance.
+            // Utilisation with A, utilisation with B, noise, tolerance.
             (0.87, 0.90, 0.0, 0.02, Passed, "busier"),
             (0.87, 0.87, 0.005, 0.02, Passed, "not less"),
             (0.87, 0.86, 0.0, 0.02, Passed, "not less"),
@@ -322,7 +324,7 @@ mod tests {
             (0.87, 0.80, 0.005, 0.10, Passed, "not less"),
             (0.87, 0.84, 0.02, 0.02, Unclear, "possibly less"),
             (0.87, 0.87, 0.2, 0.02, Unclear, "disturbed"),
-            // A fallback to the CPU is reported as such with any tolerance.
+            // With any tolerance, a fallback to the CPU is reported.
             (0.87, 0.0, 0.0, 1.0, Failed, "CPU fallback"),
             (0.02, 0.0, 0.0, 0.02, Told, ""),
             (0.0, 0.9, 0.0, 0.02, Told, ""),
@@ -381,14 +383,14 @@ mod tests {
                 "{check:?}"
             );
             assert!(check.reason.as_ref().unwrap().contains(why), "{check:?}");
-            // With full tolerance the result is reported, and the validation continues.
+            // With full tolerance, the result is reported and the validation continues.
             let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(1.0));
             let check = named(&found, "GPU, decode").unwrap();
             assert!(check.state == CheckState::Told && check.said.contains(why), "{check:?}");
         }
     }
 
-    /// Returns the placement that `anneal bench` reports for this many layers on these devices.
+    /// Returns the placement that `anneal bench` reports for this number of layers on these devices.
     fn placement(n_gpu_layers: i64, devices: &str, gpu_info: &str) -> Option<Placement> {
         let (devices, gpu_info) = (devices.to_string(), gpu_info.to_string());
         Some(Placement { n_gpu_layers, devices, gpu_info, split_mode: "layer".to_string(), main_gpu: 0 })
@@ -399,7 +401,7 @@ mod tests {
         use CheckState::{Failed, Passed, Told};
         let (auto, cpu) = (|| placement(-1, "auto", "H100"), || placement(0, "auto", "H100"));
         let cases = [
-            // Placement of A, of B, whether A's engine finds a GPU, and the expected check.
+            // Placement of A, placement of B, true if A's engine finds a GPU, and the expected check.
             (None, None, false, Told, "A uses no GPU"),
             (cpu(), cpu(), true, Told, "A uses no GPU"),
             (cpu(), auto(), true, Told, "A uses no GPU"),
@@ -410,7 +412,7 @@ mod tests {
             (placement(7, "CUDA0", "H100"), None, true, Failed, "less busy"),
         ];
         for (a, b, finds, state, word) in cases {
-            // A neighbour keeps the GPU half busy, and less busy while B runs.
+            // Another process keeps the GPU half busy, and less busy while B runs.
             let mut speed = speed(Some(0.5), Some(0.3), 0.0, None);
             for (side, placement) in [&a, &b].into_iter().enumerate() {
                 speed.laps[side].iter_mut().for_each(|lap| lap.placement = placement.clone());
@@ -420,7 +422,7 @@ mod tests {
             let check = named(&found, "GPU, decode").unwrap();
             assert_eq!(check.state, state, "{a:?} {b:?}: {check:?}");
             assert!(check.said.ends_with(word), "{check:?}");
-            // B's utilisation shows it if the engine does not.
+            // If the engine does not report its placement, the utilisation shows that B uses the GPU.
             speed.laps[1].iter_mut().for_each(|lap| lap.usage.gpus[0].utilisation = Some(0.5));
             let found = checks(&[speed], &subjects, true, &rules(0.02));
             let passed = named(&found, "GPU, decode").unwrap().state == Passed;
@@ -444,7 +446,7 @@ mod tests {
             ("cuda2", "layer", 0, 0.2, 100.0),
             ("auto", "row", 0, 0.4, 300.0),
             ("auto", "none", 1, 0.3, 100.0),
-            // A device that CUDA's names do not identify counts all GPUs.
+            // If CUDA's names do not identify a device, all GPUs count.
             ("Vulkan0", "layer", 0, 0.9, 300.0),
             ("CUDA7", "row", 0, 0.4, 300.0),
         ];
@@ -461,7 +463,7 @@ mod tests {
             let found = lap(of).unwrap();
             assert!((found.utilisation.unwrap() - busy).abs() < 1e-9, "{devices} {found:?}");
             assert_eq!(found.watts, Some(watts), "{devices}");
-            // In prefill, several GPUs are busy at once; the sum is limited to 1.
+            // In prefill, several GPUs are busy at once, and the sum is limited to 1.
             of.usage.gpus = gpus([0.9; 3]);
             assert!(lap(of).unwrap().utilisation.unwrap() <= 1.0);
         }
@@ -470,10 +472,10 @@ mod tests {
     #[test]
     fn of_cards_without_cudas_number_all_count_and_that_is_said() {
         let subjects = [about(&["H100", "T4"]), about(&["H100", "T4"])];
-        // Devices, distribution, combined utilisation with numbers and without.
+        // Devices, distribution, and the combined utilisation with and without numbers.
         let cases = [("CUDA1", "none", 0.3, 0.9), ("CUDA1", "layer", 0.3, 1.0), ("auto", "none", 0.9, 0.9)];
         for (devices, split_mode, with, without) in cases {
-            // In CUDA's order, and in the driver's.
+            // The first list is in CUDA's order, the second in the driver's.
             let told = [([(Some(0), 0.9), (Some(1), 0.3)], with), ([(None, 0.3), (None, 0.9)], without)];
             for (cards, busy) in told {
                 let gpu = |(number, busy)| GpuUse { number, utilisation: Some(busy), ..GpuUse::default() };

@@ -1,4 +1,4 @@
-//! Long generation with A and with B: checks the growth of memory and the drift of speed and CPU use.
+//! Long generation with A and with B. It checks the growth of memory and the drift of speed and CPU use.
 //!
 //! As a context fills up, every engine becomes slower and its KV cache larger. Therefore B is compared with A, not
 //! with a constant.
@@ -22,39 +22,38 @@ use super::verdict::{Check, CheckState};
 /// Initial interval between samples, in seconds.
 const EVERY: f64 = 0.1;
 
-/// Minimum number of samples in a quarter of the run for its figures to count.
+/// Minimum number of samples in a quarter of the run for the quarter's figures to count.
 const FEWEST: usize = 3;
 
-/// Maximum growth of B's memory beyond A's, in bytes. Huge pages have two megabytes, and allocators keep some memory
-/// back.
+/// Maximum growth of B's memory beyond A's, in bytes. Huge pages have two megabytes, and allocators keep some memory.
 const GROWTH: f64 = (16 << 20) as f64;
 
 /// Maximum growth of B's memory beyond A's, as a fraction of A's peak.
 const GROWTH_PART: f64 = 0.02;
 
-/// Maximum difference between A's and B's change of speed or CPU use, as a fraction of A's. A run of minutes is one
-/// sample: on a machine with other load, two runs of one build differ by several per cent.
+/// Maximum difference between A's and B's change of speed or CPU use, as a fraction of A's change. A run of minutes
+/// is only one sample: on a machine with other load, two runs of one build differ by several per cent.
 const DRIFT: f64 = 0.10;
 
-/// Number of cores that other processes may use before they are assumed to cause a drift.
+/// Number of cores that other processes may use before a drift is attributed to them.
 const OTHERS: f64 = 0.25;
 
-/// State of a run at one moment.
+/// State of a run at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongSample {
     /// Seconds since the first token.
     pub seconds: f64,
-    /// Bytes of text until then. [`LongSample::tokens`] is computed from them at the end.
+    /// Bytes of text received so far. [`LongSample::tokens`] is computed from this number at the end.
     pub bytes: usize,
-    /// Tokens until then, estimated from the bytes of text.
+    /// Number of tokens so far, estimated from the bytes of text.
     pub tokens: f64,
-    /// CPU seconds, user and system, since the process was started.
+    /// CPU seconds (user and system) since the start of the process.
     pub cpu_seconds: f64,
     /// Resident memory in bytes.
     pub resident: u64,
 }
 
-/// Single run of one engine.
+/// Run of one engine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LongRun {
     /// Seconds from the first token to the last.
@@ -65,16 +64,16 @@ pub struct LongRun {
     pub speed: Vec<f64>,
     /// Number of CPUs kept busy in each quarter.
     pub cpus: Vec<f64>,
-    /// Growth of memory over the last three quarters in bytes, by linear regression of the samples.
+    /// Growth of memory over the last three quarters in bytes, from a linear regression of the samples.
     pub growth: Option<f64>,
-    /// Peak of the resident memory in bytes.
+    /// Peak resident memory in bytes.
     pub most: u64,
-    /// Load of the machine by other processes.
+    /// Load on the machine from other processes.
     pub round: Round,
-    /// Use of each NVIDIA GPU, including the time of loading the model; empty if none computes.
+    /// Use of each NVIDIA GPU, including the time of loading the model; empty if no GPU computes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
-    /// Samples in their order.
+    /// Samples in order.
     pub samples: Vec<LongSample>,
     /// Trace of the CPUs and the GPUs, if a GPU computes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,9 +83,9 @@ pub struct LongRun {
 /// Runs of both sides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Long {
-    /// Tokens of each run.
+    /// Number of tokens of each run.
     pub tokens: u32,
-    /// A's run and B's, as far as they were completed; then A's and B's second runs, if B failed in the first.
+    /// Completed runs of A and B, in this order; if B failed in its first run, also A's and B's second runs.
     pub runs: Vec<LongRun>,
 }
 
@@ -95,16 +94,16 @@ pub struct Long {
 pub struct Text<'a> {
     /// Path of the model.
     pub model: &'a Path,
-    /// Path of the prompt's file, and its number of tokens.
+    /// Path of the prompt's file, and number of tokens of the prompt.
     pub prompt: (&'a Path, usize),
-    /// Tokens to generate.
+    /// Number of tokens to generate.
     pub tokens: u32,
-    /// NVIDIA's driver to query during the run, if a GPU computes.
+    /// NVIDIA driver to query during the run, if a GPU computes.
     pub driver: Option<&'a LibrarySource>,
 }
 
 /// Runs A, then B. If B fails, runs B and A once more, because one run of minutes is only one sample. `long` receives
-/// the measurements even if a run fails. Calls `tell` with the number of completed runs and of all runs.
+/// the measurements even if a run fails. Calls `tell` with the number of completed runs and the total number of runs.
 pub fn run(
     subjects: [&Subject; 2],
     text: Text<'_>,
@@ -126,7 +125,7 @@ pub fn run(
     Ok(())
 }
 
-/// Runs A, then B.
+/// Runs A, then B, once each.
 pub fn once(
     subjects: [&Subject; 2],
     text: Text<'_>,
@@ -145,7 +144,7 @@ pub fn once(
 
 fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     let Text { model, prompt: (prompt, prompt_tokens), tokens, driver } = text;
-    // llama.cpp makes contexts in steps of 256 tokens.
+    // llama.cpp rounds context sizes up to multiples of 256 tokens.
     let context = (tokens as usize + prompt_tokens + 1).next_multiple_of(256);
     let mut arguments: Vec<OsString> = vec!["run".into(), "--ignore-eos".into(), "-m".into(), model.into()];
     arguments.extend(["-f".into(), prompt.into(), "-n".into(), tokens.to_string().into()]);
@@ -158,7 +157,7 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     let ended = engine::run(subject, arguments, stay, &mut |pid, event| {
         if let EngineEvent::Output(bytes) = event {
             recorder.heard(bytes.len());
-            // Start at the first text: prefill is not part of decode.
+            // Start at the first text, because prefill is not part of decode.
             if tracer.is_none() {
                 tracer = driver.map(|driver| TraceWatch::start(driver.clone(), trace::EVERY));
             }
@@ -178,14 +177,14 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     Ok(LongRun { process_seconds: ended.seconds, gpus, trace, ..run })
 }
 
-/// Recorder that takes samples as time passes.
+/// Recorder that takes samples during a run.
 #[derive(Default)]
 struct Recorder {
     bytes: usize,
     first: Option<Instant>,
-    /// Seconds of the last sample.
+    /// Time of the last sample in seconds.
     last: f64,
-    /// Seconds of the last text.
+    /// Time of the last text in seconds.
     end: f64,
     every: f64,
     samples: Vec<LongSample>,
@@ -253,7 +252,7 @@ impl LongRun {
     }
 }
 
-/// Returns tokens per second and busy CPUs in a quarter of the tokens.
+/// Returns the tokens per second and the number of busy CPUs in a quarter of the tokens.
 fn part(samples: &[LongSample], tokens: f64, quarter: u32) -> Option<(f64, f64)> {
     let from = tokens * f64::from(quarter) / 4.0;
     let inside: Vec<&LongSample> = samples
@@ -300,7 +299,7 @@ impl Long {
         checks
     }
 
-    /// Returns the checks of one pair of runs.
+    /// Returns the checks of a pair of runs.
     fn of(&self, a: &LongRun, b: &LongRun) -> Vec<Check> {
         let title = format!("long run, {} tokens", self.tokens);
         let show =
@@ -332,7 +331,7 @@ fn memory(a: &LongRun, b: &LongRun) -> Option<Check> {
         |state, said: &str| Check::new("memory growth", state, said.to_string()).with(show(of_a), show(of_b));
     Some(if of_b - of_a > most {
         check(CheckState::Failed, "grows").because(format!(
-            "B's memory grows: {} over the last three quarters of the long run, but A's by {}",
+            "B's memory grows by {} over the last three quarters of the long run, A's by {}",
             show(of_b),
             show(of_a)
         ))
@@ -347,7 +346,7 @@ fn drift(name: &str, a: &LongRun, b: &LongRun, pick: impl Fn(&LongRun) -> &Vec<f
     let show = |drift: f64| format!("{:+.1} %", 100.0 * (drift - 1.0));
     let against = of_b / of_a;
     let check = |state, said: String| Check::new(name, state, said).with(show(of_a), show(of_b));
-    // A B that slows down less than A is fine. CPU use may drift in neither direction.
+    // B may slow down less than A. CPU use must not drift in either direction.
     let worse = against < 1.0 - DRIFT || (name != "t/s drift" && against > 1.0 + DRIFT);
     Some(if !worse {
         check(CheckState::Passed, format!("{against:.3}"))
@@ -372,8 +371,8 @@ mod tests {
     use super::super::testing::Stage;
     use super::*;
 
-    /// Returns a run of 10,000 tokens that slows down to `slow`, uses `cpus` at the end and leaks `leak` bytes per
-    /// token.
+    /// Returns a run of 10,000 tokens that slows down to `slow`, uses `cpus` CPUs at the end and leaks `leak` bytes
+    /// per token.
     fn run(slow: f64, cpus: f64, leak: f64, elsewhere: f64) -> LongRun {
         let (mut seconds, mut cpu_seconds, mut samples) = (0.0, 5.0, Vec::new());
         for step in 0..=100 {
@@ -399,7 +398,7 @@ mod tests {
         use CheckState::{Failed, Passed, Unclear};
         let kib = 1024.0;
         let cases = [
-            // Both slow down as the context fills and their caches grow.
+            // Both runs slow down as the contexts fill and the caches grow.
             (run(0.7, 2.0, 8.0 * kib, 0.0), run(0.7, 2.0, 8.0 * kib, 0.0), [Passed, Passed, Passed]),
             (run(0.7, 2.0, 8.0 * kib, 0.0), run(0.9, 2.0, 4.0 * kib, 0.0), [Passed, Passed, Passed]),
             (run(0.9, 2.0, 0.0, 0.0), run(0.9, 2.0, 4.0 * kib, 0.0), [Failed, Passed, Passed]),

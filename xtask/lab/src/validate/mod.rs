@@ -1,8 +1,8 @@
 //! Validation: decides if B may replace A.
 //!
-//! Output is checked first, because a fast engine with other output is useless. Then speed and CPU time of each phase
-//! are measured, with A and B interleaved, and on request a long run of each. docs/src/tune/validating.md describes
-//! the criteria.
+//! Output is checked first, because a fast engine with wrong output is useless. Then speed and CPU time of each phase
+//! are measured with interleaved runs of A and B, followed by a long run of each if requested.
+//! docs/src/tune/validating.md describes the criteria.
 
 mod divergence;
 mod engine;
@@ -47,15 +47,15 @@ use self::verdict::{Check, CheckState};
 pub struct ValidateOptions {
     /// Path of the model.
     pub model: PathBuf,
-    /// Tokens and rounds of the race.
+    /// Numbers of tokens and rounds of the race.
     pub sizes: Sizes,
     /// Phases to measure.
     pub phases: Vec<Phase>,
     /// Criteria for acceptance.
     pub rules: Rules,
-    /// Tokens of the answers that are compared.
+    /// Number of tokens of the answers that are compared.
     pub answer: u32,
-    /// Tokens of the long run; `None` for no long run.
+    /// Number of tokens of the long run; `None` for no long run.
     pub long: Option<u32>,
     /// True to continue after B has failed a check.
     pub keep_going: bool,
@@ -76,9 +76,9 @@ pub struct Record {
     pub stopped: Option<String>,
     /// Name of the model's file, without extension.
     pub model: String,
-    /// Builds with their flags, as far as they were inspected.
+    /// Builds with their flags, if inspected.
     pub subjects: Vec<About>,
-    /// Circumstances that made this a bad moment to measure.
+    /// Conditions that disturb the measurement.
     pub conditions: Vec<Condition>,
     /// Checks in the order of the page.
     pub checks: Vec<Check>,
@@ -86,7 +86,7 @@ pub struct Record {
     pub output: Option<Output>,
     /// Speed of each phase.
     pub speed: Vec<Speed>,
-    /// Monitored decode of each side, if a GPU computes and there was no long run.
+    /// Monitored decode of each side, if a GPU computes and no long run was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady: Option<Long>,
     /// Result of the long run.
@@ -97,7 +97,7 @@ pub struct Record {
 pub struct Validation<'a> {
     /// Baseline.
     pub a: &'a Subject,
-    /// Candidate that is to replace A.
+    /// Candidate to replace A.
     pub b: &'a Subject,
     /// Settings of the validation.
     pub options: &'a ValidateOptions,
@@ -105,7 +105,7 @@ pub struct Validation<'a> {
     pub out: Option<&'a Path>,
     /// Folder for files that the engines read and write.
     pub scratch: &'a Path,
-    /// NVIDIA's driver, if it is loaded.
+    /// NVIDIA driver, if loaded.
     pub driver: Option<LibrarySource>,
     /// Provenance for the record.
     pub provenance: Provenance,
@@ -115,14 +115,14 @@ impl Validation<'_> {
     /// Runs the validation.
     ///
     /// # Errors
-    /// A does not work, or the user stopped the validation. A B that does not work is not an error; it is not
-    /// accepted.
+    /// If A does not work, or the user stopped the validation. If B does not work, B is not accepted, which is no
+    /// error.
     pub fn run(&self, ui: &Ui) -> Result<Record> {
         let mut record = Record {
             provenance: self.provenance.clone(),
             verdict: None,
             reasons: Vec::new(),
-            stopped: Some("it was still running when this was written".to_string()),
+            stopped: Some("the run was not finished when this file was written".to_string()),
             model: self.options.model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             subjects: Vec::new(),
             conditions: Vec::new(),
@@ -181,7 +181,7 @@ impl Validation<'_> {
         }
         let computes = [0, 1].iter().any(|side| gpu::computes(&record.speed, &record.subjects, *side));
         let driver = self.driver.as_ref().filter(|_| computes);
-        // After a failure, skip the long part: the verdict is already known.
+        // After a failure, skip the long part, because the verdict is already known.
         if (long.is_none() && driver.is_none()) || (self.has_failed(record) && !keep_going) {
             return Ok(());
         }
@@ -206,7 +206,7 @@ impl Validation<'_> {
     fn checks(&self, record: &Record) -> Vec<Check> {
         let mut checks = devices(&record.subjects);
         checks.extend(record.output.iter().flat_map(Output::checks));
-        // One phase alone may be slower or equal while another is still to come.
+        // While phases remain, a single phase may be slower or equal.
         let all = record.speed.len() == self.options.phases.len();
         let speed = speed::checks(&record.speed, &self.options.rules);
         checks.extend(speed.into_iter().filter(|check| all || check.name != "faster"));
@@ -224,14 +224,14 @@ impl Validation<'_> {
         }
     }
 
-    /// Writes the record. If that fails, it only warns: the measurements continue and the page is printed anyway.
+    /// Writes the record. If writing fails, only warns: the measurements continue, and the page is printed anyway.
     fn keep_or_warn(&self, record: &Record, ui: &Ui) {
         if let Err(error) = self.keep(record) {
             ui.warn(format_args!("cannot write the record: {error:#}"));
         }
     }
 
-    /// Adds to `error` the path of the measurements so far. If there is no file, prints the measurements.
+    /// Adds the path of the measurements so far to `error`. If there is no file, prints the measurements.
     fn keep_part(&self, error: anyhow::Error, mut record: Record, ui: &Ui) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
@@ -243,7 +243,9 @@ impl Validation<'_> {
             return error;
         };
         match self.keep(&record) {
-            Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
+            Ok(()) => {
+                error.context(format!("not finished; the measurements so far are in {}", path.display()))
+            }
             Err(second) => {
                 error.context(format!("not finished, and the measurements could not be written: {second:#}"))
             }
@@ -251,12 +253,13 @@ impl Validation<'_> {
     }
 }
 
-/// Removes the side from a message of the form `B: why`, because the caller already names it.
+/// Removes the side from a message such as `B: why`, because the caller already names the side.
 fn strip(text: &str) -> &str {
     text.split_once(": ").map_or(text, |(_, why)| why)
 }
 
-/// Checks that B finds every device that A computes on; otherwise the CPU would compute the model without a warning.
+/// Checks that B finds every device that A computes on. Without a device, the CPU would compute the model without a
+/// warning.
 fn devices(subjects: &[About]) -> Vec<Check> {
     let [a, b] = subjects else { return Vec::new() };
     let Some((of_a, of_b)) = a.gpus.as_ref().zip(b.gpus.as_ref()) else {
@@ -337,8 +340,7 @@ mod tests {
         }
     }
 
-    /// Runs everything from the engines to the verdict, with a script as the driver. B's engine writes what the
-    /// driver reports during B's runs.
+    /// Runs a whole validation, with a script as the driver. B's engine writes the driver's readings for B's runs.
     #[test]
     fn gpus_are_judged_with_everything_else() {
         const CARD: &str =
@@ -355,7 +357,8 @@ mod tests {
         for (of_b, verdict, words) in cases {
             let (stage, driver) = (testing::Stage::new(), host::nvml::testing::Fake::new(""));
             let script = format!("{}.script", driver.path().display());
-            // Write the whole file at once: a driver that starts while its script is being written shows no GPU.
+            // Write the whole file at once, because a driver that starts while its script is being written reports no
+            // GPU.
             let plan = |speed: u32, told: &str| {
                 format!(
                     "speed={speed} gpu=H100 pause=0.02 work=200000\ncat > '{script}.new' <<'END'\n{told}END\n\

@@ -1,4 +1,4 @@
-//! Comparison of the output of A and B, and of two runs of each.
+//! Comparison of the output of A and B, and of two runs of each engine.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,17 @@ use super::engine::{self, Broken, Stay};
 use super::subject::{Side, Subject};
 use super::verdict::{Check, CheckState};
 
-/// Text that the engines continue from, and whose logits are compared: prose, code, numbers and other scripts.
+/// Text that the engines continue, and whose logits are compared: prose, code, numbers and other scripts.
 pub const TEXT: &str = include_str!("text.txt");
 
 /// Number of bytes of [`TEXT`] that form the prompt.
 const PROMPT: usize = 400;
 
-/// Number of positions at which logits are compared if the tokens differ; one different token is 0.2 % of them.
+/// Number of positions at which logits are compared if the tokens differ. One different token is 0.2 % of the
+/// positions.
 const POSITIONS: usize = 512;
 
-/// Number of positions if the tokens are equal. Logits are then only checked for invalid numbers.
+/// Number of positions if the tokens are equal. In this case, logits are only checked for invalid numbers.
 const FEW_POSITIONS: usize = 64;
 
 /// Seed of the sampled run.
@@ -33,25 +34,25 @@ pub const TEMPERATURE: &str = "0.8";
 /// Output of the engines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Output {
-    /// Number of tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Greedy tokens after the prompt, of A and of B.
+    /// Greedy tokens of A and B after the prompt.
     pub greedy: [Vec<i64>; 2],
     /// Number of equal greedy tokens before the first difference.
     pub equal: usize,
-    /// True for each side that gave the same greedy tokens a second time.
+    /// True for each side whose second run gave the same greedy tokens.
     pub repeatable: [bool; 2],
-    /// True for each side that drew the same tokens a second time from the same seed.
+    /// True for each side whose second run drew the same tokens from the same seed.
     pub seeded: [bool; 2],
     /// Divergence of B's logits from A's on a text, in each mode.
     pub divergence: Vec<Divergence>,
-    /// Divergence between A's logits for the same text fed as a whole and fed token by token: the effect of rounding
-    /// alone. `None` unless the tokens differ.
+    /// Divergence between A's logits when the text is fed as a whole and when it is fed token by token. This is the
+    /// effect of rounding alone. `None` unless the tokens differ.
     #[serde(default)]
     pub own: Option<Divergence>,
 }
 
-/// Fields of the output of `anneal run --json` that are used.
+/// Fields of the output of `anneal run --json` that the comparison uses.
 #[derive(Deserialize)]
 struct Said {
     prompt_tokens: usize,
@@ -59,20 +60,21 @@ struct Said {
     stop: String,
 }
 
-/// Inputs that the runs share.
+/// Inputs shared by the runs.
 pub struct Talk<'a> {
     /// A and B.
     pub subjects: [&'a Subject; 2],
     /// Path of the model.
     pub model: &'a Path,
-    /// Tokens of each answer.
+    /// Length of each answer in tokens.
     pub tokens: u32,
     /// Private folder for files.
     pub folder: &'a Path,
 }
 
 impl Talk<'_> {
-    /// Runs both engines and compares their output. Calls `tell` with the number of completed runs and of all runs.
+    /// Runs both engines and compares their output. Calls `tell` with the number of completed runs and the total
+    /// number of runs.
     pub fn run(&self, mut tell: impl FnMut(u64, u64)) -> Result<Output> {
         let prompt = self.write("prompt.txt", beginning(PROMPT))?;
         let (mut firsts, mut repeatable, mut seeded) = (Vec::new(), [true; 2], [true; 2]);
@@ -157,7 +159,7 @@ impl Talk<'_> {
         self.folder.join(format!("{side}-{mode}.logits"))
     }
 
-    /// Writes the logits of A and of B for `text`, and returns the paths of the files.
+    /// Writes the logits of A and of B for `text`. Returns the paths of the files.
     fn logits(&self, text: &Path, mode: Mode) -> Result<[PathBuf; 2]> {
         let mut stay = Stay::forever();
         let files = self.subjects.map(|subject| self.file(subject.side, mode));
@@ -174,7 +176,8 @@ impl Talk<'_> {
     }
 }
 
-/// Returns the first `bytes` bytes of the text, cut at a character boundary; all of it if it is shorter.
+/// Returns the first `bytes` bytes of the text, truncated at a character boundary, or the whole text if it is
+/// shorter.
 pub fn beginning(bytes: usize) -> &'static str {
     let mut end = bytes.min(TEXT.len());
     while !TEXT.is_char_boundary(end) {
@@ -321,7 +324,7 @@ mod tests {
             (5e-3, 0.96, own(8e-3, 0.95), CheckState::Passed, "as close as A to itself: KLD 5.0e-3"),
             (9e-3, 0.96, own(8e-3, 0.95), CheckState::Failed, "KLD 9.0e-3"),
             (5e-3, 0.90, own(8e-3, 0.95), CheckState::Failed, "top-1 90.0 %"),
-            // The gate's limits are the minimum, and apply if A's own logits are not valid numbers.
+            // The gate's limits are the minimum. They also apply if A's own logits are not valid numbers.
             (1e-5, 0.999, own(1e-9, 1.0), CheckState::Passed, "within the gate's limits"),
             (1e-3, 0.999, own(f64::NAN, 0.1), CheckState::Failed, "KLD 1.0e-3"),
         ];
@@ -350,7 +353,7 @@ mod tests {
     #[test]
     fn the_text_is_long_enough_and_cut_between_characters() {
         assert!(beginning(PROMPT).is_ascii() && beginning(PROMPT).len() == PROMPT);
-        // 512 tokens of a real vocabulary take about 2,000 bytes.
+        // With a real vocabulary, 512 tokens take about 2,000 bytes.
         assert!(TEXT.len() > 2500, "{}", TEXT.len());
         for bytes in 0..=TEXT.len() + 1 {
             assert!(beginning(bytes).len() <= bytes);

@@ -10,7 +10,7 @@ use super::verdict::{Check, CheckState};
 /// Width of a page in columns.
 const WIDTH: usize = 80;
 
-/// Record, formatted for people.
+/// Record, formatted for users.
 pub struct Page<'a>(pub &'a Record);
 
 impl fmt::Display for Page<'_> {
@@ -31,7 +31,7 @@ impl fmt::Display for Page<'_> {
         write_wrapped(f, "model    ", &record.model)?;
         write_wrapped(f, "machine  ", &record.provenance.machine)?;
         if !record.speed.is_empty() {
-            // Each phase ends as soon as it is known precisely enough.
+            // Each phase ends as soon as the ratio is precise enough.
             let sizes = record.speed.iter().map(|speed| {
                 let (phase, tokens, pairs) = (speed.phase, speed.tokens, speed.laps[0].len());
                 format!("{phase} of {tokens} tokens x {} in {pairs} pairs", speed.repetitions)
@@ -69,7 +69,7 @@ fn mark(state: CheckState) -> &'static str {
     }
 }
 
-/// Writes `text` after `lead` in lines that fit the page, with the following lines indented by the width of `lead`.
+/// Writes `text` after `lead` in lines that fit the page. Further lines are indented by the width of `lead`.
 fn write_wrapped(f: &mut fmt::Formatter<'_>, lead: &str, text: &str) -> fmt::Result {
     let indent = " ".repeat(lead.chars().count());
     let mut line = lead.to_string();

@@ -1,4 +1,4 @@
-//! Race of A and B: interleaved runs of `anneal bench`, round after round.
+//! Race of A and B with interleaved runs of `anneal bench` in each round.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,30 +18,30 @@ use super::subject::Subject;
 /// Minimum duration of a sample in seconds, because the kernel counts CPU time in hundredths of a second.
 const SECONDS: f64 = 1.0;
 
-/// Minimum duration of a sample on a GPU, as a multiple of the time after which readings settle. Two thirds of the
-/// sample remain for readings.
+/// Minimum duration of a sample on a GPU, as a multiple of the settling time of the driver's readings. Two thirds of
+/// the sample remain for readings.
 const SETTLED: f64 = 3.0;
 
-/// Maximum number of repetitions per second of a sample.
+/// Maximum number of repetitions per second of sample time.
 const REPETITIONS: f64 = 500.0;
 
-/// Minimum CPU time of a sample in seconds: ten steps of the kernel's clock. Less is not significant.
+/// Minimum CPU time of a sample in seconds: ten ticks of the kernel's clock. Shorter times are not significant.
 const LEAST_CPU: f64 = 0.1;
 
 /// Sizes of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Prompt tokens of a repetition of prefill.
+    /// Number of prompt tokens of a repetition of prefill.
     pub prompt: u32,
-    /// Generated tokens of a repetition of decode.
+    /// Number of generated tokens of a repetition of decode.
     pub generate: u32,
     /// Maximum number of rounds.
     pub pairs: usize,
     /// Half the width of an interval that is narrow enough to stop.
     pub precision: f64,
-    /// Time after the start of a lap from which a reading of the GPU describes this lap alone. The driver reports
-    /// averages over the preceding time. Without the delay, of two engines with equal GPU use the faster one, whose
-    /// lap is shorter, would appear to use the GPU less.
+    /// Time after the start of a lap from which a GPU reading describes this lap alone. The driver reports averages
+    /// over the preceding time. Without this delay, the faster of two engines with equal GPU use has a shorter lap
+    /// and would appear to use the GPU less.
     pub settles: Duration,
 }
 
@@ -53,11 +53,11 @@ struct BenchFigures {
     token_times: Option<TokenTimes>,
     placement: Option<Placement>,
     usage: Usage,
-    /// Seconds that the process ran.
+    /// Seconds for which the process ran.
     seconds: f64,
 }
 
-/// Returns the times of single tokens; `None` for a test that generates none.
+/// Returns the times of single tokens; `None` for a test that generates no tokens.
 fn token_times(row: &BenchRow) -> Option<TokenTimes> {
     Some(TokenTimes {
         p50: row.tpot_p50_ns? as f64,
@@ -67,7 +67,7 @@ fn token_times(row: &BenchRow) -> Option<TokenTimes> {
     })
 }
 
-/// Measures `phase`, and the use of the GPUs of `driver`. Calls `tell` after each run. `speed` receives the
+/// Measures `phase`, and the GPU use reported by `driver`. Calls `tell` after each run. `speed` receives the
 /// measurements even if a run fails.
 pub fn race(
     phase: Phase,
@@ -81,8 +81,8 @@ pub fn race(
     let tokens = if phase == Phase::Prefill { sizes.prompt } else { sizes.generate };
     let gpus = driver.map(|driver| (driver, sizes.settles));
     let mut bench = Bench { phase, model, tokens, repetitions: 1, gpus, stay: Stay::forever() };
-    // Choose the number of repetitions so that a sample lasts as long as the CPU clock or the GPU requires. A's first
-    // run also sets the time limit for B.
+    // Choose the number of repetitions so that a sample lasts as long as the CPU clock or the GPU requires. The first
+    // run of A also sets the time limit for B.
     let first = bench.run(subjects[0])?;
     let wanted = lasts(driver.is_some(), first.placement.as_ref(), sizes.settles);
     let repetitions = (wanted * 1e9 / first.nanoseconds.max(1.0)).ceil().clamp(1.0, REPETITIONS * wanted);
@@ -105,7 +105,7 @@ pub fn race(
     Ok(())
 }
 
-/// Returns the seconds that a sample should last. An engine that is too old to report its layers may have some on a
+/// Returns the duration of a sample in seconds. An engine that is too old to report its layers may have layers on a
 /// GPU.
 fn lasts(driver: bool, placement: Option<&Placement>, settles: Duration) -> f64 {
     match driver && placement.is_none_or(Placement::is_on_gpu) {
@@ -121,7 +121,7 @@ struct Bench<'a> {
     model: &'a Path,
     tokens: u32,
     repetitions: u32,
-    /// Driver to query for the use of the GPUs, and the time after which its readings settle.
+    /// Driver to query for GPU use, and the settling time of its readings.
     gpus: Option<(&'a LibrarySource, Duration)>,
     stay: Stay,
 }
@@ -129,7 +129,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn lap(&self, subject: &Subject) -> Result<Lap> {
         let BenchFigures { tokens_per_second, token_times, placement, usage, .. } = self.run(subject)?;
-        // The warm-up is one more repetition of a prompt, or one token of a generation.
+        // The warm-up of prefill is one more repetition, and the warm-up of decode is one token.
         let warm_up = if self.phase == Phase::Prefill { self.tokens } else { 1 };
         let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
         let cpu = usage.cpu_user.zip(usage.cpu_system).map(|(user, system)| user + system);
@@ -137,8 +137,8 @@ impl Bench<'_> {
         Ok(Lap { tokens_per_second, cpu_seconds, token_times, placement, usage })
     }
 
-    /// Runs three tests, of which the second counts. The end of the first shows that the model is loaded. The third
-    /// keeps the process alive while the resources that the second used are read.
+    /// Runs three tests, of which only the second counts. The end of the first test shows that the model is loaded.
+    /// The third test keeps the process alive while the resources used by the second are read.
     fn run(&self, subject: &Subject) -> Result<BenchFigures> {
         let (prompts, generations) = match self.phase {
             Phase::Prefill => (format!("1,{},1", self.tokens), "0".to_string()),

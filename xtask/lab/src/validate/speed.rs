@@ -8,52 +8,51 @@ use serde::{Deserialize, Serialize};
 use super::gpu::Placement;
 use super::verdict::{Check, CheckState};
 
-/// Noise above which a machine is too disturbed for the verdict that there is no difference.
+/// Noise above which the machine is too disturbed for the verdict "no difference".
 pub(super) const DISTURBED: f64 = 0.05;
 
 /// Criteria for acceptance.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Phases that must each be faster; if empty, one of all phases must be faster, and none slower.
+    /// Phases that must each be faster. If empty, at least one phase must be faster, and no phase slower.
     pub decisive: Vec<Phase>,
-    /// True if no difference is enough.
+    /// True if a B without a difference is accepted too.
     pub accept_equal: bool,
-    /// Fraction of A's CPU time per token by which B's may be shown to be higher.
+    /// Maximum additional CPU time per token of B, as a fraction of A's.
     pub cpu_tolerance: f64,
-    /// Fraction of A's GPU use by which B's may be shown to be lower; from 1 on, only a fallback to the CPU is
-    /// judged.
+    /// Maximum reduction in B's GPU use, as a fraction of A's; from 1 on, only a fallback to the CPU fails.
     pub gpu_tolerance: f64,
 }
 
 /// Run of one engine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Lap {
-    /// Mean tokens per second of its repetitions.
+    /// Mean tokens per second of the run's repetitions.
     pub tokens_per_second: f64,
-    /// CPU seconds per thousand tokens, user and system. `None` if the kernel does not report it, or the time was too
-    /// short.
+    /// CPU seconds (user and system) per thousand tokens. `None` if the kernel does not report them, or the time was
+    /// too short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
     /// Times between tokens; `None` for prefill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_times: Option<TokenTimes>,
-    /// Placement of its layers; `None` if the engine is too old to report it.
+    /// Placement of the model's layers; `None` if the engine is too old to report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// Resources used during the phase, including its warm-up.
+    /// Resources used during the phase, including the warm-up.
     pub usage: Usage,
 }
 
 /// Time from one token to the next, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenTimes {
-    /// Median, in nanoseconds.
+    /// Median in nanoseconds.
     pub p50: f64,
-    /// Percentile 95, in nanoseconds.
+    /// 95th percentile in nanoseconds.
     pub p95: f64,
-    /// Percentile 99, in nanoseconds.
+    /// 99th percentile in nanoseconds.
     pub p99: f64,
-    /// Standard deviation, in nanoseconds.
+    /// Standard deviation in nanoseconds.
     pub deviation: f64,
 }
 
@@ -62,26 +61,26 @@ pub struct TokenTimes {
 pub struct Speed {
     /// Phase that was measured.
     pub phase: Phase,
-    /// Tokens of one repetition.
+    /// Number of tokens of one repetition.
     pub tokens: u32,
     /// Number of repetitions in a sample.
     pub repetitions: u32,
-    /// Reason why it ended; `None` if it was interrupted.
+    /// Reason why the phase ended; `None` if it was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// B's speed as a multiple of A's.
     pub ratio: Option<Ratio>,
     /// B's CPU time per token as a multiple of A's.
     pub cpu_ratio: Option<Ratio>,
-    /// Smallest difference of speed that the measurement could be expected to show.
+    /// Smallest difference in speed that the measurement can be expected to show.
     pub floor: Option<f64>,
-    /// Smallest difference of CPU time that the measurement could be expected to show.
+    /// Smallest difference in CPU time that the measurement can be expected to show.
     pub cpu_floor: Option<f64>,
-    /// Laps that count, of A and of B.
+    /// Laps of A and B that count.
     pub laps: [Vec<Lap>; 2],
-    /// Laps that do not count: those of the first round, and of rounds in which A was disturbed.
+    /// Laps that do not count: those in the first round, and in rounds in which A was disturbed.
     pub dropped: [Vec<Lap>; 2],
-    /// Load by other processes in the rounds that count.
+    /// Load from other processes in the rounds that count.
     pub rounds: Vec<Round>,
 }
 
@@ -102,7 +101,7 @@ impl Speed {
         }
     }
 
-    /// Separates the laps that count from the others, and computes the ratios.
+    /// Separates the laps that count from those that do not, and computes the ratios.
     pub(super) fn sort_out(&mut self, finish: Finish) {
         let [a, b] = std::mem::take(&mut self.laps);
         for (a, b) in a.into_iter().zip(b) {
@@ -140,7 +139,7 @@ impl Speed {
         self.ratio.map_or("too few pairs", |ratio| ratio.verdict())
     }
 
-    /// True if the noise is so high that no difference shown means little.
+    /// True if the noise is so high that "no difference" is not meaningful.
     fn is_disturbed(&self) -> bool {
         let wide = self.ratio.is_some_and(|ratio| half(&ratio) > DISTURBED);
         wide || self.side() == "too few pairs" || self.floor.is_none_or(|floor| floor > DISTURBED)
@@ -180,7 +179,7 @@ impl Speed {
                 self.phase,
                 100.0 * floor
             ),
-            // A was steady, so the noise is B's own, or it occurred only while B ran.
+            // A was steady, so the noise is B's own or only occurred while B ran.
             (Some(_), Some(ratio)) if half(&ratio) > DISTURBED => format!(
                 "B was too unsteady to measure {}: its speed is known to within {:.0} % only: {ratio}",
                 self.phase,
@@ -190,8 +189,8 @@ impl Speed {
         }
     }
 
-    /// Checks the CPU time per token: B must not be shown to use more than the tolerance allows. If B probably uses
-    /// more and the interval reaches below the limit, the result is unclear; otherwise a wide interval would always
+    /// Checks the CPU time per token. B must not be shown to use more than the tolerance allows. If B probably uses
+    /// more but the interval reaches below the limit, the result is unclear. Otherwise a wide interval would always
     /// pass.
     fn cheap(&self, rules: &Rules) -> Check {
         let name = format!("CPU, {}", self.phase);
@@ -230,7 +229,7 @@ impl Speed {
         }
     }
 
-    /// Shows the times between tokens as the engine reports them. Rare long waits appear in the slowest times.
+    /// Shows the times between tokens, as reported by the engine. Rare long waits appear in the slowest times.
     fn latency(&self) -> Option<Check> {
         let milliseconds = |side: usize, pick: fn(&TokenTimes) -> f64| {
             self.median(side, |lap| lap.token_times.as_ref().map(|times| pick(times) / 1e6))
@@ -250,7 +249,7 @@ impl Speed {
     }
 }
 
-/// Returns half the width of the interval, the precision of the ratio.
+/// Returns half the width of the interval, which is the precision of the ratio.
 pub(super) fn half(ratio: &Ratio) -> f64 {
     (ratio.high - ratio.low) / 2.0
 }
@@ -280,7 +279,7 @@ pub(super) fn most_memory(
     Some(Check::new(name, CheckState::Told, said).with(show(a), show(b)))
 }
 
-/// If no phase is decisive, checks that at least one is faster.
+/// Checks that at least one phase is faster, if no phase is decisive.
 fn none_faster(checks: &[Check], rules: &Rules) -> Option<Check> {
     let settled = checks.iter().any(|check| check.state != CheckState::Told);
     if rules.accept_equal || !rules.decisive.is_empty() || settled || checks.is_empty() {
@@ -295,15 +294,15 @@ fn none_faster(checks: &[Check], rules: &Rules) -> Option<Check> {
 mod tests {
     use super::*;
 
-    /// Returns pairs in which B is `factor` times as fast, at `cpu` times the CPU time, with some noise.
+    /// Returns pairs in which B is `factor` times as fast and uses `cpu` times the CPU time, with some noise.
     fn speed(phase: Phase, factor: f64, cpu: f64, noise: f64) -> Speed {
         speed_of(phase, factor, cpu, [noise; 2])
     }
 
-    /// Returns such pairs with separate noise for each side.
+    /// Returns pairs as [`speed`] does, with separate noise for each side.
     fn speed_of(phase: Phase, factor: f64, cpu: f64, noise: [f64; 2]) -> Speed {
         let mut speed = Speed::new(phase, 64, 1);
-        // Neither side leads: of five ratios, three are slightly above 1 and two are further below.
+        // Neither side is ahead: of five ratios, three are slightly above 1 and two are further below.
         let steps = [[0.0, 1.0, -1.0, 2.0, -2.0], [2.0, -2.0, 1.0, -1.0, 0.0]];
         let wave = |side: usize, round: usize| 1.0 + noise[side] * steps[side][round % 5];
         let mut samples = vec![Vec::new(), Vec::new()];
@@ -344,7 +343,7 @@ mod tests {
     fn faster_somewhere_and_slower_nowhere_is_accepted() {
         use crate::validate::verdict::Verdict::{Accepted, CannotTell, NotAccepted};
         let cases = [
-            // Prefill, decode, CPU time of decode, noise, decisive phases, whether equal is accepted.
+            // Prefill, decode, CPU time of decode, noise, decisive phases, true if equal speed is accepted.
             (1.1, 1.1, 1.0, 0.002, &[][..], false, Accepted),
             (1.1, 1.0, 1.0, 0.002, &[], false, Accepted),
             (1.1, 0.95, 1.0, 0.002, &[], false, NotAccepted),
@@ -380,7 +379,7 @@ mod tests {
     #[test]
     fn cpu_time_that_is_rather_more_is_not_passed_by_a_wide_interval() {
         let cases = [
-            // Median, low, high.
+            // Median, lower end, upper end.
             ([1.10, 1.021, 1.18], CheckState::Failed, "more"),
             ([1.10, 1.019, 1.20], CheckState::Unclear, "possibly more"),
             ([1.021, 0.99, 1.05], CheckState::Unclear, "possibly more"),
@@ -399,8 +398,8 @@ mod tests {
 
     #[test]
     fn equal_cpu_times_are_accepted_as_a_rule_and_5_per_cent_more_hardly_ever() {
-        // Each lap is 3 % off in either direction, as on a quiet machine. The generator is SplitMix64 (Steele, Lea,
-        // Flood, 2014).
+        // Each lap deviates by 3 % in either direction, as on a quiet machine. The generator is SplitMix64 (Steele,
+        // Lea, Flood, 2014).
         let mut state = 7u64;
         let mut uniform = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,5 @@
-//! Decode on a GPU from its first token to its last, from one monitored run of each side. It is shown and not judged.
-//! Verdicts are based on the timed laps, which queries of the driver must not disturb.
+//! Decode on a GPU from its first token to its last, from one monitored run of each side. The result is shown but not
+//! judged. Verdicts are based on the timed laps, which driver queries must not disturb.
 
 use std::path::Path;
 
@@ -11,11 +11,12 @@ use measure::Trace;
 use super::long::{Long, LongRun};
 use super::verdict::{Check, CheckState};
 
-/// Tokens of the run if no long run is requested. It takes seconds, of which the driver's readings cover parts.
+/// Number of tokens of the run if no long run is requested. The run takes seconds, and the driver's readings cover
+/// parts of it.
 const TOKENS: u32 = 1024;
 
-/// Returns [`TOKENS`], or fewer if the context that the model was trained for has less room after the prompt. An
-/// engine may refuse a longer context.
+/// Returns [`TOKENS`], or fewer if the trained context of the model has less room after the prompt. An engine may
+/// refuse a longer context.
 pub fn tokens(model: &Path, prompt_tokens: usize) -> u32 {
     let room = |trained: u32| (trained as usize).saturating_sub(prompt_tokens + 1).max(1);
     trained_context(model)
@@ -57,19 +58,19 @@ pub fn checks(long: &Long) -> Vec<Check> {
     checks
 }
 
-/// Shows the values of both sides, and B's as a multiple of A's; "not measured" for a missing value.
+/// Shows the values of both sides, and B's value as a multiple of A's; "not measured" for a missing value.
 fn row(name: &str, [a, b]: [Option<f64>; 2], show: impl Fn(f64) -> String) -> Check {
     let told = |value: Option<f64>| value.map_or("not measured".to_string(), &show);
     Check::new(name, CheckState::Told, against(a, b)).with(told(a), told(b))
 }
 
-/// Formats B's value as a multiple of A's; empty if one is missing.
+/// Formats B's value as a multiple of A's; empty if a value is missing.
 fn against(a: Option<f64>, b: Option<f64>) -> String {
     a.zip(b).filter(|(a, _)| *a > 0.0).map_or(String::new(), |(a, b)| format!("{:.3}", b / a))
 }
 
-/// Returns the reason why the GPUs' readings are not shown. If a GPU was lost, only the record has its earlier
-/// readings.
+/// Returns the reason why the GPU readings are not shown. If a GPU was lost, its earlier readings are only in the
+/// record.
 fn missing(trace: &Trace) -> Option<&str> {
     let fault = || trace.gpus.iter().find_map(|gpu| gpu.fault.as_deref());
     let short = || trace.moments.is_empty().then_some("the run was too short");
@@ -197,7 +198,7 @@ mod tests {
         );
         assert_eq!(told(&found, "PCIe to GPU"), ["1 KiB/t", "2 KiB/t", "2.000, an estimate"]);
         assert_eq!(told(&found, "PCIe from GPU")[0], "102 B/t");
-        // Unless both runs were monitored, nothing is shown.
+        // Nothing is shown unless both runs were monitored.
         assert_eq!(checks(&Long { tokens: 100, runs: vec![run(1.0, 1.0)] }), []);
         let long = Long { tokens: 100, runs: vec![run(1.0, 1.0), LongRun { trace: None, ..run(1.0, 1.0) }] };
         assert_eq!(checks(&long), []);
@@ -207,7 +208,7 @@ mod tests {
     fn no_more_is_generated_than_the_model_was_trained_for() {
         use gguf::synth::{self, Preset, SynthOptions};
         let folder = tempfile::tempdir().unwrap();
-        // Contexts of 4,096 and 512 tokens, and no model.
+        // The models have contexts of 4,096 and 512 tokens.
         for (preset, prompt, expected) in
             [(Preset::Tiny, 100, 1024), (Preset::Tiny, 4000, 95), (Preset::BertTiny, 600, 1)]
         {
@@ -232,8 +233,8 @@ mod tests {
         let no_pcie = with(|trace| trace.gpus[0].pcie_fault = Some("Not Supported".to_string()));
         assert_eq!(told(&no_pcie, "PCIe")[2], "not measured: Not Supported");
         assert_eq!(told(&no_pcie, "steady GPU")[1], "90 % busy");
-        // Throttled by heat in one reading of ten, and by power in two. Without traffic of B's there is no ratio to
-        // estimate.
+        // The GPU is throttled by heat in one reading of ten, and by power in two. Without PCIe traffic of B, there
+        // is no ratio to estimate.
         let idle = with(|trace| {
             for (at, moment) in trace.moments.iter_mut().enumerate() {
                 let gpu = &mut moment.gpus[0];

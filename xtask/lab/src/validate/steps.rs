@@ -1,5 +1,5 @@
-//! `validate --steps`: tries changes one after another, each against the best setting so far, and keeps those that
-//! pass.
+//! `validate --steps`: tries changes one after another, each against the best setting so far, and keeps the changes
+//! that pass.
 
 use std::fmt;
 use std::path::Path;
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Record, Verdict, flags};
 
-/// Build and its flags.
+/// Build with its flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
-    /// Name of a file in profiles/build.
+    /// Name of the profile's file in profiles/build.
     pub profile: String,
-    /// Overrides of the profile's keys, as `--set` takes them.
+    /// Overrides of the profile's keys, as for `--set`.
     #[serde(default)]
     pub set: Vec<String>,
     /// Flags of the engine.
@@ -32,12 +32,12 @@ pub struct Setting {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// Name for the results.
+    /// Name of the step in the results.
     pub name: String,
-    /// Overrides of the profile's keys; they replace earlier overrides of the same keys.
+    /// Overrides of the profile's keys. They replace earlier overrides of the same keys.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Flags of the engine; they replace the same flags given earlier.
+    /// Flags of the engine. They replace earlier values of the same flags.
     #[serde(default)]
     pub flags: String,
 }
@@ -48,7 +48,7 @@ pub struct Step {
 pub struct StepsFile {
     /// Setting to start from.
     pub base: Setting,
-    /// Steps in the order in which they are tried.
+    /// Steps in the order of execution.
     #[serde(default, rename = "step")]
     pub steps: Vec<Step>,
 }
@@ -75,7 +75,7 @@ pub struct Walk {
     /// Date, command and machine of the validation.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// Setting that it started from.
+    /// Setting that the plan started from.
     pub base: Setting,
     /// Results of the steps so far.
     pub steps: Vec<Tried>,
@@ -112,7 +112,7 @@ impl StepsFile {
 }
 
 impl Setting {
-    /// Returns the name of the profile's build, and its overrides.
+    /// Returns the name of the setting's build, and the overrides.
     pub fn build(&self, profiles: &Path) -> Result<(String, Vec<Override>)> {
         let keys = self.set.iter().map(|text| text.parse().map_err(|why: String| exit::usage(why)));
         let keys = keys.collect::<Result<Vec<Override>>>()?;
@@ -142,7 +142,8 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Groups each flag with its values: the words up to the next one that begins with a dash and is not a number.
+/// Groups each flag with its values, which are the words up to the next word that begins with a dash and is not a
+/// number.
 fn grouped(text: &str) -> Result<Vec<Vec<String>>> {
     let mut groups: Vec<Vec<String>> = Vec::new();
     for word in flags(text)? {
@@ -172,7 +173,7 @@ const NAMES: [(&str, &[&str]); 13] = [
     ("--model", &["-m"]),
 ];
 
-/// Returns the flag of a group without a value after `=`, by its long name if it has several.
+/// Returns the flag of a group without a value after `=`. If the flag has several names, returns its long name.
 fn name(group: &[String]) -> &str {
     let flag = group.first().map_or("", String::as_str);
     let name = flag.split_once('=').map_or(flag, |(name, _)| name);
@@ -180,22 +181,22 @@ fn name(group: &[String]) -> &str {
 }
 
 impl Walk {
-    /// Creates the result of a plan before any step was tried.
+    /// Creates the result of a plan before any step is tried.
     pub fn new(provenance: Provenance, plan: &StepsFile) -> Self {
         Self {
             provenance,
             base: plan.base.clone(),
             steps: Vec::new(),
             result: plan.base.clone(),
-            stopped: Some("it was still running when this was written".to_string()),
+            stopped: Some("the run was not finished when this file was written".to_string()),
         }
     }
 
     /// Tries the steps of `plan`. `judge` compares a setting with the best one; `keep` is called after every step.
     ///
     /// # Errors
-    /// The user stopped it, or another build is running. A step that cannot be built or run is not an error; it is
-    /// dropped, and the next one is tried.
+    /// If the user stopped the plan, or another build is running. If a step cannot be built or run, it is dropped,
+    /// and the next step is tried.
     pub fn run(
         &mut self,
         plan: &StepsFile,
@@ -240,7 +241,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Returns the number of steps that are kept.
+    /// Returns the number of kept steps.
     pub fn kept(&self) -> usize {
         self.steps.iter().filter(|step| step.kept).count()
     }
@@ -267,7 +268,7 @@ impl Tried {
         }
     }
 
-    /// Returns the ratios of a step that is kept, or the reason against another.
+    /// Returns the ratios of a kept step, or the reason for dropping a step.
     fn why(&self) -> String {
         let figures = || {
             let record = self.record.as_ref()?;
@@ -383,7 +384,7 @@ mod tests {
             "{text}"
         );
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        // And back again.
+        // The result must survive the round trip through JSON.
         let json = serde_json::to_string(&walk).unwrap();
         assert_eq!(serde_json::from_str::<Walk>(&json).unwrap().result, walk.result);
     }

@@ -1,4 +1,4 @@
-//! Subject of a validation: a build, and the flags that it runs with.
+//! Subject of a validation: a build with its flags.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Stay};
 
-/// Flags that the validation sets itself. Set on one side only, they would change what is compared.
+/// Flags that the validation sets itself. If only one side set such a flag, the sides would not be comparable.
 const OWN: [&str; 29] = [
     "-m",
     "--model",
@@ -52,7 +52,7 @@ const OWN: [&str; 29] = [
 pub enum Side {
     /// The baseline.
     A,
-    /// The candidate that is to replace A.
+    /// The candidate to replace A.
     B,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Side {
 /// Build with its flags.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Side that it is on.
+    /// Side of the subject.
     pub side: Side,
     /// Build to validate.
     pub build: CandidateBuild,
@@ -94,7 +94,7 @@ pub struct About {
     pub gpus: Option<Vec<String>>,
 }
 
-/// Fields of the output of `anneal info --json` that are used.
+/// Fields of the output of `anneal info --json` that the validation uses.
 #[derive(Deserialize)]
 struct Info {
     #[serde(default)]
@@ -106,7 +106,7 @@ struct Info {
 struct Device {
     kind: String,
     name: String,
-    /// Description of the device; older engines put it into the name.
+    /// Description of the device. Older engines put it into the name.
     description: Option<String>,
 }
 
@@ -133,8 +133,7 @@ impl Subject {
         }
         if let Some(own) = flags.iter().find(|flag| is_own(flag)) {
             return Err(exit::usage(format!(
-                "{side}: {own} is set by validate itself, so that prompt, sampling and sizes are the same on \
-                 both sides"
+                "{side}: validate sets {own} itself, so that A and B use the same prompt, sampling and sizes"
             )));
         }
         if let Some(drafts) = flags.iter().find(|flag| is_of_drafts(flag)) {
@@ -146,18 +145,18 @@ impl Subject {
         Ok(Self { side, build, flags })
     }
 
-    /// True if both are the same program with the same flags.
+    /// True if both subjects are the same program with the same flags.
     pub fn is_same(&self, other: &Self) -> bool {
         self.build.path == other.build.path && self.flags == other.flags
     }
 
-    /// Returns its name with its flags: `native --no-repack`.
+    /// Returns the build's name with the flags: `native --no-repack`.
     pub fn title(&self) -> String {
         let words = std::iter::once(self.build.name.as_str()).chain(self.flags.iter().map(String::as_str));
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Asks the engine for its devices, which also shows that it starts and understands the flags.
+    /// Asks the engine for its devices. This also shows that the engine starts and accepts the flags.
     pub fn look(&self) -> Result<About> {
         let arguments: Vec<OsString> = ["info", "--json"].map(OsString::from).into();
         let ended = engine::run(self, arguments, Stay::forever(), &mut |_, _| {}).map_err(wrong_flags)?;
@@ -168,7 +167,7 @@ impl Subject {
                 let gpus = devices.into_iter().filter(|device| device.kind == "gpu");
                 Some(gpus.map(|device| device.description.unwrap_or(device.name)).collect())
             }
-            // An older engine reports its backends, but not the devices that they found.
+            // An older engine reports its backends, but not the backends' devices.
             None if info.backends.iter().any(|name| !["CPU", "BLAS"].contains(&name.as_str())) => None,
             None => Some(Vec::new()),
         };
@@ -182,7 +181,7 @@ impl Subject {
     }
 }
 
-/// Turns the error of an engine that does not understand its arguments into wrong usage: the flags are wrong, not the
+/// Turns the error of an engine that rejects its arguments into a usage error, because the flags are wrong, not the
 /// engine.
 pub(super) fn wrong_flags(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Broken>() {

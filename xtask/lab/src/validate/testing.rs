@@ -1,4 +1,4 @@
-//! Engines for tests that are scripts.
+//! Engines for tests, which are scripts.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -26,7 +26,8 @@ impl Stage {
     /// Creates an engine that runs `script`.
     pub fn subject(&self, side: Side, script: &str) -> Subject {
         let path = self.folder.path().join(format!("engine-{side}"));
-        // Another process writes the script: a script that a forked child holds open for writing cannot be run.
+        // Another process writes the script, because a script cannot be run while a forked child has it open for
+        // writing.
         let mut writer = Command::new("sh")
             .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
             .arg(&path)
@@ -38,7 +39,7 @@ impl Stage {
         Subject::new(side, CandidateBuild::at("engine", &path).unwrap(), Vec::new()).unwrap()
     }
 
-    /// Creates the engine of xtask/lab/tests/validate.rs that behaves as `plan` says.
+    /// Creates the fake engine of xtask/lab/tests/validate.rs, which behaves as `plan` says.
     pub fn fake(&self, side: Side, plan: &str) -> Subject {
         let script = include_str!("../../tests/data/fake-anneal.sh");
         self.subject(side, &script.replace(". \"$(dirname \"$0\")/plan\"", plan))

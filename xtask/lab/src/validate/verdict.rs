@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum CheckState {
     /// The criterion is met.
     Passed,
-    /// The result is shown and not judged.
+    /// The result is shown but not judged.
     Told,
     /// The criterion is not met.
     Failed,
@@ -18,20 +18,20 @@ pub enum CheckState {
     Unclear,
 }
 
-/// Line of the result.
+/// Line of the result page for one check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// Name of the check.
     pub name: String,
     /// Result of the check.
     pub state: CheckState,
-    /// Result in a word or a ratio.
+    /// Result as a word or a ratio.
     pub said: String,
     /// Value of A.
     pub a: String,
     /// Value of B.
     pub b: String,
-    /// Reason why B is not accepted because of it.
+    /// Reason why this check prevents B's acceptance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -78,8 +78,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// Combines the checks. One failure decides. An unclear check only prevents acceptance. Without checks there is
-    /// no verdict.
+    /// Combines the checks. A single failure decides. An unclear check only prevents acceptance. Without checks,
+    /// there is no verdict.
     pub fn of(checks: &[Check]) -> Self {
         let any = |state| checks.iter().any(|check| check.state == state);
         if any(CheckState::Failed) {
@@ -91,7 +91,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the reasons for the verdict, the deciding ones first.
+    /// Returns the reasons for the verdict, starting with the deciding ones.
     pub fn reasons(checks: &[Check]) -> Vec<String> {
         let of = |state: CheckState| {
             let checks = checks.iter().filter(move |check| check.state == state);

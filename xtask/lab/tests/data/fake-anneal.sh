@@ -1,11 +1,10 @@
 #!/bin/sh
-# An engine that computes nothing: it prints what an engine would. What it is like is planted by the file `plan`
-# beside it, which sets:
-#   speed    tokens per second of prefill (decode has a tenth)      tokens   the token it says over and over
-#   work     loops of this shell in a phase, which are CPU time     crash    the command that it dies at
-#   unstable whether two runs say other things                      nan      whether its logits are no numbers
-#   leak     bytes of memory that a long run takes at each step     slow     seconds that a long run's steps grow by
-#   gpu      a device that it finds                                 pause    seconds of a step of a long run
+# Fake engine, which prints an engine's output without computing anything. The file `plan` beside this script sets:
+#   speed    tokens per second in prefill (decode: a tenth)         tokens   token that is generated repeatedly
+#   work     number of loops per phase, which use CPU time          crash    command that crashes
+#   unstable non-empty if two runs print different tokens           nan      non-empty if the logits are NaN
+#   leak     bytes of memory that a long run leaks per step         slow     seconds by which a long run's steps grow
+#   gpu      name of a GPU that is found                            pause    seconds per step of a long run
 speed=1000 tokens=7 work=300000 crash= unstable= nan= leak=0 slow=0 gpu= pause=0.15
 . "$(dirname "$0")/plan"
 
@@ -13,7 +12,7 @@ command=$1
 [ "$command" = "$crash" ] && { echo "planted crash" >&2; kill -ABRT $$; }
 case "$*" in *--unheard-of*) echo "error: unexpected argument '--unheard-of'" >&2; exit 2 ;; esac
 case "$*" in bench*--not-in-bench*) echo "error: unexpected argument '--not-in-bench'" >&2; exit 2 ;; esac
-value() { # of a flag
+value() { # prints the value of the flag $1
   want=$1; shift
   while [ $# -gt 0 ]; do [ "$1" = "$want" ] && { echo "$2"; return; }; shift; done
 }
@@ -35,7 +34,7 @@ run)
     while [ $i -lt "$count" ]; do list="$list,$tokens"; i=$((i + 1)); done
     printf '{"prompt_tokens": 100, "stop": "length", "tokens": [%s]}' "$list" ;;
   *)
-    # 30 steps of text and some work; memory that is never given back.
+    # A long run of 30 steps. Leaked memory is never freed.
     hoard= step=0
     while [ $step -lt 30 ]; do
       printf 'text and '
@@ -48,7 +47,7 @@ logits)
   out=$(value --out "$@")
   word='\000\000\200\077'
   [ -n "$nan" ] && word='\000\000\300\177'
-  # One token, over a vocabulary of two: 1 and 8, or -8 in an engine that says something else.
+  # Logits of one token, with a vocabulary of two: 1 and 8, or 1 and -8 if `tokens` is not the default.
   other='\000\000\000\101'
   [ "$tokens" -ne 7 ] && other='\000\000\000\301'
   printf "ALOGITS1\002\000\000\000\001\000\000\000\001\000\000\000$word$other" > "$out" ;;
@@ -62,7 +61,7 @@ bench)
   i=0; while [ $i -lt "$work" ]; do i=$((i + 1)); done
   case "$*" in *"-n 0"*) ;; *) speed=$((speed / 10)) ;; esac
   row "$((speed * (1000 + jitter))).0e-3"
-  # While the watcher reads what the second row used.
+  # Gives the watcher time to read the resource use of the second row.
   sleep 0.05
   row 1 ;;
 esac

@@ -1,6 +1,6 @@
 #!/bin/sh
-# An anneal for tests of gpu-check: what a GPU would do is said, not done. Beside it lie what `bench` prints, what
-# `run` said of a real generation, and `plan`, a script that may change it all.
+# Fake anneal for tests of gpu-check, which prints a GPU's results without a GPU. Files beside this script contain the
+# output of `bench`, the messages of a real `run`, and `plan`, a script that can change the behaviour.
 here=${0%/*}
 . "$here/plan"
 case "$*" in
@@ -22,7 +22,7 @@ run*)
         printf '%s ' "$word"
         sleep 0.06
     done
-    # The real one's words; where the host chose it says nothing of it.
+    # Messages of a real run. Without device sampling, the real program does not print the line about sampling.
     case "$*" in
     *--device-sampling=on*) cat "$here/said.txt" >&2 ;;
     *) grep -v '^sampling on the device' "$here/said.txt" >&2 ;;

@@ -28,7 +28,7 @@ const RTX_4090: (&str, &str, &str) = ("NVIDIA GeForce RTX 4090", "8.9", "590.44.
 const H200: (&str, &str, &str) = ("NVIDIA H200", "9.0", "590.44.01");
 const V100: (&str, &str, &str) = ("Tesla V100", "7.0", "590.44.01");
 const K80: (&str, &str, &str) = ("NVIDIA K80", "3.7", "590.44.01");
-/// GPU that does not exist, of a future compute capability. [`ODD`] does not exist either.
+/// Fictional GPU with a future compute capability. [`ODD`] is fictional too.
 const NEXT: (&str, &str, &str) = ("NVIDIA Next", "13.0", "690.44.01");
 const ODD: (&str, &str, &str) = ("NVIDIA Odd", "8.4", "590.44.01");
 const GTX_1080: (&str, &str, &str) = ("NVIDIA GeForce GTX 1080", "6.1", "570.133.07");
@@ -74,9 +74,9 @@ fn plans_of_all_variants_and_of_cards_of_four_generations() {
 #[test]
 fn the_first_toolkit_that_suits_the_card_and_its_driver_is_taken_with_a_compiler_that_it_takes() {
     let toolchain = reference_toolchain("x86_64").unwrap();
-    // GPUs; the toolkit, its host compiler, the architectures.
+    // GPUs; then the toolkit, its host compiler and the architectures.
     let cases = [
-        // A driver of CUDA 12.8.
+        // The driver is that of CUDA 12.8.
         (vec![RTX_4060_TI], "12.9.86", CompilerKind::Gcc, vec!["89-real"]),
         (vec![RTX_4090], "13.5.37", CompilerKind::Clang, vec!["89-real"]),
         (vec![H200, H200], "13.5.37", CompilerKind::Clang, vec!["90-real"]),
@@ -91,10 +91,10 @@ fn the_first_toolkit_that_suits_the_card_and_its_driver_is_taken_with_a_compiler
     }
 }
 
-/// Fixes: the ones that `setup` makes, and those for cases in which it cannot help.
+/// Fixes: those that `setup` makes, and those for cases in which `setup` cannot help.
 const SETUP: &str = "`cargo xtask setup --cuda` installs CUDA 13.5 into this checkout";
 const PASCAL: &str =
-    "CUDA 12 is the last that compiles for compute capability 5.0 to 7.2: install 12.9 from https://";
+    "CUDA 12 is the last version that compiles for compute capability 5.0 to 7.2: install 12.9 from https://";
 
 #[test]
 fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
@@ -189,7 +189,7 @@ fn the_toolkit_that_the_user_names_is_missed_where_it_is_not_taken() {
         fault: fault.map(str::to_string),
     };
     let with = |fault: Option<&str>| Toolchain { cuda_home: Some(named(fault)), ..both.clone() };
-    // GPU, named architectures, and the note.
+    // GPU, named architectures, and note.
     let cases = [
         (RTX_4090, with(None), None),
         (
@@ -238,7 +238,7 @@ fn architectures_are_asked_of_the_cards_or_named() {
     assert_eq!(of(&["100-virtual", "89-real"]), ["89-real", "100-virtual"]);
     // The spelling follows ggml's changes.
     assert_eq!(of(&["120", "121-real", "120a-real", "100f"]), ["100f-real", "120a-real", "121a-real"]);
-    // For `all`, the newest has PTX in addition to its binary.
+    // For `all`, the newest architecture has PTX in addition to its binary.
     assert_eq!(
         of(&["all"]),
         ["75-real", "80-real", "86-real", "89-real", "90-real", "100-real", "103", "120a-real", "121a-real"]
@@ -263,7 +263,8 @@ fn architectures_are_asked_of_the_cards_or_named() {
 #[test]
 fn mmq_is_forced_where_that_changes_something_and_said_where_it_does_not() {
     let toolchain = reference_toolchain("x86_64").unwrap();
-    // CUDA 12 compiles for all of them. A Volta uses PTX of Pascal if there is no other code for it.
+    // CUDA 12 compiles for all of these GPUs. A Volta uses PTX for Pascal if the program contains no other code for
+    // it.
     let cases = [
         ("50", false),
         ("60-virtual", false),
@@ -339,7 +340,7 @@ fn what_a_variant_does_at_run_time_is_in_its_plan_and_makes_no_other_build() {
     assert_eq!(VARIANTS.map(layers), expected, "docs/src/build/cuda-variants.md has them in a table");
     let dense = of("cuda-dense");
     for name in VARIANTS {
-        // They differ in nothing else, as the page says.
+        // The profiles differ in nothing else, as the page says.
         let defaults = Defaults { gpu_layers: dense.defaults.gpu_layers, ..of(name).defaults };
         assert_eq!(defaults, dense.defaults, "{name}");
     }
@@ -366,7 +367,7 @@ fn defaults_that_a_build_cannot_obey_are_refused() {
         ),
         ("native+defaults.kv_offload:false", None),
         ("native+defaults.gpu_layers:0+defaults.flash_attention:off", None),
-        ("cuda-trimmed+defaults.flash_attention:on", Some("the GPU would have no kernel for it")),
+        ("cuda-trimmed+defaults.flash_attention:on", Some("the CPU would compute flash attention")),
         ("cuda-dense+defaults.flash_attention:on+defaults.cuda_fusion:false", None),
     ];
     for (keys, words) in cases {

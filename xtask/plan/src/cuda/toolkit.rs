@@ -24,7 +24,7 @@ pub(super) fn choose<'a>(
     for cuda in &toolchain.cuda {
         match suits(cuda, wanted, host, tools, toolchain) {
             Ok(compiler) => {
-                // The toolkit that the user names has priority, so explain why it is not used.
+                // The toolkit that the user names has priority, so explain why it was rejected.
                 let why = home.and_then(|home| match (&home.fault, refusals.first()) {
                     (Some(fault), _) => Some(format!("{home} contains no toolkit ({fault})")),
                     (None, Some((named, why))) => Some(format!(
@@ -62,11 +62,11 @@ fn none_does(toolchain: &Toolchain, refusals: &[(&Cuda, String)], mend: &Mend) -
     anyhow!("no installed CUDA toolkit is suitable for this build:\n{fault}{refused}hint: {}", mend.text)
 }
 
-/// Refuses a profile that the toolkit of `setup` cannot build either, if no other toolkit is installed. This avoids a
+/// Rejects a profile that the toolkit of `setup` cannot build, if no other toolkit is installed. This avoids a
 /// useless download of 1.1 GB.
 ///
 /// # Errors
-/// Wrong usage as in [`super::plan`], or else advice on the toolkit to install.
+/// A usage error as in [`super::plan`], or else advice on the toolkit to install.
 pub fn check_before_setup(profile: &Profile, host: &Host, toolchain: &Toolchain) -> Result<()> {
     if profile.gpu != Gpu::Cuda || toolchain.cuda.iter().any(Cuda::is_whole) {
         return Ok(());
@@ -89,7 +89,7 @@ struct Mend {
 }
 
 impl Mend {
-    /// Returns the advice for code for the `wanted` architectures.
+    /// Returns the advice on toolkits for the `wanted` architectures.
     fn of(wanted: &Wanted, host: &Host) -> Self {
         let (first, last) = CUDA_COMPILES_FOR;
         let by_hand =
@@ -99,12 +99,12 @@ impl Mend {
         let (major, minor) = (CUDA.major, CUDA.minor);
         if let Some(lowest) = numbers().min().filter(|lowest| *lowest < first) {
             // Source: CUDA's release notes, "Deprecated and Dropped Features": 12.0 dropped 3.5 and 3.7, and 13.0
-            // everything before 7.5.
+            // dropped all versions before 7.5.
             let (major, newest, from, to) =
                 if lowest < 50 { (11, "11.8", 35, 37) } else { (12, "12.9", 50, 72) };
             return other(format!(
-                "CUDA {major} is the last that compiles for compute capability {} to {}: install {newest} \
-                 {by_hand}",
+                "CUDA {major} is the last version that compiles for compute capability {} to {}: install \
+                 {newest} {by_hand}",
                 dotted(from),
                 dotted(to)
             ));
@@ -188,12 +188,12 @@ fn suits(
     })
 }
 
-/// Returns the major number of the oldest driver for programs of a toolkit; only the major number is compared.
+/// Returns the major version of the oldest driver for programs of a toolkit; only major versions are compared.
 fn driver_at_least(cuda: u32) -> Option<u32> {
     device::driver_at_least(cuda)?.split('.').next()?.parse().ok()
 }
 
-/// True if the driver of `gpu` is older than the major number `needed`.
+/// True if the driver of `gpu` is older than the major version `needed`.
 fn is_older(gpu: &Card, needed: u32) -> bool {
     let driver = gpu.driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
     driver.is_some_and(|driver| driver < needed)

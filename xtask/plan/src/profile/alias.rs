@@ -1,7 +1,8 @@
-//! Files that are an alias of a build: `inherits` and `set`, as `cargo xtask optimize` writes them.
+//! Files that are an alias of a build: they contain `inherits` and `set`, as `cargo xtask optimize` writes them.
 //!
-//! The name of a profile is part of its plan, so a copy of a file under another name is another build. A file with
-//! `set` instead stands for exactly what `--set` makes of its parent: the same plan, hash and folder.
+//! The name of a profile is part of its plan, so a copy of a file under another name gives another build. By
+//! contrast, a file with `set` is an alias: it has the plan, hash and folder of its parent with those keys passed
+//! to `--set`.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -30,14 +31,14 @@ struct AliasFile {
 /// Reads the alias `name`, a file with `set`.
 ///
 /// # Errors
-/// The file has a key other than `inherits`, `description` and `set`, or `set` contains an unknown key.
+/// If the file has a key other than `inherits`, `description` and `set`, or `set` contains an unknown key.
 pub(super) fn of(files: &dyn Files, name: &str) -> Result<Alias> {
     let path = files.folder().join(format!("{name}.toml"));
     let text =
         files.text(name).with_context(|| format!("cannot read the build profile {}", path.display()))?;
     let file: AliasFile = toml::from_str(&text).with_context(|| {
         format!(
-            "cannot parse {}: a file with `set` may only contain `inherits` and `description` in addition",
+            "cannot parse {}: besides `set`, the file may only contain `inherits` and `description`",
             path.display()
         )
     })?;
@@ -80,7 +81,7 @@ mod tests {
         let mut other = mine.clone();
         other.alias = None;
         assert_eq!(other, same);
-        // With further overrides it is another build, and has no alias.
+        // With further overrides, the build is not the aliased one and has no alias.
         let further = load_with(folder.path(), "mine", &["repack=false".parse().unwrap()]).unwrap();
         assert_eq!((further.name.as_str(), further.alias), ("native+lto:thin+repack:false", None));
     }

@@ -1,4 +1,4 @@
-//! Keys of a profile whose values are words.
+//! Profile keys whose values are words.
 
 use std::fmt;
 
@@ -25,15 +25,15 @@ choice!(
     Isa {
         /// All instruction sets of the build host.
         Native = "native",
-        /// psABI level of CPUs with SSE4.2 (Nehalem, 2008), for tests with kernels of older CPUs.
+        /// psABI level of CPUs with SSE4.2 (Nehalem, 2008), for tests with kernels for older CPUs.
         X86_64V2 = "x86-64-v2",
-        /// psABI level of CPUs since Haswell; on other architectures, the corresponding level.
+        /// psABI level of CPUs since Haswell. Other architectures use the corresponding level.
         X86_64V3 = "x86-64-v3",
-        /// Level on aarch64 that corresponds to x86-64-v3.
+        /// aarch64 level that corresponds to x86-64-v3.
         Aarch64Dotprod = "armv8.2-a+dotprod",
-        /// Baseline for the program, with kernels for every kind of CPU beside it, of which one is loaded.
+        /// Baseline for the program, which loads one of the kernel libraries next to it, one per kind of CPU.
         AllVariants = "all-variants",
-        /// Only the psABI's baseline, without kernels written for any instruction set.
+        /// Only the psABI's baseline, without kernels for any instruction set.
         Scalar = "scalar",
         /// llama.cpp's own choice.
         Upstream = "upstream",
@@ -42,7 +42,7 @@ choice!(
 choice!(
     /// Machines that the program is for.
     Target {
-        /// Machines of the architecture that builds it.
+        /// Machines with the architecture of the build host.
         Host = "host",
         /// aarch64 with Linux, on any build host.
         Aarch64 = "aarch64-unknown-linux-gnu",
@@ -53,13 +53,13 @@ choice!(
     CompilerChoice {
         /// clang 18 or later with lld, otherwise gcc 11 or later.
         Best = "best",
-        /// Compiler that CMake finds.
+        /// Compiler that CMake finds by default.
         System = "system",
         /// Newest clang, 18 or later.
         Clang = "clang",
         /// Newest gcc, 11 or later.
         Gcc = "gcc",
-        /// Pinned zig: clang, for a glibc other than this machine's.
+        /// Pinned zig: clang for another glibc than this machine's.
         Zig = "zig",
     }
 );
@@ -68,7 +68,7 @@ choice!(
     Linkage {
         /// Libraries are linked into the program.
         Static = "static",
-        /// Libraries are placed beside the program.
+        /// Libraries are installed next to the program.
         Shared = "shared",
     }
 );
@@ -77,7 +77,7 @@ choice!(
     Threading {
         /// ggml's own thread pool.
         Threadpool = "threadpool",
-        /// OpenMP runtime of the compiler.
+        /// OpenMP runtime that belongs to the compiler.
         Openmp = "openmp",
         /// llama.cpp's own choice: OpenMP if it is found.
         Upstream = "upstream",
@@ -110,14 +110,15 @@ choice!(
     }
 );
 choice!(
-    /// Kernels that multiply quantised weights with many tokens on NVIDIA's GPUs. Single tokens have kernels of their
-    /// own (MMVQ).
+    /// Kernels that multiply quantised weights with many tokens on NVIDIA GPUs. Single tokens use separate kernels
+    /// (MMVQ).
     CudaMulMat {
-        /// llama.cpp's choice by GPU: its own kernels (MMQ) on Turing and later, cuBLAS for large batches on Volta.
+        /// llama.cpp's choice for each GPU: its own kernels (MMQ) on Turing and later, cuBLAS for large batches on
+        /// Volta.
         Auto = "auto",
         /// Always MMQ.
         Mmq = "mmq",
-        /// Always cuBLAS, on weights that are dequantised first.
+        /// Always cuBLAS, after dequantising the weights.
         Cublas = "cublas",
     }
 );
@@ -126,7 +127,7 @@ choice!(
     Lto {
         /// No optimisation across files.
         Off = "off",
-        /// Functions are imported from other files by their summaries, in parallel.
+        /// Functions are imported from other files, guided by summaries and in parallel.
         Thin = "thin",
         /// The whole program is optimised as one file, which is slow and uses one core.
         Full = "full",

@@ -1,5 +1,5 @@
-//! Table `[defaults]` of a profile. Its keys are those of the record. The record allows unknown keys of other
-//! versions; a profile does not.
+//! Table `[defaults]` of a profile. Its keys are those of the record. Records may contain unknown keys of other
+//! versions; profiles may not.
 
 use build_info::Defaults;
 use serde::de::Error;
@@ -14,7 +14,7 @@ pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Default
             Defaults::KEYS.join(", ")
         )));
     }
-    // Read the keys one by one, so that an error names the key; the error of a whole table would not.
+    // Read the keys one by one, because the error for a whole table would not name the key.
     let mut all = Defaults::default();
     for (key, value) in table {
         let one = toml::Table::from_iter([(key.clone(), value)]);

@@ -21,7 +21,7 @@ impl ProfileFile {
     /// Parses a file from `table`.
     ///
     /// # Errors
-    /// A key is unknown, or a value is invalid.
+    /// If a key is unknown or a value is invalid.
     pub(super) fn from_table(mut table: Table) -> Result<Self, String> {
         let defaults = switches_of(&Switches::default());
         let mut switches = Table::new();

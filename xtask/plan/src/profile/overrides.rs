@@ -1,4 +1,4 @@
-//! `--set KEY=VALUE`: overrides one key of a build profile. The value has the type that the key has in a file.
+//! `--set KEY=VALUE`: overrides one key of a build profile. The value has the same type as in a file.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::file::ProfileFile;
 
 /// Key with its value as text: `threading=openmp`, `extra_flags=-fno-plt,-funroll-loops`. The name of a profile
-/// contains a colon instead of `=`, because `bench compare` uses LABEL=PATH.
+/// contains a colon instead of `=`, because `bench compare` uses `=` in LABEL=PATH.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Override {
     key: String,
@@ -41,8 +41,8 @@ impl Override {
         self.parse().map_err(|why| exit::usage(format!("--set {}={}: {why}", self.key, self.value)))
     }
 
-    /// Parses the value. A bare word is a string and words separated by commas are a list, so that the shell's quotes
-    /// are enough.
+    /// Parses the value. A bare word is a string, and words separated by commas are a list, so TOML quotes are not
+    /// needed.
     fn parse(&self) -> Result<ProfileFile, String> {
         if matches!(self.key.as_str(), "inherits" | "description") {
             return Err(format!(
@@ -61,7 +61,7 @@ impl Override {
         for value in readings.into_iter().flatten() {
             match ProfileFile::from_table(self.table(value)) {
                 Ok(file) => return Ok(file),
-                // Report the error of the first interpretation, which is the closest to what the user wrote.
+                // Report the error of the first interpretation, which is the closest to the user's input.
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
@@ -111,11 +111,12 @@ pub(super) fn sorted(overrides: impl Iterator<Item = Override>) -> Result<Vec<Ov
     }
 }
 
-/// Maximum length of the overrides in a name. With the hash after it, the name is a valid file name on every system.
+/// Maximum length of the overrides in a name. With the hash after them, the name is a valid file name on every
+/// system.
 const LONGEST: usize = 160;
 
-/// Returns `base` with its overrides as a valid file name. Characters that file names cannot contain are replaced,
-/// and a digest keeps such names distinct.
+/// Returns `base` with its overrides as a valid file name. Characters that are invalid in file names are replaced,
+/// and a digest keeps the resulting names distinct.
 pub(super) fn name(base: &str, overrides: &[Override]) -> String {
     let exact = |set: &Override| format!("+{}:{}", set.key, set.value);
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

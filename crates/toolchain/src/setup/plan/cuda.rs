@@ -1,10 +1,10 @@
-//! NVIDIA's CUDA toolkit as wheels, which need no installer, no root and, for compiling, no GPU.
+//! Wheels of NVIDIA's CUDA toolkit, which need no installer, no root and, for compiling, no GPU.
 
 use super::wheels::pin;
 
-/// Wheels with their versions and the SHA-256 of their files for x86-64 and aarch64; pip accepts no others. The
-/// wheels contain nvcc, its headers and programs (crt, nvvm), the runtime, CCCL's headers, and cuBLAS: builds need
-/// its headers, and some programs its library.
+/// Wheels with their versions and the SHA-256 of their files for x86-64 and aarch64; pip accepts no other files. The
+/// wheels contain nvcc, its headers and programs (crt, nvvm), the runtime, CCCL's headers, and cuBLAS. Builds need
+/// cuBLAS's headers, and some programs need its library.
 const WHEELS: [(&str, &str, [&str; 2]); 6] = [
     (
         "nvidia-cuda-nvcc",

@@ -147,7 +147,7 @@ fn every_requirement_has_a_package_or_a_reason() {
         Iproute,
         SystemCompiler,
     ];
-    // Packages of each requirement, in the order above; `-` if there is none.
+    // Packages of each requirement, in the order above; `-` if the manager has no package.
     let cases = [
         (
             Manager::Apt,
@@ -257,7 +257,8 @@ fn cuda_comes_from_pip_and_only_where_it_is_missing_or_too_old() {
     };
     let without_cublas = Cuda { cublas_include: None, ..toolkit("13.5.37") };
     let torn = Cuda { torn: vec!["ptxas".to_string()], ..toolkit("13.5.37") };
-    // Installed toolkits, true if a build lacks one, and true if a user who requests the newest lacks it.
+    // Installed toolkits, true if a build lacks a toolkit, and true if a user who requests the newest toolkit lacks
+    // it.
     let cases = [
         (vec![], true, true),
         (vec![toolkit("12.4.131")], false, true),
@@ -276,7 +277,7 @@ fn cuda_comes_from_pip_and_only_where_it_is_missing_or_too_old() {
             let command = &step.command[2];
             assert!(!step.needs_root, "{command}");
             assert!(command.contains("--require-hashes") && command.ends_with("tools/cuda"), "{command}");
-            // There are wheels for two architectures.
+            // Each package has wheels for two architectures.
             let packages = command.matches("'nvidia-").count();
             assert_eq!((packages, command.matches("--hash=sha256:").count()), (6, 12), "{command}");
         }
@@ -330,7 +331,8 @@ fn openmp_comes_for_the_clang_that_compiles() {
         cxx: "/usr/bin/clang++".into(),
         version: Version::new(major, 1, 0),
     };
-    // Installed clangs, major versions with a runtime, and true if a runtime is missing; gcc has its own.
+    // Installed clangs, major versions with a runtime, and true if a runtime is missing; gcc includes its own
+    // runtime.
     let cases: [(&[u32], &[u32], bool); 5] = [
         (&[], &[], false),
         (&[22], &[], true),
@@ -454,7 +456,7 @@ fn clang_is_asked_for_only_where_it_can_be_had() {
     let needs = Needs { required: vec![Requirement::Lld], recommended: vec![] };
     assert_eq!(commands(&plan(&needs, &clang, &with(debian_12()))), [format!("{APT} lld-19")]);
 
-    // The installed gcc and the one that apt offers are too old, so clang compiles.
+    // The installed gcc and apt's gcc are too old, so clang compiles.
     let gcc_10 = Toolchain { compilers: vec![compiler(CompilerKind::Gcc, 10)], ..bare() };
     let no_gcc = AptIndex {
         packages: debian_12().packages.into_iter().filter(|p| !p.starts_with("g++")).collect(),
@@ -463,7 +465,7 @@ fn clang_is_asked_for_only_where_it_can_be_had() {
     let needs = Needs { required: vec![Requirement::Compiler], recommended: vec![] };
     assert_eq!(commands(&plan(&needs, &gcc_10, &with(no_gcc))), [format!("{APT} clang-22 g++")]);
 
-    // Without lists they are updated first; the following steps are a guess for the user to read.
+    // Without package lists, the lists are updated first; the following steps are a guess for the user to read.
     let empty = Facts { refreshed: false, ..with(AptIndex::default()) };
     let made = plan(&Needs::native(), &bare(), &empty);
     assert_eq!(

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::client::{PATIENCE, Server, command, greedy};
 use crate::common;
 
-/// Number of another user, and of an unknown group.
+/// ID of another user, and of a group that does not exist.
 const OTHER: u32 = 54_321;
 
-/// Creates a folder below `above`, with owner, group and mode.
+/// Creates a folder in `above`, with the given owner, group and mode.
 fn folder(above: &Path, name: &str, owner: u32, group: u32, mode: u32) -> PathBuf {
     let path = above.join(name);
     fs::create_dir(&path).expect("made");
@@ -39,7 +39,7 @@ fn refusal(folder: &Path) -> String {
 #[test]
 fn a_socket_that_another_user_could_replace_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        // A test in engine/server/src/socket_folder.rs checks the rules themselves without another user.
+        // A test in engine/server/src/socket_folder.rs checks the rules without needing another user.
         return only_root_sees_all();
     }
     let above = tempfile::tempdir().expect("a temporary folder");
@@ -65,11 +65,16 @@ fn a_socket_that_another_user_could_replace_is_refused() {
         (&into_theirs, "theirs belongs to user 54321"),
     ] {
         let words = refusal(folder);
-        assert!(words.contains(expected) && words.contains("with --socket"), "{}: {words}", folder.display());
+        assert!(
+            words.contains(expected)
+                && words.lines().any(|line| line.starts_with("hint: ") && line.contains("--socket")),
+            "{}: {words}",
+            folder.display()
+        );
     }
 }
 
-/// Tests a folder that is writable by everybody, which needs no other user.
+/// Tests a folder that is writable by all users, which needs no other user.
 fn only_root_sees_all() {
     let above = tempfile::tempdir().expect("a temporary folder");
     let open = above.path().join("open");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::client::{PATIENCE, Server, command, greedy, http, tcp};
 use crate::effort;
 
-/// Returns a prompt of about `count` tokens that has no common prefix with those of other seeds.
+/// Returns a prompt of about `count` tokens. Prompts of different seeds have no common prefix.
 fn prompt(seed: usize, count: usize) -> String {
     let tokens: Vec<String> =
         (0..count / 4).map(|at| format!("{} heats", (at * 7 + seed * 31) % 90 + 10)).collect();
@@ -21,7 +21,7 @@ fn key(number: usize) -> String {
     format!("a-key-of-client-{number:04}")
 }
 
-/// Writes the keys of the clients `numbers`.
+/// Writes the keys of the clients with the given `numbers`.
 fn write_keys(path: &Path, numbers: impl Iterator<Item = usize>) {
     let text: String = numbers.map(|number| format!("{}\n", key(number))).collect();
     std::fs::write(path, text).expect("written");
@@ -49,7 +49,8 @@ fn post(server: &Server, number: usize, path: &str, body: &Value) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Returns the numbers of prompt tokens and of reused prompt tokens from an answer, over HTTP or in lines.
+/// Returns the numbers of prompt tokens and of reused prompt tokens in an answer, from HTTP or from the line
+/// protocol.
 fn counts(answer: &Value) -> (u64, u64) {
     let usage = &answer["usage"];
     let cached = usage.get("cached_tokens").or(usage["prompt_tokens_details"].get("cached_tokens"));
@@ -57,7 +58,7 @@ fn counts(answer: &Value) -> (u64, u64) {
     (usage["prompt_tokens"].as_u64().expect("a number"), cached)
 }
 
-/// Returns the number of prompt tokens that `ask` reused, after checking that all others were evaluated.
+/// Returns the number of prompt tokens that `ask` reused. Checks that all other prompt tokens were evaluated.
 fn found(server: &Server, ask: impl FnOnce() -> Value) -> u64 {
     let before = server.metric("anneal_prefill_tokens_total");
     let (prompt, cached) = counts(&ask());
@@ -73,7 +74,8 @@ fn a_guess_at_the_prompt_of_another_key_finds_nothing() {
     let secret = prompt(1, 400);
     let long = counts(&post(&server, 0, "/v1/completions", &greedy(&secret, 2))).0;
     for guess in 1..=guesses {
-        // Guesses of the whole prompt, and of prefixes with another end, each from a client of its own.
+        // The guesses are the whole prompt, and prefixes with different endings. Each guess comes from a separate
+        // client.
         let text = match guess {
             1 => secret.clone(),
             _ => format!("{} cold", &secret[..secret.len() * (guess - 1) / guesses]),
@@ -197,7 +199,7 @@ fn a_removed_key_loses_what_it_left() {
             assert!(begin.elapsed() < PATIENCE, "the keys are not read again");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        // The scheduler notices it when it is awake.
+        // The scheduler reads changed keys only while it is awake.
         assert!(ask(1) > 200);
     }
     assert_eq!(ask(0), 0, "the key came back, what it left did not");

@@ -1,4 +1,4 @@
-//! Tests of texts that would control the reader's terminal: from tokens, from model files, from servers.
+//! Tests of texts that would control the reader's terminal. The texts come from tokens, model files and servers.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,11 +10,11 @@ use serde_json::json;
 
 use crate::common::{self, parts, tiny, with_text};
 
-/// Text that sets a window's title, clears the screen with a C1 control character, deletes, and reverses the text
-/// after it.
+/// Text that sets a window's title, clears the screen with a C1 control character, deletes a character, and reverses
+/// the text after it.
 const EVIL: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{7f}\u{202e}end";
 
-/// Grammar that makes the model write this text.
+/// Grammar that makes the model write [`EVIL`].
 const GRAMMAR: &str = r#"root ::= "\x1b]0;owned\x07\x9b2J\x7f\u202Eend""#;
 
 /// Returns the output of `command` when its stdout is a terminal.
@@ -25,10 +25,10 @@ fn on_terminal(command: &mut Command) -> String {
     let name = ptsname(&terminal, Vec::new()).expect("its name").into_string().expect("a path");
     let end = File::options().read(true).write(true).open(name).expect("its other end");
     let mut child = command.stdout(end).stderr(Stdio::null()).spawn().expect("the executable runs");
-    // The command also holds this end of the terminal, and must release it.
+    // The command holds this end of the terminal too, and must release it.
     command.stdout(Stdio::null());
     let (mut terminal, mut shown, mut part) = (File::from(terminal), Vec::new(), [0; 4096]);
-    // An error is the end: no process has the other end open any more.
+    // An error is the end of the output: no process has the other end open any more.
     while let Ok(count @ 1..) = terminal.read(&mut part) {
         shown.extend_from_slice(&part[..count]);
     }

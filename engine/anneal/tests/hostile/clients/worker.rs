@@ -11,7 +11,7 @@ use crate::common;
 use crate::common::worker::{has_rpc, port};
 use crate::effort;
 
-/// Number of another user.
+/// ID of another user.
 const OTHER: u32 = 54_321;
 
 /// Size of a greeting in ggml's RPC protocol, and of its answer, in bytes.
@@ -21,7 +21,7 @@ const ANSWER: usize = 36;
 struct Worker {
     child: Child,
     port: u16,
-    /// Lines of its stderr, as they arrive.
+    /// Lines of the worker's stderr, as they arrive.
     said: Receiver<String>,
 }
 
@@ -50,7 +50,7 @@ impl Worker {
         worker
     }
 
-    /// Waits for a line with `words`. Returns it, with all lines before it.
+    /// Waits for a line with `words`. Returns this line and all lines before it.
     fn wait_for(&self, words: &str) -> String {
         let mut all = String::new();
         while !all.contains(words) {
@@ -61,7 +61,7 @@ impl Worker {
         all
     }
 
-    /// Returns the number of bytes that it answers to a greeting of this user.
+    /// Returns the number of bytes that the worker answers to a greeting of this user.
     fn greet(&self) -> usize {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
@@ -72,8 +72,8 @@ impl Worker {
         stream.read_exact(&mut answer).map_or(0, |()| ANSWER)
     }
 
-    /// Returns the number of bytes that it answers to a greeting of another user, who waits for the answer or
-    /// disconnects at once.
+    /// Returns the number of bytes that the worker answers to a greeting of another user. The other user waits for
+    /// the answer or disconnects immediately.
     fn greet_as_another(&self, waits: bool) -> usize {
         let hello = r"\x0e\x18\x00\x00\x00\x00\x00\x00\x00".to_string() + &r"\x00".repeat(24);
         let rest = if waits { format!("head -c {ANSWER} <&3 | wc -c") } else { "echo 0".to_string() };

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{KEY, ask_and_stay, connect, get, health_address, keyed, open};
 use crate::client::{Server, greedy, http, tcp};
 
-/// Time limit for an answer "at once" on a loaded machine.
+/// Time limit for an immediate answer on a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// Starts a long answer that is read as it arrives, so that its connection stays in use.
@@ -28,7 +28,7 @@ fn long_answer(server: &Server) -> TcpStream {
     stream
 }
 
-/// The connections each requested `/health` once and stay open; there are as many as the server allows.
+/// Each connection requested `/health` once and stays open. The server allows no further connections.
 #[test]
 fn a_client_with_a_key_is_answered_beside_512_that_asked_for_health() {
     let server = keyed("max_connections_per_address = 512\nidle_unauthenticated_s = 300\n");
@@ -71,7 +71,7 @@ fn probes_are_answered_while_all_slots_and_connections_are_taken() {
     assert!(head.to_ascii_lowercase().contains("\r\nretry-after: "), "{head}");
     assert!(text.contains("overloaded") && text.contains("4 connections are open"), "{text}");
     assert_eq!(server.metric("anneal_connections_refused_total{reason=\"total\"}"), 1.0);
-    // A connection in the reserve is for a single request.
+    // A reserve connection serves only a single request.
     let mut stream = connect(&main);
     assert_eq!(ask_and_stay(&mut stream, "/health", &[]), 200);
     assert_eq!(stream.read(&mut [0; 1]).expect("its end"), 0);
@@ -102,7 +102,7 @@ fn a_short_rest_is_for_those_who_have_not_proven_themselves() {
     }
 }
 
-/// Without keys, everybody on the machine may send requests. Connections without a request are closed first.
+/// Without keys, every user of the machine may send requests. Connections without a request are closed first.
 #[test]
 fn bodies_that_do_not_come_keep_nobody_out() {
     let server = open("max_connections = 8\n");
@@ -151,14 +151,14 @@ fn requests_that_wait_are_bounded_in_bytes() {
     std::thread::scope(|scope| {
         let first = scope.spawn(ask);
         server.wait_for("anneal_requests_waiting", 1.0);
-        // Each of its four values besides the prompt counts as 40 additional bytes.
+        // Each of the four values other than the prompt counts as 40 additional bytes.
         let charged = body.len() + 4 * 40;
         assert_eq!(server.metric("anneal_waiting_request_bytes"), charged as f64);
         let (status, head, text) = ask();
         assert_eq!(status, 503, "{text}");
         assert!(head.to_ascii_lowercase().contains("\r\nretry-after: 1"), "{head}");
-        assert!(text.contains(&format!("have {charged} bytes, and with this one")), "{text}");
-        // Another client, that of the socket, has a share of its own.
+        assert!(text.contains(&format!("have {charged} bytes, and this request")), "{text}");
+        // The client of the socket is another client, which has its own share.
         let line = json!({ "prompt": "hello", "pad": "x".repeat(200_000), "id": 7 });
         assert_eq!(server.ask(&line)["error"]["param"], "pad", "it is read, and refused for its field");
         drop(running);

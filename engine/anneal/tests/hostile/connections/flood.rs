@@ -1,4 +1,4 @@
-//! Test of thousands of hostile connections, of eight kinds, beside a client with a key.
+//! Test of thousands of hostile connections of eight kinds, at the same time as a client with a key.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::{KEY, get, health_address, keyed};
 use crate::client::{Server, greedy};
 use crate::effort::choose;
 
-/// Kind of a hostile connection.
+/// Kind of hostile connection.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Idle,
@@ -36,12 +36,12 @@ const KINDS: [Kind; 8] = [
     Kind::Tls,
 ];
 
-/// Number of addresses that the connections come from.
+/// Number of IP addresses that the connections come from.
 const ADDRESSES: usize = 16;
 
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Beginning of a ClientHello of TLS 1.3.
+/// Beginning of a TLS 1.3 ClientHello.
 const CLIENT_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 
 /// Opens one hostile connection after the other until the flood ends.
@@ -84,7 +84,7 @@ async fn once(kind: Kind, source: std::net::Ipv4Addr, address: std::net::SocketA
         Kind::Tls => stream.write_all(CLIENT_HELLO).await?,
     }
     if matches!(kind, Kind::Pipelined) {
-        // The connection never reads.
+        // This client never reads.
         sleep(Duration::from_secs(20)).await;
     }
     let mut read = [0; 256];
@@ -174,7 +174,7 @@ fn hostile_connections_of_eight_kinds_slow_down_nobody() {
                     sleep(Duration::from_millis(50)).await;
                 }
             });
-            // The connections close at the end of their runtime, whatever they are doing.
+            // The connections close when their runtime ends, whatever they are doing.
         });
         let probing = scope.spawn(|| {
             let mut times = Vec::new();
@@ -188,7 +188,7 @@ fn hostile_connections_of_eight_kinds_slow_down_nobody() {
             }
             times
         });
-        // Give the flood time to start.
+        // Gives the flood time to start.
         std::thread::sleep(Duration::from_secs(1));
         times = ask_for(&server, Duration::from_secs(time));
         over.store(true, Ordering::Relaxed);
@@ -208,6 +208,6 @@ fn hostile_connections_of_eight_kinds_slow_down_nobody() {
     let most = Duration::from_secs(1).max(before * 3);
     assert!(ttfb <= most, "99th percentile {ttfb:?} of {}, {before:?} before", times.len());
     assert!(probe <= Duration::from_secs(5), "99th percentile of /health {probe:?}");
-    // No connection remains.
+    // No hostile connection remains.
     server.wait_for("anneal_connections", 1.0);
 }

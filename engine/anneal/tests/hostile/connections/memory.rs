@@ -1,4 +1,4 @@
-//! Test of the memory that the longest requests use: at most twelve times their size, plus a fixed allowance.
+//! Test of the memory for the longest requests: at most twelve times their size, plus a fixed allowance.
 
 use std::os::unix::net::UnixStream;
 
@@ -14,8 +14,8 @@ const SIZE: usize = 8 << 20;
 /// Fixed allowance in bytes, for values in trees. Their number is limited independently of a request's size.
 const ALLOWANCE: u64 = 32 << 20;
 
-/// Builds a body that starts with `head` and ends with `tail`, with as many repetitions of `part` between them as
-/// fit, separated by commas.
+/// Builds a body that starts with `head` and ends with `tail`. Between them, `part` is repeated as often as it fits,
+/// separated by commas.
 fn filled(head: &str, part: &str, tail: &str) -> String {
     let count = (SIZE - head.len() - tail.len() + 1) / (part.len() + 1);
     repeated(head, part, tail, count)
@@ -27,12 +27,13 @@ fn repeated(head: &str, part: &str, tail: &str, count: usize) -> String {
     body + tail
 }
 
-/// Builds a body whose only text repeats `part` as often as it fits.
+/// Builds a body with a single text, which repeats `part` as often as it fits.
 fn text(head: &str, part: &str, tail: &str) -> String {
     format!("{head}{}{tail}", part.repeat((SIZE - head.len() - tail.len()) / part.len()))
 }
 
-/// Returns the maximum growth of the memory of `server` above `before` bytes while it answers `body`, and the answer.
+/// Returns the maximum growth of the memory of `server` above `before` bytes while it answers `body`. Also returns
+/// the answer.
 fn rise(server: &Server, before: u64, path: &str, body: &str) -> (u64, u16, String) {
     let process = ProcFolder::of(server.child.id());
     process.reset_peak();
@@ -44,7 +45,7 @@ fn rise(server: &Server, before: u64, path: &str, body: &str) -> (u64, u16, Stri
 #[test]
 fn the_longest_requests_take_at_most_twelve_times_their_size() {
     let server = Server::start(&["--chat-template", "chatml"]);
-    // Memory that the first request allocates permanently does not belong to the long ones.
+    // The first request allocates memory permanently, which must not count for the long requests.
     server.ask(&greedy("hello", 2));
     let before = resident(server.child.id()).expect("a process");
     let chat = "/v1/chat/completions";
@@ -66,7 +67,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
     }
     distinct.push('}');
     let cases = [
-        // The short ones come first, because memory that long requests leave to the allocator would hide theirs.
+        // Short requests come first, because memory that long requests leave to the allocator would hide their use.
         ("as many lists as may be", text_of, repeated(&format!("{tree}["), "[0]", "]}", 32_000), 200, ""),
         ("as many objects as may be", text_of, repeated(&format!("{tree}["), object, "]}", 21_000), 200, ""),
         ("tools of many values", chat, repeated(tools, object, "]}}}]}", 21_000), 200, ""),
@@ -107,7 +108,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
         ("one long text to count", "/tokenize", text(r#"{"content":""#, "steel ", "\"}"), 400, too_long),
         ("escapes", text_of, text(r#"{"prompt":""#, r"\u00e9\n", "\"}"), 400, too_long),
     ];
-    // The subset is every third request, including lists of tokens, messages, keys and texts.
+    // The part is every third request, which includes lists of tokens, messages, keys and texts.
     let step = choose(3, 1);
     let mut failed = Vec::new();
     for (name, path, body, expected, words) in cases.into_iter().step_by(step) {

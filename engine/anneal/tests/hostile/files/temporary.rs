@@ -15,10 +15,10 @@ use super::hub_server::{Act, Server, sha256};
 use crate::common::{command, tiny};
 use crate::effort;
 
-/// Time limit of a command: with a pipe in its way, the program once waited for ever.
+/// Time limit of a command. An earlier version waited forever for a pipe.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// File, link, pipe or folder that the attacker places under a temporary name.
+/// Object that the attacker places under a temporary name.
 #[derive(Clone, Copy, Debug)]
 enum Trap {
     /// Symbolic link to a file of the victim.
@@ -27,7 +27,7 @@ enum Trap {
     LinkToFolder,
     /// Symbolic link to a name that does not exist.
     LinkToNothing,
-    /// Pipe that nobody reads.
+    /// Pipe without a reader.
     Pipe,
     /// Folder with a file.
     Folder,
@@ -57,7 +57,7 @@ impl Scene {
         self.shared.path().join(name)
     }
 
-    /// Returns the shell command that places `trap` under `name`, in which `$$` is the process ID.
+    /// Returns the shell command that places `trap` under `name`. In `name`, `$$` is the process ID.
     fn place(&self, trap: Trap, name: &str) -> String {
         let victim = self.victim.path().display();
         let name = format!("\"{}/{name}\"", self.shared.path().display());
@@ -73,7 +73,8 @@ impl Scene {
         }
     }
 
-    /// Runs `program` with `trap` under each of `names`. It must succeed and not touch the victim's files.
+    /// Runs `program` with `trap` under each of `names`. The program must succeed and must not touch the victim's
+    /// files.
     fn attack(&self, trap: Trap, names: &[&str], program: &Command) {
         let mut script: Vec<String> = names.iter().map(|name| self.place(trap, name)).collect();
         script.push("exec \"$@\"".to_string());
@@ -208,7 +209,7 @@ fn a_tuning_record_and_a_roofline_are_written_through_no_link() {
     tune::roofline_cache::writable(&scene.path("roofline.json")).expect("writable");
     scene.check("a record");
     assert_eq!(fs::metadata(&record).expect("a record").permissions().mode() & 0o777, 0o600);
-    // A damaged record is kept beside the new one, and this does not follow a link either.
+    // A damaged record is kept under another name, and the program does not follow a link at that name.
     fs::write(&record, "{").expect("written");
     symlink(scene.victim.path().join("new"), scene.path("tuning.json.damaged")).expect("a link");
     engine_core::tuning::change(&record, |_| {}).expect("written");

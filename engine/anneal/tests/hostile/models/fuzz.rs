@@ -1,9 +1,9 @@
-//! Test of thousands of invalid files: none of them ends the process that loads it.
+//! Test of thousands of invalid files: no file may end the process that loads it.
 //!
-//! Each file is a good file with one to three changes. It goes through the steps of a load: validation in this
+//! Each file is a good file with one to three changes. It passes through the steps of a load: validation in this
 //! process, and a trial load in a child process, which may crash. The program itself runs some of the files that
-//! pass. A file only depends on its number: `ANNEAL_FUZZ_CASE=1234` creates the file of that number, prints its
-//! result, and keeps the file.
+//! pass. A file depends only on its number: `ANNEAL_FUZZ_CASE=1234` creates file 1234, prints its result, and keeps
+//! the file.
 
 mod change;
 mod form;
@@ -44,9 +44,9 @@ enum Family {
     Hollow(usize),
     /// Good model with an invalid adapter.
     Adapter,
-    /// One of two parts.
+    /// One of the two parts of a split model.
     Split,
-    /// Draft model: smaller, with the same vocabulary.
+    /// Draft model: a smaller model with the same vocabulary.
     Draft,
 }
 
@@ -63,7 +63,7 @@ const PRESETS: [(Preset, usize); 6] = [
 /// Presets that are too large to write and read repeatedly. Their architectures are those of `PRESETS`.
 const LARGE: [Preset; 5] =
     [Preset::Llama1B4L, Preset::Qwen2_5_1_5B4L, Preset::Llama1B, Preset::Moe1B, Preset::Qwen2_5_1_5B];
-/// Number of the first file of a large model. The presets alternate.
+/// Number of the first file of a large model. Later numbers use the presets in turn.
 const FIRST_LARGE: usize = 1_000_000;
 
 impl Family {
@@ -117,7 +117,7 @@ impl Good {
     }
 }
 
-/// Files of one family on the disk. The first one is loaded.
+/// Files of one family on the disk. The program loads the first file.
 struct Files {
     bases: Vec<Base>,
     adapter: Option<PathBuf>,
@@ -195,7 +195,7 @@ fn split(bytes: &[u8], folder: &Path) -> Vec<Base> {
     vec![part(0), part(1)]
 }
 
-/// Results of the tested files.
+/// Results of all tested files.
 #[derive(Default)]
 struct Outcome {
     /// Number of files by result: rejected by validation, crashed the child, or ran.
@@ -254,9 +254,9 @@ impl Outcome {
     }
 }
 
-/// Strips the numbers that differ from file to file from `how`.
+/// Removes from `how` the numbers that differ between files.
 fn kind(how: &str) -> String {
-    // Each assertion is a separate kind, identified by its file and line. So is each signal.
+    // Each assertion, identified by its file and line, is a separate kind. Each signal is a separate kind too.
     let mut kind = String::new();
     for word in how.split(' ') {
         let is_number =
@@ -275,18 +275,18 @@ fn kind(how: &str) -> String {
 struct Lane<'a> {
     good: &'a Good,
     folder: tempfile::TempDir,
-    /// Folder for large files, on the disk.
+    /// Folder on the disk for large files.
     large: tempfile::TempDir,
     files: BTreeMap<Family, Files>,
     child: Option<Child>,
     outcome: Outcome,
-    /// The program itself runs one of this many files that passed the trial.
+    /// The program itself runs one in this number of the files that passed the trial.
     really_each: usize,
 }
 
 impl<'a> Lane<'a> {
     fn new(good: &'a Good, really_each: usize) -> Self {
-        // Files are in memory if possible, because every file is only read once.
+        // Files are in memory if possible, because every file is read only once.
         let memory = tempfile::tempdir_in("/dev/shm");
         let folder = memory.or_else(|_| tempfile::tempdir()).expect("a temporary folder");
         let (files, outcome) = (BTreeMap::new(), Outcome::default());
@@ -294,7 +294,7 @@ impl<'a> Lane<'a> {
         Lane { good, folder, large, files, child: None, outcome, really_each }
     }
 
-    /// Creates the file with the number `case` and tries it. Returns its changes and its result.
+    /// Creates the file with the number `case` and tries to load it. Returns its changes and its result.
     fn one(&mut self, case: usize) -> String {
         let mut random = Xoshiro::keyed(SEED, [case as u64, 0]);
         let family = Family::of(case, &mut random);
@@ -318,7 +318,7 @@ impl<'a> Lane<'a> {
             self.outcome.add(PRE_CHECK);
             return format!("{words}: {PRE_CHECK}");
         };
-        // This is the same request that `engine_core::trial` makes.
+        // `engine_core::trial` makes the same request.
         let purpose = if is_large { Purpose::Token } else { Purpose::All };
         let mut request = TrialRequest { purpose, repack: !is_large, ..TrialRequest::new(paths) };
         let adapters = adapter.iter().map(|path| Adapter { path: path.clone(), scale: 1.0 });
@@ -355,7 +355,7 @@ impl<'a> Lane<'a> {
         };
         let (code, _, stderr) = parts(&run.output().expect("the executable runs"));
         self.outcome.really += 1;
-        let died = stderr.contains("gave up") || stderr.contains("internal error");
+        let died = stderr.contains("llama.cpp aborted") || stderr.contains("internal error");
         if !matches!(code, Some(0..=2)) || died {
             self.outcome
                 .faults
@@ -378,7 +378,7 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
         println!("{:#?}", lane.outcome.faults);
         return;
     }
-    // A good file of each family must run. Otherwise, results of the invalid files would mean nothing.
+    // A good file of each family must run. Otherwise, the results of the invalid files would mean nothing.
     let mut lane = Lane::new(&good, 1);
     for family in (0..PRESETS.len()).map(Family::Model).chain([Family::Adapter, Family::Split, Family::Draft])
     {
@@ -411,7 +411,7 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
     assert_eq!(outcome.counts.values().sum::<usize>(), count + large);
     assert!(outcome.of(PRE_CHECK) > count / 20 && outcome.of(RAN) > count / 20, "{}", outcome.table());
     assert!(outcome.really > 0 && outcome.faults.is_empty(), "{:#?}", outcome.faults);
-    // The program still runs a good file.
+    // The program can still run a good file.
     let model = tiny().to_str().expect("UTF-8");
     assert_eq!(parts(&anneal(["run", "-m", model, "-p", "a", "-n", "1"])).0, Some(0));
 }

@@ -1,7 +1,8 @@
 //! Tests of a file that passes validation but makes llama.cpp abort, in a server, a command and the library.
 //!
-//! The set of such files changes with each new check and each new llama.cpp. Therefore these tests name a file in a
-//! variable, and the trial's child fails an assertion for it. The fuzz test finds real files.
+//! The set of such files changes with each new check and each new llama.cpp. Therefore these tests use a good file:
+//! an environment variable names it, and the trial's child process then fails an assertion. The fuzz test finds real
+//! files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,13 +13,13 @@ use serde_json::Value;
 use crate::client::{PATIENCE, Server, greedy};
 use crate::common::{self, ANNEAL, parts, tiny};
 
-/// Environment variable that the child reads; see `engine_core::trial::worker`.
+/// Environment variable that the child process reads; see `engine_core::trial::worker`.
 const ABORTS: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 const ASSERTION: &str =
     "failed an assertion of llama.cpp: llama.cpp/src/test.cpp:1: GGML_ASSERT(false) failed";
 const KNOWN: &str = "(found at an earlier load)";
 
-/// Writes a good model to `folder` that is treated as a bad one.
+/// Writes a good model to `folder`, which the trial treats as a bad model.
 fn bad(folder: &Path) -> PathBuf {
     let path = folder.join("bad.gguf");
     std::fs::copy(tiny(), &path).expect("a copy");
@@ -52,7 +53,7 @@ fn a_server_refuses_one_model_and_goes_on_with_the_other() {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut server = Server::with(command, folder);
 
-    // This answer is in progress while the other model is tried.
+    // This answer is being generated while the other model is tried.
     let mut long = of("good");
     (long["max_tokens"], long["stream"]) = (200.into(), true.into());
     let mut running = server.connect();
@@ -72,7 +73,7 @@ fn a_server_refuses_one_model_and_goes_on_with_the_other() {
     };
     assert_eq!(last["usage"]["completion_tokens"], 200, "{last}");
 
-    // From here on the verdict is known, so no child is started.
+    // The verdict is now known, so no child process is started.
     let begin = Instant::now();
     while !message(&server.ask(&of("bad"))).contains(KNOWN) {
         assert!(begin.elapsed() < PATIENCE, "it is tried again and again");
@@ -107,7 +108,7 @@ fn a_command_says_what_failed_and_what_to_do() {
         assert!(stderr.contains(&expected) && stderr.contains("\nhint: "), "{command:?}: {stderr}");
         assert_eq!(stderr.contains(KNOWN), number > 0, "{command:?}: {stderr}");
     }
-    // A damaged verdict is ignored, and a touched file counts as another file.
+    // A damaged verdict is ignored. After a change of its modification time, a file counts as a new file.
     let verdict = || {
         let mut entries = std::fs::read_dir(state.join("trials")).expect("verdicts").flatten();
         entries.find(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains("died")))
@@ -125,7 +126,8 @@ fn a_command_says_what_failed_and_what_to_do() {
     assert_eq!(code, Some(0), "{stderr}");
 }
 
-/// Environment variable of a separate process with its own state folder: the program for trials, and the model.
+/// Environment variable for a separate process with its own state folder. It contains the program for trials, and the
+/// model.
 const LIBRARY: &str = "ANNEAL_TEST_TRIAL_LIBRARY";
 
 #[test]

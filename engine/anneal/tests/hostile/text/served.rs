@@ -13,7 +13,7 @@ use crate::{common, effort};
 /// Pre-tokenizer that once split with `std::regex`.
 const PRE: &str = "bloom";
 
-/// Starts a server of a tiny model with that pre-tokenizer.
+/// Starts a server of a tiny model with the pre-tokenizer [`PRE`].
 fn server(more: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = tiny_with(PRE, folder.path());
@@ -31,11 +31,11 @@ fn tokens(server: &Server, letters: usize) -> usize {
     answer["tokens"].as_array().expect("tokens").len()
 }
 
-/// These texts once ended the server, which split them with `std::regex`.
+/// Splitting these texts with `std::regex` once ended the server.
 #[test]
 fn no_text_ends_a_server() {
     let server = server(&["-c", "16384"]);
-    // By their bytes, both could fit the context; by their tokens, neither does.
+    // Both texts could fit the context by their number of bytes, but not by their number of tokens.
     for letters in [20_000, 200_000] {
         assert!(tokens(&server, letters) > 0);
         let text = "a".repeat(letters);
@@ -93,11 +93,11 @@ fn says_the_numbers(message: &str) {
     }
 }
 
-/// Very long texts of several clients use one thread, and requests of other clients do not wait for them.
+/// Very long texts of several clients share one thread, and requests of other clients do not wait for these texts.
 #[test]
 fn a_long_text_delays_nobody_else() {
     let server = server(&["-c", "100096"]);
-    // By its bytes, the text could fit the context. It is the slowest text of its length.
+    // The text could fit the context by its number of bytes. No text of the same length is slower.
     let long = json!({ "content": "aB1中 !".repeat((1 << 20) / 8) }).to_string();
     let socket = server.socket();
     std::thread::scope(|scope| {

@@ -6,8 +6,8 @@ use super::vocabularies::{CONTROL, USER_DEFINED, Vocabulary};
 use super::{in_a_child, load};
 use crate::effort;
 
-/// Splits `text` with a slow reference algorithm: each special token, the longest first, in the rest of the text.
-/// Returns special tokens by their index, and the lengths of the text between them.
+/// Splits `text` with a slow reference algorithm, which searches the remaining text for each special token, the
+/// longest first. Returns special tokens by their index, and the lengths of the text between them.
 fn slowly(text: &str, specials: &[&str]) -> Vec<Result<usize, usize>> {
     let mut order: Vec<usize> = (0..specials.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(specials[*index].len()));
@@ -38,7 +38,7 @@ fn slowly(text: &str, specials: &[&str]) -> Vec<Result<usize, usize>> {
 
 #[test]
 fn longer_special_tokens_are_cut_out_first() {
-    // With so few tokens, llama.cpp's sort keeps the order of those of equal length.
+    // With so few tokens, llama.cpp's sort keeps the order of tokens of equal length.
     let specials = ["<a>", "<a><b>", "a>", "<<", "<b", "b><", "a", "><><"];
     let mut vocabulary = Vocabulary::bpe("default");
     vocabulary.retain(|token| !specials.contains(&token) && token.chars().count() == 1);
@@ -60,7 +60,7 @@ fn longer_special_tokens_are_cut_out_first() {
             text.push(char::from(b"<>ab"[next(4) as usize]));
         }
         let tokens = model.tokenize_with(&text, false).expect("tokens");
-        // Every other character is a token of its own.
+        // Every other character is a separate token.
         let mut found: Vec<Result<usize, usize>> = Vec::new();
         for token in tokens {
             let index = token as usize;
@@ -74,8 +74,8 @@ fn longer_special_tokens_are_cut_out_first() {
     }
 }
 
-/// An earlier version searched the list of fragments from its beginning for each token, and the text once for each
-/// special token of the vocabulary.
+/// An earlier version searched the list of fragments from its beginning for each token. It also searched the text
+/// once for each special token of the vocabulary.
 #[test]
 fn many_special_tokens_take_no_longer() {
     const TEST: &str = "text::special_tokens::many_special_tokens_take_no_longer";

@@ -25,7 +25,7 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Creates a byte-level BPE vocabulary with the pre-tokenizer `pre` and a few merges, plus additional tokens for
+    /// Creates a byte-level BPE vocabulary with the pre-tokenizer `pre` and a few merges. Also adds tokens for
     /// tokenizers that do not spell bytes.
     pub fn bpe(pre: &str) -> Self {
         let mut vocabulary = Self::empty("gpt2", pre);
@@ -90,7 +90,7 @@ impl Vocabulary {
         self.tokens.retain(|(token, _)| keep(token));
     }
 
-    /// Adds merges of letters, digits and signs, of pairs, and of pairs of pairs.
+    /// Adds merges of letters, digits and signs, of pairs of these, and of pairs of pairs.
     fn merge(&mut self) {
         for one in ["a", "b", "A", "1", "!", "Ġ"] {
             for pair in [one.to_string(), one.repeat(2)] {

@@ -21,8 +21,9 @@ const TOKENS: &str = "0 or more tokens, as a list: 0,128,512";
 
 /// Measure prefill and decode speed by llama-bench's method
 ///
-/// Lists are separated by commas. Ranges of numbers are written 1-8, 1-8+2 or 1-8*2. Every combination is measured.
-/// Results go to stdout, one test after the other, with llama-bench's field names.
+/// Separate list values with commas. Write ranges of numbers as 1-8, 1-8+2 (every second number) or 1-8*2 (doubling).
+/// Every combination of values is measured. Each result is printed to stdout as soon as it is complete, with
+/// llama-bench's field names.
 #[derive(clap::Args, Debug)]
 #[command(after_help = crate::commands::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -37,10 +38,10 @@ pub struct Args {
     /// Numbers of tokens to generate; 0 for none
     #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = numbers(TOKENS))]
     pub(super) n_gen: Vec<Numbers>,
-    /// Test of a prompt followed by a generation, as PROMPT,GEN; can be repeated
+    /// Prompt and generation lengths in tokens, for a combined test; can be repeated
     #[arg(long, visible_alias = "pg", value_name = "P,G", value_parser = pair)]
     pub(super) prompt_gen: Vec<(u32, u32)>,
-    /// Tokens in the context before the test; not with --end-to-end
+    /// Number of tokens in the context before the test; not with --end-to-end
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0", value_parser = numbers(TOKENS))]
     pub(super) n_depth: Vec<Numbers>,
     #[arg(help = of_table("batch-size"), short = 'b', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(BATCH))]
@@ -53,11 +54,11 @@ pub struct Args {
     pub(super) cache_type_v: Vec<KvType>,
     #[arg(help = of_table("flash-attn"), long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', value_parser = lists::flash_attention)]
     pub(super) flash_attn: Vec<FlashAttention>,
-    /// Threads for both phases [default: those of run, for each phase]. With several values, a curve follows the
-    /// table
+    /// Number of threads for prefill and decode; with several values, a chart of the speeds follows the table
+    /// [default: as for `anneal run`]
     #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(THREADS))]
     pub(super) threads: Vec<Numbers>,
-    /// Threads for prefill, if different from -t
+    /// Number of threads for prefill, if different from -t
     #[arg(long, visible_alias = "tb", value_name = "LIST", value_delimiter = ',', value_parser = numbers(THREADS))]
     pub(super) threads_batch: Vec<Numbers>,
     #[arg(help = of_table("poll"), long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(POLL))]
@@ -67,8 +68,8 @@ pub struct Args {
     /// Repack weights for the CPU's kernels: on, off [default: on]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lists::on_off, conflicts_with = "no-repack")]
     pub(super) repack: Vec<bool>,
-    /// Start from the settings that `anneal tune` found for this purpose (chat, rag, batch, latency or P:G), not from
-    /// the defaults; one model only
+    /// Replace the defaults by the settings that `anneal tune` found for this purpose: chat, rag, batch, latency or
+    /// P:G; needs a single model
     #[arg(long, value_name = "PURPOSE", conflicts_with_all = ["roofline", "compare_layouts", "parts", "quants"])]
     pub(super) tuned: Option<Objective>,
     /// Tuning record for --tuned [default: $ANNEAL_TUNING, else tuning.json in the state folder]
@@ -80,19 +81,19 @@ pub struct Args {
     /// Skip the warm-up run before the samples
     #[arg(long)]
     pub(super) no_warmup: bool,
-    /// Measure the whole path: from text through tokenizer, prefill, sampler and decode to text. Runs the tests of
-    /// -pg, or every -p with every -n
+    /// Measure the whole path from prompt text to answer text: tokenizer, prefill, sampling and decode. Runs the
+    /// tests of -pg, or each value of -p with each value of -n
     #[arg(long)]
     pub(super) end_to_end: bool,
-    /// Add times per output token and the load time to the table; --end-to-end always shows them
+    /// Add the time per output token and the load time to the table; --end-to-end always shows both
     #[arg(long)]
     pub(super) latency: bool,
-    /// Run each test with repacked weights, with the weights as in the file and with the split layout, interleaved
-    /// and -r times each, and print the speed of the split layout relative to the others
+    /// Compare the split layout with repacked weights and with the file's layout; -r sets the number of interleaved
+    /// runs of each test
     #[arg(long, requires = "end_to_end", conflicts_with = "split-layout")]
     pub(super) compare_layouts: bool,
-    /// Time these parts of the work separately instead of running llama-bench's tests: prefill and decode (of the
-    /// sizes -p, -n and -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
+    /// Time only these parts instead of running llama-bench's tests: prefill and decode (with the sizes of -p, -n and
+    /// -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
     #[arg(
         long,
         value_name = "LIST",
@@ -100,11 +101,11 @@ pub struct Args {
         conflicts_with_all = ["end_to_end", "prompt_gen", "split-layout"]
     )]
     pub(super) parts: Vec<Part>,
-    /// Text that --parts tokenizes, a UTF-8 file [default: built-in text with prose, code, numbers and eight scripts]
+    /// UTF-8 text file for --parts [default: built-in text with prose, code, numbers and eight scripts]
     #[arg(long, value_name = "FILE", requires = "parts")]
     pub(super) text: Option<PathBuf>,
-    /// Measure the limits of this machine, its read bandwidth and multiply-add rates at each -t, and save them. Later
-    /// tests then print which share of the limits they reach
+    /// Measure and save this machine's read bandwidth and multiply-add rates for each thread count of -t; later tests
+    /// then show their speed as a share of these limits
     #[arg(long, conflicts_with_all = ["model", "hf", "end_to_end", "parts", "prompt_gen"])]
     pub(super) roofline: bool,
     /// Do not save the result of --roofline
@@ -129,10 +130,10 @@ pub struct Args {
     pub(super) drafts: Refused,
 }
 
-/// Returns the help text for a list of values of the option `name`.
+/// Returns the help text of the option `name`, for a flag that accepts a list of its values.
 ///
 /// # Panics
-/// If there is no such option.
+/// If the option does not exist.
 fn of_table(name: &str) -> String {
     OPTIONS.iter().find(|option| option.name == name).map(help_with_default).expect("an option of the table")
 }

@@ -1,4 +1,4 @@
-//! All combinations of the settings that are given as lists.
+//! All combinations of settings whose values are given as lists.
 
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
@@ -7,8 +7,8 @@ use llama::options::SplitLayout;
 use super::args::Args;
 use super::lists::flat;
 
-/// Returns all combinations of the settings. Settings that need the model to be loaded again vary slowest, and
-/// threads vary fastest. Settings that are not given have the values of `tuned`, or their defaults.
+/// Returns all combinations of the settings. Settings that require loading the model again vary slowest, and threads
+/// vary fastest. Settings that are not given have the values of `tuned`, or their defaults.
 ///
 /// # Errors
 /// If a setting is invalid or contradicts `tuned`.
@@ -39,7 +39,8 @@ pub fn settings(
     each(&mut all, &flat(&args.threads), |requested, n| requested.decode_threads = Some(n));
     all.iter()
         .map(|requested| {
-            // Without the tuning record, this would not be the measurement that was asked for.
+            // Settings that contradict the tuning record are refused, because the result would not be that of the
+            // tuned settings.
             tuned.map_or(Ok(()), |tuned| Settings::goes_with(requested, tuned))?;
             Settings::resolve_tuned(requested, tuned, runtime_host)
         })

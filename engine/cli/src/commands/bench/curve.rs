@@ -1,4 +1,4 @@
-//! Chart of a thread sweep: speed over threads, and the smallest number of threads that is as fast as any other.
+//! Chart of a thread sweep: speed by number of threads, and the smallest number of threads with the best speed.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ const WIDTH: usize = 40;
 /// Block characters for zero to seven eighths of a character.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
-/// Curves, one for each test with settings that differ only in the threads.
+/// Curves, one per test. The settings of a curve's results differ only in the number of threads.
 #[derive(Debug, Default)]
 pub struct Curves(Vec<Curve>);
 
@@ -62,8 +62,8 @@ impl Curves {
         }
     }
 
-    /// Draws all curves with more than one number of threads. The lines are indented by four, which Markdown shows
-    /// verbatim.
+    /// Draws all curves that have more than one number of threads. Lines are indented by four blanks, so Markdown
+    /// shows them verbatim.
     pub fn draw(&self) -> String {
         // Model and settings are part of the title only if they differ between curves.
         let differs = |part: usize| self.0.iter().any(|curve| curve.of[part] != self.0[0].of[part]);
@@ -91,12 +91,12 @@ impl Curve {
             let _ = writeln!(text, "    {:>4} {:<WIDTH$} {mean:.2}{mark}", point.threads, bar(mean / best));
         }
         let words = match knee {
-            None => "knee: unknown, because a single sample does not show the noise; use -r 5".to_string(),
-            Some(1) => "knee: 1 thread; more are not faster than the noise".to_string(),
+            None => "knee: unknown, because a single sample shows no noise; take more samples, for example with -r 5".to_string(),
+            Some(1) => "knee: 1 thread; more threads are not measurably faster".to_string(),
             Some(threads) if Some(threads) == points.last().map(|point| point.threads) => {
-                format!("knee: {threads} threads; perhaps more than were measured")
+                format!("knee: {threads} threads; perhaps a larger number, not measured, is faster")
             }
-            Some(threads) => format!("knee: {threads} threads; more are not faster than the noise"),
+            Some(threads) => format!("knee: {threads} threads; more threads are not measurably faster"),
         };
         let _ = writeln!(text, "    {words}");
     }
@@ -115,9 +115,9 @@ impl Point {
     }
 }
 
-/// Returns the smallest number of threads whose mean is within two standard errors of the difference to the best
-/// mean. Chance exceeds this bound in about one case of twenty. `None` if a point has only one sample, which gives no
-/// standard error.
+/// Returns the smallest number of threads whose mean is close to the best mean: within two standard errors of their
+/// difference. Chance exceeds this bound in about one case of twenty. `None` if a point has only one sample, which
+/// gives no standard error.
 fn knee(points: &[&Point]) -> Option<u32> {
     let best = points.iter().max_by(|a, b| a.mean().total_cmp(&b.mean()))?;
     let mut fewest = best.threads;
@@ -132,7 +132,7 @@ fn knee(points: &[&Point]) -> Option<u32> {
 
 /// Draws a bar of `share` of the full width, with a resolution of an eighth of a character.
 fn bar(share: f64) -> String {
-    // `as` converts NaN, of a speed that is not a number, to 0.
+    // If the speed is NaN, `as` converts it to 0.
     let eighths = (share.clamp(0.0, 1.0) * (WIDTH * 8) as f64).round() as usize;
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
@@ -154,15 +154,15 @@ mod tests {
     fn the_knee_is_the_fewest_threads_within_the_noise_of_the_best() {
         type Samples<'a> = &'a [(u32, &'a [f64])];
         let cases: [(Samples<'_>, &str); 6] = [
-            // Four threads are fastest, and two are as fast within the noise.
+            // Four threads are fastest, and two threads are equally fast within the noise.
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 20.0]), (4, &[19.5, 20.1])], "knee: 2 threads; more"),
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 19.1]), (4, &[29.5, 30.1])], "knee: 4 threads; perhaps"),
             // More threads are slower.
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 19.1]), (4, &[9.5, 9.6])], "knee: 2 threads; more"),
             (&[(2, &[10.0, 10.2]), (1, &[10.1, 10.3])], "knee: 1 thread;"),
             (&[(1, &[10.0]), (2, &[20.0])], "knee: unknown"),
-            // The result does not depend on the order of the measurements, nor on samples that are split over several
-            // records.
+            // The result depends neither on the order of the measurements nor on the number of records that contain
+            // the samples.
             (&[(2, &[20.0]), (1, &[10.0]), (2, &[20.2]), (1, &[10.2])], "knee: 2 threads; perhaps"),
         ];
         for (points, words) in cases {

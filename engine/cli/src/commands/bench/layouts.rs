@@ -46,7 +46,7 @@ pub fn run(
         }
         Ok(())
     };
-    // If a test fails, the results before it are still printed as a complete table.
+    // If a test fails, the earlier results are still printed as a complete table.
     let measured = all();
     let ended = table.end().context("cannot write the results to stdout");
     measured.and(ended)?;
@@ -75,7 +75,7 @@ impl ResultRow for LayoutRecord {
             self.against,
             seconds(&self.other.ns),
             seconds(&self.split.ns),
-            // With few pairs there is no interval; the verdict states the reason.
+            // Too few pairs give no interval; the verdict states this reason.
             match self.ratio.pairs < FEWEST_PAIRS {
                 true => format!("{:.3}", self.ratio.median),
                 false => self.ratio.to_string(),

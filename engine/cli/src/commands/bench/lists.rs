@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use llama::options::{FlashAttention, LoadMode};
 
-/// Maximum number of values in one range. A longer table would be unreadable, and a range like `1-4294967295` is a
-/// mistake.
+/// Maximum number of values in one range. A longer table would be unreadable, and a range such as `1-4294967295` is a
+/// typing error.
 const MOST: usize = 4096;
 
 /// Element of a list of numbers: a number or a range.
@@ -42,10 +42,10 @@ pub fn numbers(
         };
         let first = number(first)?;
         if first > last {
-            return Err(format!("{first} is more than {last}: write the smaller one first"));
+            return Err(format!("{first} is greater than {last}: write the smaller number first"));
         }
         let (mut values, mut at) = (vec![first], first);
-        // The range ends with the last number, or where a step would overflow.
+        // The range ends with the last number, or before a step that would overflow.
         while let Some(next) = (at < last).then(|| step(at)).flatten().filter(|next| *next <= last) {
             if next <= at {
                 return Err(format!("{text} never ends, because its step makes no progress: {}", how()));
@@ -88,8 +88,8 @@ pub fn on_off(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns the models of `-m`, which may be given several times or once with commas. An existing file whose name
-/// contains a comma is not split.
+/// Returns the models of `-m`, which may be repeated or contain commas. The name of an existing file is not split at
+/// its commas.
 pub fn models(given: &[PathBuf]) -> Vec<PathBuf> {
     let split = |path: &PathBuf| match path.to_str() {
         Some(text) if text.contains(',') && !path.exists() => text.split(',').map(PathBuf::from).collect(),
@@ -129,7 +129,7 @@ mod tests {
             ("1-8+", "use numbers"),
             ("1-8/2", "use numbers"),
             ("1-2-3", "use numbers"),
-            ("8-1", "smaller one first"),
+            ("8-1", "smaller number first"),
             ("1-8*1", "never ends"),
             ("0-8*2", "never ends"),
             ("1-8+0", "never ends"),

@@ -18,7 +18,7 @@ use super::varied::Varied;
 use super::version::commit;
 use crate::commands::table::Table;
 
-/// Inputs of the timings.
+/// Inputs that all timings share.
 struct Bench<'a> {
     args: &'a Args,
     cases: &'a [Case],
@@ -57,7 +57,7 @@ pub fn run(
         }
         Ok(())
     };
-    // If a part fails, the results before it are still printed as a complete table.
+    // If a part fails, the earlier results are still printed as a complete table.
     let measured = all();
     let ended = table.end().context("cannot write the results to stdout");
     measured.and(ended)?;
@@ -65,8 +65,8 @@ pub fn run(
 }
 
 impl Bench<'_> {
-    /// Times all parts of the model at `path`. Loading is timed first, because two copies of a model may not fit into
-    /// memory.
+    /// Times all parts of the model at `path`. Loading is timed first, because memory may not be large enough for two
+    /// copies of the model.
     fn measure(&self, path: &Path, settings: &Settings) -> llama::error::Result<Vec<PartRecord>> {
         let (runtime_host, repeat) = (self.runtime_host, self.repeat);
         let open = || model::open(path, settings, runtime_host);
@@ -108,7 +108,7 @@ impl Bench<'_> {
         Ok(records)
     }
 
-    /// Times the cases that only prefill, or only decode.
+    /// Times tests that only prefill, or only decode.
     fn kernel(
         &self,
         model: &Arc<Model>,

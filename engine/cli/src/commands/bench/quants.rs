@@ -33,7 +33,7 @@ use super::args::Args;
 use super::version::commit;
 use crate::interrupt;
 
-/// Default number of chunks of the text for the divergence.
+/// Default number of text chunks for the divergence.
 const CHUNKS: u32 = 4;
 
 /// Model in the comparison.
@@ -47,7 +47,7 @@ struct Contestant {
     decode: Vec<f64>,
 }
 
-/// Properties of a model from its file and its evaluation.
+/// Properties of a model, from its file and its evaluation.
 struct Facts {
     model_type: String,
     bytes: u64,
@@ -74,25 +74,23 @@ pub fn run(
     };
     let [settings] = settings else {
         return Err(usage(
-            "--quants measures with a single value of each setting: give no lists to -t, -b, -ub, -ctk, -ctv or -fa",
+            "--quants measures with a single value of each setting: do not give lists to -t, -b, -ub, -ctk, -ctv or -fa",
         ));
     };
     let [prefill, decode] = cases else {
         return Err(usage(
-            "--quants measures one prompt and one generation: give one number each to -p and -n, and no -d",
+            "--quants measures one prompt and one generation: give -p and -n one number each, and omit -d",
         ));
     };
     if (prefill.n_prompt, decode.n_gen) == (0, 0) || prefill.n_gen > 0 || prefill.n_depth > 0 {
-        return Err(usage(
-            "--quants measures one prompt and one generation: give one number each to -p and -n",
-        ));
+        return Err(usage("--quants measures one prompt and one generation: give -p and -n one number each"));
     }
     let text = match &args.quants.eval_text {
         Some(path) => super::super::read_text(path)?,
         None => built_in_text(),
     };
     let work = QuantBench { args, source, settings, prefill, decode, runtime_host, text };
-    // Checked before the long part: every type, the folder, and its free space.
+    // Types, folder and free space are checked before the long part.
     let all = work.options()?;
     let folder = QuantFolder::new(source, args.quants.keep.as_deref())?;
     interrupt::stop_in_order();
@@ -190,7 +188,7 @@ impl QuantBench<'_> {
                 if let Err(Error::Interrupted) = made {
                     folder.remove();
                     let _ = writeln!(io::stderr(), "interrupted: nothing was measured");
-                    // llama.cpp is still working in another thread.
+                    // The process must end here, because llama.cpp is still working in another thread.
                     exit_now(i32::from(INTERRUPTED));
                 }
                 made?;
@@ -215,7 +213,7 @@ impl QuantBench<'_> {
             let (mut perplexity, mut divergence) = (None, None);
             if chunks > 0 {
                 let found = self.divergence(&model, &mut reference, chunks)?;
-                // A partial result would look like one for the whole text.
+                // A partial result would look like a result for the whole text.
                 if found.interrupted {
                     break;
                 }
@@ -237,7 +235,7 @@ impl QuantBench<'_> {
         Ok(())
     }
 
-    /// Evaluates the divergence of `model`. The first model becomes the reference.
+    /// Evaluates the divergence of `model` from the reference. The first model becomes the reference.
     fn divergence(
         &self,
         model: &Arc<Model>,
@@ -256,8 +254,8 @@ impl QuantBench<'_> {
         Ok(reference.against(model, self.settings, self.runtime_host, &mut silent)?)
     }
 
-    /// Measures every model once per round, in changing order. Each is loaded, warmed up, measured and dropped, so
-    /// that memory only has to hold one of them. Complete rounds are added to `rounds`.
+    /// Measures every model once per round, in an order that changes between rounds. Each model is loaded, warmed up,
+    /// measured and dropped, so that memory holds only one model at any time. Complete rounds are added to `rounds`.
     fn measure(&self, contestants: &mut [Contestant], rounds: &mut Vec<Round>) -> Result<()> {
         let mut bar = self.bar("measure", "rounds");
         for round in 0..self.rounds() {
@@ -274,7 +272,7 @@ impl QuantBench<'_> {
                     return Ok(());
                 }
             };
-            // Only complete rounds count, because both runs of a pair must be in the same round.
+            // Only complete rounds are added, because both runs of a pair must belong to the same round.
             for (contestant, (prefill, decode)) in contestants.iter_mut().zip(here) {
                 contestant.prefill.extend(prefill);
                 contestant.decode.extend(decode);
@@ -286,7 +284,7 @@ impl QuantBench<'_> {
         Ok(())
     }
 
-    /// Measures prefill and decode, in tokens per second.
+    /// Measures prefill and decode speed, in tokens per second.
     fn turn(&self, path: &Path) -> Result<(Option<f64>, Option<f64>)> {
         let model = model::open(path, self.settings, self.runtime_host)?;
         let repeat = Repeat { samples: 1, warm_up: true };
@@ -330,7 +328,7 @@ impl QuantRow<'_> {
         8.0 * self.facts.bytes as f64 / self.facts.parameters.max(1) as f64
     }
 
-    /// Returns the ratio to the source. `None` for the source itself, and if nothing was measured.
+    /// Returns the speed ratio to the source. `None` for the source itself, and if nothing was measured.
     fn ratio(&self, of: fn(&Contestant) -> &[f64]) -> Option<Ratio> {
         let (ours, theirs) = (of(self.contestant), of(self.source));
         (self.contestant.kind.is_some() && !ours.is_empty()).then(|| ratio(ours, theirs))
@@ -360,7 +358,7 @@ fn verdict(ratio: &Option<Ratio>) -> Option<&'static str> {
 
 impl Serialize for QuantRow<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Too large for a column of the other formats.
+        // The divergence has too many values for one column, so only the JSON formats contain it.
         let divergence = ("divergence", json!(self.facts.divergence));
         serializer.collect_map(self.columns().into_iter().chain([divergence]))
     }

@@ -11,7 +11,7 @@ use crate::commands::table::Extra;
 /// Function that formats an option for a row.
 type Show = fn(&Settings) -> String;
 
-/// Options that may have several values, by llama-bench's names, with their formatters.
+/// Options that may have several values: llama-bench's name, and the function that formats the value.
 const OPTIONS: [(&str, Show); 12] = [
     ("load_mode", |settings| settings.load_mode.value.name().to_string()),
     ("repack", |settings| on(settings.repack.value)),
@@ -33,14 +33,14 @@ fn on(on: bool) -> String {
 
 /// Additional columns of a run.
 pub struct Varied {
-    /// Title, width and formatter of each column.
+    /// Title, width and format function of each column.
     options: Vec<(&'static str, usize, Show)>,
-    /// Names that tell the models apart, each with its path. Empty for a single model.
+    /// Path of each model, with a name that distinguishes the model from the others. Empty for a single model.
     files: Vec<(PathBuf, String)>,
 }
 
 impl Varied {
-    /// Determines the columns for a run with each of `models` and each of `settings`.
+    /// Determines the columns for runs of each of `models` with each of `settings`.
     pub fn of(models: &[PathBuf], settings: &[Settings]) -> Self {
         let differs = |cell: Show| {
             settings.iter().any(|other| settings.first().is_some_and(|first| cell(first) != cell(other)))
@@ -113,7 +113,7 @@ mod tests {
             requested.poll = Some(0);
         });
         assert_eq!(titles(&[one.clone(), none]), ["load_mode", "poll"]);
-        // As with -t 1,2: the threads column already shows it.
+        // As with `-t 1,2`: the threads column already shows the value.
         let both = settings(|requested| {
             requested.decode_threads = Some(2);
             requested.prefill_threads = Some(2);

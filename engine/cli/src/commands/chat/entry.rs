@@ -1,9 +1,9 @@
-//! Entries of a chat: a line, lines that end with a backslash, or lines between `"""` and `"""`.
+//! Entries of a chat: a single line, several lines that are joined by backslashes, or lines between `"""` and `"""`.
 
-/// Mark around an entry of several lines.
+/// Mark at the start and end of an entry of several lines.
 const BLOCK: &str = "\"\"\"";
 
-/// True if `text`, all lines typed so far, is a complete entry.
+/// True if `text` is a complete entry. `text` contains all lines typed so far.
 pub fn is_whole(text: &str) -> bool {
     match text.trim_start().strip_prefix(BLOCK) {
         Some(block) => block.trim_end().ends_with(BLOCK),
@@ -11,7 +11,7 @@ pub fn is_whole(text: &str) -> bool {
     }
 }
 
-/// Returns the entry in `text` without its marks. An entry that is incomplete because the input ended is accepted.
+/// Returns the entry in `text` without its marks. Accepts an entry that is incomplete because the input ended.
 pub fn meaning(text: &str) -> String {
     if let Some(block) = text.trim_start().strip_prefix(BLOCK) {
         let block = block.strip_prefix('\n').unwrap_or(block);
@@ -42,7 +42,7 @@ pub enum ChatCommand {
     Help,
     /// `/clear`.
     Clear,
-    /// `/system TEXT`. Without a text, the system prompt is shown.
+    /// `/system TEXT`. Without TEXT, the command shows the system prompt.
     System(Option<String>),
     /// `/save FILE`.
     Save(String),
@@ -52,7 +52,7 @@ pub enum ChatCommand {
     Stats,
     /// `/exit`.
     Exit,
-    /// Invalid command, with an explanation.
+    /// Invalid command, with a message for the user.
     Unknown(String),
 }
 
@@ -75,7 +75,7 @@ impl ChatCommand {
         if said.trim().is_empty() {
             return ChatCommand::Empty;
         }
-        // A slash in a text of several lines, or after a space, belongs to the message.
+        // A slash in a text of several lines, or after a space, is part of the message.
         let line = said.trim_end();
         if !line.starts_with('/') || line.contains('\n') || text.trim_start().starts_with(BLOCK) {
             return ChatCommand::Say(said);

@@ -15,7 +15,7 @@ use rustyline::{Editor, Helper};
 
 use super::entry;
 
-/// Result of reading.
+/// Result of reading an entry.
 pub enum Read {
     /// A complete entry.
     Text(String),
@@ -54,7 +54,7 @@ impl Input {
             .context("cannot set up the line editor")?
             .history_ignore_space(true)
             .bell_style(BellStyle::None)
-            // If stdout is a file, it must contain only answers.
+            // If stdout is a file, the file must contain only answers.
             .behavior(if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm })
             .build();
         let mut editor = Editor::with_config(config).context("cannot use the terminal")?;
@@ -90,7 +90,7 @@ impl Terminal {
         }
     }
 
-    /// Appends `text` to the history file immediately, so that it is kept even if the program is killed.
+    /// Appends `text` to the history file immediately, so that the entry is kept even if the program is killed.
     fn keep(&mut self, text: &str) {
         let Some(path) = &self.history else { return };
         if text.trim().is_empty() || !self.editor.add_history_entry(text).unwrap_or(false) {
@@ -99,8 +99,8 @@ impl Terminal {
         if let Err(error) = self.editor.append_history(path) {
             let _ = writeln!(
                 io::stderr(),
-                "warning: cannot write the history {} ({error}); it is off now, and --no-history turns it off from \
-                the start",
+                "warning: cannot write the history {} ({error}); further input is not saved\nhint: use --no-history \
+                to turn the history off",
                 path.display()
             );
             self.history = None;
@@ -110,7 +110,7 @@ impl Terminal {
 
 fn load(editor: &mut Editor<Lines, FileHistory>, path: &Path) {
     if let Some(folder) = path.parent() {
-        // An error shows up when the history is written.
+        // If this fails, writing the history reports an error.
         let _ = std::fs::create_dir_all(folder);
     }
     match editor.load_history(path) {
@@ -118,7 +118,7 @@ fn load(editor: &mut Editor<Lines, FileHistory>, path: &Path) {
         Err(error) => {
             let _ = writeln!(
                 io::stderr(),
-                "warning: cannot read the history {} ({error}); --no-history turns it off",
+                "warning: cannot read the history {} ({error})\nhint: use --no-history to turn the history off",
                 path.display()
             );
         }
@@ -144,7 +144,7 @@ fn from_pipe(lines: &mut impl BufRead) -> Result<Read> {
     }
 }
 
-/// Decides for the editor if Enter begins another line.
+/// Editor helper that decides if Enter begins another line.
 struct Lines;
 
 impl Validator for Lines {

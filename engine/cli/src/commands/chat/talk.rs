@@ -1,4 +1,4 @@
-//! Handling of chat entries: answers and commands.
+//! Handling of chat entries: messages and commands.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, IsTerminal, Write};
@@ -17,7 +17,7 @@ use super::entry::{ChatCommand, HELP};
 use crate::commands::outlet::Outlet;
 use crate::interrupt::Answers;
 
-/// Outcome of an entry.
+/// Outcome of handling an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The entry was handled.
@@ -28,7 +28,7 @@ pub enum Next {
     Leave,
 }
 
-/// Conversation with the user.
+/// Conversation with the user, and its output.
 pub struct Talk {
     conversation: Conversation,
     signals: Answers,
@@ -95,7 +95,7 @@ impl Talk {
         })
     }
 
-    /// Answers `text`. Without a text, generates the last answer again.
+    /// Answers `text`. Without `text`, discards the last answer and generates another.
     fn answer(&mut self, text: Option<&str>) -> Result<Next> {
         let json = self.json;
         let mut outlet = Outlet::stdout();
@@ -110,7 +110,8 @@ impl Talk {
             Some(text) => self.conversation.ask(text, self.predict, &mut hear).map(Some),
             None => self.conversation.ask_again(self.predict, &mut hear),
         };
-        // Before signals are restored: with a second ctrl-C, the user need not wait for a reader that does not read.
+        // Waits before signals are restored, so that a second ctrl-C can end the process if the reader of stdout
+        // hangs.
         let written = outlet.finish();
         self.signals.end();
         written.context("cannot write the answer to stdout")?;
@@ -139,7 +140,7 @@ impl Talk {
         }
     }
 
-    /// Prints notes about the end of an answer, and the speeds if requested.
+    /// Prints why the answer ended, and the speeds if requested.
     fn say_end(&self, turn: &Turn) {
         match turn.generation.stop {
             Stop::Interrupted if turn.generation.tokens.is_empty() => {
@@ -180,7 +181,7 @@ impl Talk {
         text
     }
 
-    /// Handles `/save`. Overwrites only files that this chat has saved before.
+    /// Handles `/save`. Overwrites only files that the same chat has saved.
     fn save(&mut self, path: &Path) -> Next {
         if path.exists() && !self.saved.contains(path) {
             return self.refuse(&format!("{} already exists: choose another file", path.display()));
@@ -189,7 +190,7 @@ impl Talk {
         if folder.is_some_and(|folder| !folder.is_dir()) {
             return self.refuse(&format!("cannot write {}: its folder does not exist", path.display()));
         }
-        // A map and not a JSON value, which would sort the keys of each message.
+        // A map, because a JSON value would sort the keys of each message.
         let text = BTreeMap::from([("messages", self.conversation.messages())]);
         let text = format!("{}\n", serde_json::to_string_pretty(&text).unwrap_or_default());
         match write_atomically(path, text.as_bytes()) {
@@ -201,7 +202,7 @@ impl Talk {
         }
     }
 
-    /// Prints the output of a command to stderr, because stdout is for answers. Errors are ignored.
+    /// Prints the output of a command to stderr, because stdout is reserved for answers. Errors are ignored.
     fn say(&self, text: &str) -> Next {
         let _ = writeln!(io::stderr(), "{}", words::printable_lines(text));
         Next::Went

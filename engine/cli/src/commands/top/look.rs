@@ -1,4 +1,4 @@
-//! Queries of the server's state, and the rates between two states.
+//! Queries of the server's state, and the rates between two successive states.
 
 use std::time::{Duration, Instant};
 
@@ -27,14 +27,14 @@ pub struct Looker {
 pub struct Seen {
     /// State of the server.
     pub status: Status,
-    /// Rates since the previous query. `None` for the first query, and for the first one after a restart.
+    /// Rates since the previous query. `None` for the first query, and for the first query after a server restart.
     pub rates: Option<Rates>,
 }
 
-/// Rates between two states.
+/// Rates between two successive states.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates {
-    /// Seconds between the states.
+    /// Time between the states, in seconds.
     pub seconds: f64,
     /// Evaluated prompt tokens per second.
     pub prefill_tokens_per_second: f64,
@@ -64,7 +64,7 @@ impl Looker {
     /// Queries the state once.
     ///
     /// # Errors
-    /// If the server does not answer in time, refuses, or sends something unexpected.
+    /// If the server does not answer in time, refuses the query, or sends an unexpected answer.
     pub fn look(&mut self) -> Result<Seen, Failure> {
         let asked = async { timeout(PATIENCE, self.place.get("/status")).await };
         let value = self.runtime.block_on(asked).unwrap_or_else(|_| {
@@ -132,7 +132,7 @@ mod tests {
             throttled_periods: Some(2),
         };
         assert_eq!(rates, Some(expected));
-        // Another process, another process with the same ID, and no time between the states.
+        // A different process, a different process with the same ID, and two states without time between them.
         assert_eq!(Rates::between(&before, &status(8, 300, 30, 4.0, None), two), None);
         assert_eq!(Rates::between(&before, &status(7, 50, 5, 0.5, None), two), None);
         assert_eq!(Rates::between(&before, &before, Duration::ZERO), None);

@@ -25,7 +25,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// If the terminal cannot be used.
 pub fn run(place: &ServerAddress, looker: Looker) -> Result<()> {
     let told = Arc::new(AtomicBool::new(false));
-    // SIGHUP keeps its default action: the terminal is gone, so there is nothing to restore.
+    // SIGHUP keeps its default action: if the terminal was closed, there is nothing to restore.
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&told)).context("cannot handle signals")?;
     }
@@ -43,7 +43,7 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
         terminal
             .draw(|frame| view.draw(frame.area(), frame.buffer_mut()))
             .context("cannot write to the terminal")?;
-        // Waits until there is something new to draw.
+        // Waits for something new to draw.
         loop {
             if told.load(Ordering::Relaxed) {
                 return Ok(());
@@ -73,12 +73,12 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
     }
 }
 
-/// Waits for a key or a short time. Returns true if the terminal was closed; crossterm would then read its end in an
-/// endless loop.
+/// Waits for a key or a short time. Returns true if the terminal was closed; crossterm would otherwise read the
+/// terminal's end in an endless loop.
 fn is_gone() -> bool {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        // Keys come from the controlling terminal, and its end is reported by a signal.
+        // Keys come from the controlling terminal, whose end is reported by a signal.
         std::thread::sleep(GLANCE);
         return false;
     }
@@ -99,7 +99,7 @@ fn leaves(key: KeyEvent) -> bool {
     wanted && key.kind != KeyEventKind::Release
 }
 
-/// Queries the server in a separate thread, so that a hanging server does not block the keys.
+/// Queries the server in a separate thread, so that a hanging server does not block the handling of keys.
 fn look_beside(mut looker: Looker) -> mpsc::Receiver<Result<Seen, Failure>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {

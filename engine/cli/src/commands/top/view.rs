@@ -1,4 +1,4 @@
-//! Layout of the display. It is the same on a terminal, in a pipe, and in the tests.
+//! Layout of the display, for a terminal, a pipe, and the tests.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub struct View {
     place: String,
     coloured: bool,
     seen: Option<Seen>,
-    /// Reason why the last query failed, and the time of the first failure.
+    /// Error of the last query, if it failed, and the time of the first of its consecutive failures.
     trouble: Option<(String, Instant)>,
     decode: VecDeque<u64>,
     prefill: VecDeque<u64>,
@@ -34,12 +34,13 @@ pub struct View {
 struct Column {
     head: &'static str,
     width: u16,
-    /// Columns with the highest number are dropped first if there is too little room. Columns with 0 stay.
+    /// Order in which columns are dropped if the display is too narrow, highest number first. Columns with 0 are
+    /// never dropped.
     spare: u8,
     cell: fn(&SlotView<'_>) -> String,
 }
 
-/// Slot and its model.
+/// Slot with its model.
 struct SlotView<'a> {
     model: &'a str,
     slot: &'a SlotStatus,
@@ -54,7 +55,7 @@ const COLUMNS: [Column; 9] = [
     Column { head: "ANSWER", width: 7, spare: 1, cell: |slot| number(slot.slot.generated_tokens) },
     Column { head: "T/S", width: 7, spare: 0, cell: |slot| rate(slot.slot.tokens_per_second) },
     Column { head: "AGE", width: 7, spare: 2, cell: |slot| slot.slot.age_s.map_or(dash(), age) },
-    Column { head: "HOLDS", width: 7, spare: 4, cell: |slot| slot.slot.held_tokens.to_string() },
+    Column { head: "CONTEXT", width: 7, spare: 4, cell: |slot| slot.slot.held_tokens.to_string() },
 ];
 
 fn dash() -> String {
@@ -128,17 +129,17 @@ impl View {
         }
     }
 
-    /// Returns the number of lines that the whole display takes at `width`.
+    /// Returns the number of lines that the whole display needs at `width`.
     pub fn height(&self, width: u16) -> u16 {
         let slots: usize =
             self.seen.iter().flat_map(|seen| &seen.status.models).map(|model| model.slots.len()).sum();
         (self.head(width).len() + 2 + 1 + 1 + slots) as u16
     }
 
-    /// Draws as much as fits into `area`.
+    /// Draws as much of the display as fits into `area`.
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
         let mut head = self.head(area.width);
-        // In a small area, a few slots are more useful than all numbers.
+        // In a small area, a few slots are more useful than all the other numbers.
         let slots = self.seen.iter().flat_map(|seen| &seen.status.models).map(|model| model.slots.len());
         let others = 3 + (slots.sum::<usize>() + 1).min(4);
         head.truncate((area.height as usize).saturating_sub(others).max(2));
@@ -237,7 +238,7 @@ impl View {
         let mut all: Vec<SlotView<'_>> = all.collect();
         let rows = area.height.saturating_sub(1) as usize;
         let hidden = if all.len() > rows {
-            // Busy slots come first, and a line states how many more there are.
+            // Busy slots come first, and a line states the number of hidden slots.
             all.sort_by_key(|slot| slot.slot.state == SlotState::Idle);
             all.len() - rows.saturating_sub(1)
         } else {
@@ -294,7 +295,7 @@ fn fitting(width: u16, with_models: bool) -> Vec<&'static Column> {
 
 /// Describes a model.
 fn about(model: &ModelStatus) -> Vec<String> {
-    // Shared tokens count for each slot, so the sum may exceed the context.
+    // Tokens shared by several slots count once for each slot, so the sum may exceed the context.
     let held: u64 = model.slots.iter().map(|slot| u64::from(slot.held_tokens)).sum();
     let held = held.min(u64::from(model.context));
     let mut about = vec![printable(&model.id).into_owned()];
@@ -345,7 +346,7 @@ fn facts(status: &Status, rates: Option<Rates>) -> Vec<String> {
     facts
 }
 
-/// Joins `parts` with blanks between them, on as many lines as necessary.
+/// Joins `parts` with blanks between them, on as many lines as needed.
 fn wrapped(parts: &[String], width: u16) -> Vec<Line<'static>> {
     joined(parts, "   ", width)
 }
@@ -455,7 +456,7 @@ memory 1.5 GiB of 24 GiB   throttled 0 periods
 decode       61.3 t/s ██
 prefill     812.0 t/s ██
 
-SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE   HOLDS
+SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE CONTEXT
    0 decode     1200     800     231    12.3   1 min    1431
    1 prefill    3000       0       0       -   0.5 s     512
    2 idle          -       -       -       -       -       0
@@ -475,7 +476,7 @@ SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE   HOLDS
         let text = drawn(&view, 80, 14);
         assert!(text.contains("   0 decode") && text.contains("   1 prefill"), "{text}");
         assert!(text.trim_end().ends_with("more, 0 of them busy"), "{text}");
-        // Columns are dropped, the least useful ones first.
+        // In a narrow area, the least useful columns are dropped first.
         let text = drawn(&view, 40, 30);
         assert!(text.contains("SLOT STATE    ANSWER     T/S     AGE"), "{text}");
         assert!(!text.contains("CACHED") && !text.contains("PROMPT"), "{text}");
@@ -492,7 +493,7 @@ SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE   HOLDS
         assert!(!text.contains('\u{1b}'), "{text}");
         view.see(Ok(Seen { status: status(2), rates: None }));
         assert!(!drawn(&view, 80, 24).contains("trying again"));
-        // The same before any state was received.
+        // The same error before any state was received.
         let mut view = View::new("/run/a.sock".to_string(), false);
         assert!(drawn(&view, 80, 24).contains("connecting"));
         view.see(Err(gone()));

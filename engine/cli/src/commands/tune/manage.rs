@@ -20,7 +20,7 @@ use super::{Args, defaults, lock, partial, print};
 
 pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     let _lock = match args.reset.then(|| lock(path)).transpose()? {
-        // A running tuning would save again what is deleted here.
+        // A running tuning would save the deleted results again.
         Some(None) => {
             let _ = writeln!(
                 io::stderr(),
@@ -76,11 +76,11 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
         report::entry(entry, &defaults) + &unused.unwrap_or_default()
     });
     let texts: Vec<String> = texts.collect();
-    // Another program may have written the record, so control characters are escaped.
+    // The record may come from another program, so control characters are escaped.
     print(&printable_lines(&texts.join("\n")))
 }
 
-/// Returns the reason why `entry` would not be used on this machine. `None` if it would be used for its model.
+/// Returns the reason why `entry` would not be used on this machine. `None` if `entry` would be used for its model.
 fn not_used(entry: &Entry, runtime_host: &RuntimeHost) -> Option<Miss> {
     let cpu = CpuKey::of(runtime_host.host.as_ref()?);
     let record = TuningRecord { entries: vec![entry.clone()], ..TuningRecord::default() };
@@ -143,10 +143,10 @@ fn export(out: &Path, record: &Path, json: &str, entries: usize) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// True if `path` may be overwritten: it does not exist, is empty (as `mktemp` makes it), or is a tuning record.
+/// True if `path` may be overwritten: it does not exist, is empty (like a file of `mktemp`), or is a tuning record.
 fn may_be_replaced(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return true };
-    // The first byte tells records from models, so that no model is read into memory.
+    // The first byte distinguishes records from models, so that no model is read into memory.
     let mut first = [0];
     let begins = |mut file: fs::File| io::Read::read_exact(&mut file, &mut first).is_ok() && first == *b"{";
     metadata.len() == 0

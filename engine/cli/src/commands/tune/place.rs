@@ -1,16 +1,16 @@
-//! Detection of several tunings on one machine. Tunings with the same record use a lock; those with different records
-//! detect each other through this socket.
+//! Detection of several tunings on one machine. Tunings with the same record use a lock file. Tunings with different
+//! records detect each other through this socket.
 
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-/// Warning about two tunings at once.
+/// Warning about two tunings at the same time.
 pub const BESIDE: &str =
-    "another tuning, with its own record, is running on this machine: two at once disturb each other";
+    "another tuning, with its own record, is running on this machine; the two tunings disturb each other";
 
-/// Name in the abstract socket namespace, so that a killed process leaves nothing behind. Containers with their own
-/// network namespace do not detect each other.
+/// Name in the abstract socket namespace, so that a killed process leaves no file. Containers with their own network
+/// namespace do not detect each other.
 const NAME: &str = "anneal-tune";
 
 /// Machine-wide lock of a tuning, held until it is dropped.

@@ -1,4 +1,4 @@
-//! Properties of this server that its OpenAPI description contains.
+//! Properties of this server for its OpenAPI description.
 
 use engine_core::settings::MAX_CTX;
 use serde_json::{Value, json};
@@ -8,11 +8,11 @@ use crate::request::Defaults;
 
 /// Properties that differ from server to server.
 pub(super) struct ServerFacts {
-    /// Names of the models. The other fields describe the first one.
+    /// Names of the models. The other fields describe the first model.
     pub(super) names: Vec<String>,
     pub(super) last_token: u32,
     pub(super) n_ctx: u32,
-    /// True if a prompt may be empty, because the model begins each text with a token of its own.
+    /// True if a prompt may be empty, because the model adds its own token at the beginning of each text.
     pub(super) begins: bool,
     /// Number of dimensions of an embedding. `None` if the model is not loaded.
     pub(super) width: Option<usize>,
@@ -26,7 +26,7 @@ impl ServerFacts {
         let model = server.as_ref().map(|server| &server.model);
         ServerFacts {
             names,
-            // Unknown for a model that is not loaded.
+            // The last token of a model that is not loaded is unknown.
             last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),
             n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
             begins: model.is_none_or(|model| model.begin_token().is_some()),

@@ -1,5 +1,5 @@
 //! Route `GET /openapi.json`: machine-readable description of the API. Names, ranges and codes come from the code
-//! that checks the requests; tokens, defaults and model names are those of this server.
+//! that checks the requests. Tokens, defaults and model names are those of this server.
 
 mod facts;
 mod requests;
@@ -76,7 +76,7 @@ fn operation(endpoint: &Endpoint, facts: &ServerFacts) -> Value {
     if let Some(request) = endpoint.request {
         operation["requestBody"] = json!({ "required": true, "content": json(request) });
     }
-    // Parts that only some endpoints have.
+    // Adds the parts that only some endpoints have.
     match endpoint.id {
         "health" => {
             operation["responses"] = json!({

@@ -68,7 +68,7 @@ fn token(facts: &ServerFacts) -> Value {
     json!({ "type": "integer", "minimum": 0, "maximum": facts.last_token })
 }
 
-/// Returns the fields of the sampler: the numbers from its own table, and the other fields.
+/// Returns the fields of the sampler: the numbers from the sampler's own table, and the other fields.
 fn sampling(facts: &ServerFacts) -> Map<String, Value> {
     let number = |parameter: &Parameter| {
         let default = parameter.text(&facts.defaults.sampling).parse::<f64>().unwrap_or_default();
@@ -113,7 +113,7 @@ fn sampling(facts: &ServerFacts) -> Map<String, Value> {
     all
 }
 
-/// Returns the other fields that every request for text has.
+/// Returns the remaining fields of a request for text.
 fn limits(facts: &ServerFacts) -> Map<String, Value> {
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
     let most = facts.defaults.deadline.as_secs_f64();
@@ -134,8 +134,8 @@ fn limits(facts: &ServerFacts) -> Map<String, Value> {
         "cache_prompt": { "type": ["boolean", "null"], "default": true },
         "cache_salt": {
             "type": ["string", "null"], "minLength": 1, "maxLength": SALT_CHARACTERS,
-            "description": "Separates the request from others: it shares evaluated prompts only with requests that \
-                           have the same key and salt.",
+            "description": "Separates this request from others: only requests with the same key and salt share \
+                           evaluated prompts.",
         },
         "speculative": crate::drafts::schema(facts.defaults.drafts),
         "stop": { "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }, { "type": "null" }] },
@@ -225,8 +225,7 @@ fn chat(_: &ServerFacts) -> Value {
     })
 }
 
-/// Returns the schema for `n` = `best_of` = `count`. JSON Schema cannot express in another way that two fields are
-/// equal.
+/// Returns the schema for `n` = `best_of` = `count`. JSON Schema has no direct way to say that two fields are equal.
 fn as_many(count: u32) -> Value {
     match count {
         1 => json!({ "properties": { "n": { "enum": [1, null] }, "best_of": { "enum": [1, null] } } }),

@@ -101,9 +101,9 @@ fn status(count: &Value) -> Value {
         &[],
         json!({
             "id": count,
-            "state": { "enum": ["idle", "prefill", "decode", "waiting"], "description": "waiting: for the client to \
-                                                                                        read." },
-            "held_tokens": { "type": "integer", "minimum": 0, "description": "0 if they belong to another client." },
+            "state": { "enum": ["idle", "prefill", "decode", "waiting"], "description": "waiting: the client has not \
+                                                                                        read the answer." },
+            "held_tokens": { "type": "integer", "minimum": 0, "description": "0 if the tokens belong to another client." },
             "prompt_tokens": maybe, "cached_tokens": maybe, "generated_tokens": maybe,
             "age_s": { "type": ["number", "null"], "minimum": 0 },
             "tokens_per_second": { "type": ["number", "null"], "minimum": 0 },
@@ -187,7 +187,7 @@ pub(super) fn tokens() -> Value {
     json!({ "type": "array", "items": { "type": "integer", "minimum": 0 } })
 }
 
-/// Returns the schemas of the fields about the end of an answer that OpenAI's API lacks.
+/// Returns the schemas of the fields about the end of an answer, which OpenAI's API does not have.
 pub(super) fn ends() -> Value {
     let ends = [
         FinishReason::End,
@@ -198,7 +198,7 @@ pub(super) fn ends() -> Value {
         FinishReason::Shutdown,
     ];
     json!({
-        "stop": { "enum": ends, "description": "Exact reason for the end." },
+        "stop": { "enum": ends, "description": "Exact reason why the answer ended." },
         "stop_string": { "type": ["string", "null"] },
         "seed": { "type": "integer", "minimum": 0 },
     })
@@ -209,7 +209,7 @@ fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
     choice["finish_reason"] = json!({ "enum": reasons });
     let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
     let end = ends();
-    // With several choices, each has its own values.
+    // Each of several choices has its own values.
     for (name, schema) in end.as_object().into_iter().flatten() {
         choice[name] = schema.clone();
     }

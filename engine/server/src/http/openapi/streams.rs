@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::responses::{chat_logprobs, ends, object, text_logprobs, tokens};
 
-/// Returns the schema of one event, whose data are a chunk with the schema `chunk` or the end mark. OpenAPI 3.2
+/// Returns the schema of one event. Its data are a chunk with the schema `chunk`, or the end mark. OpenAPI 3.2
 /// defines `itemSchema` for this, and programs that read 3.1 accept it too. A plain `schema` would describe the whole
 /// stream.
 pub fn events(chunk: &str) -> Value {

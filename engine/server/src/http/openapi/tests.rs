@@ -62,7 +62,7 @@ fn every_route_is_in_the_file_and_no_other() {
         let methods = paths.get(path).and_then(Value::as_object).expect("a path");
         methods.keys().map(String::as_str).collect::<Vec<_>>()
     };
-    // engine/anneal/tests/serve/openapi.rs tests that a server answers these paths, and only with these methods.
+    // engine/anneal/tests/serve/openapi.rs tests that the server answers these paths, and only with these methods.
     for path in ["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/tokenize", "/detokenize"] {
         assert_eq!(method(path), ["post"], "{path}");
     }
@@ -120,7 +120,7 @@ fn every_code_is_in_the_file() {
     }
 }
 
-/// Checks that all references have a target, which no other test does.
+/// Checks that every reference has a target. No other test checks this.
 #[test]
 fn every_reference_leads_somewhere() {
     let document = document(&facts());
@@ -130,7 +130,7 @@ fn every_reference_leads_somewhere() {
     assert!(references.all(|reference| document.pointer(reference).is_some()));
 }
 
-/// The schema expresses the relations between two fields that the server checks.
+/// Checks that the schema describes the relations between two fields that the server checks.
 #[test]
 fn best_of_is_n_and_dimensions_are_the_models() {
     let document = document(&facts());
@@ -145,7 +145,7 @@ fn best_of_is_n_and_dimensions_are_the_models() {
     for (number, (n, best_of)) in (1..).zip(pairs) {
         assert_eq!((n, best_of), (&json!(number), &json!(number)));
     }
-    // A missing `n` means 1, and only 1.
+    // A missing `n` means 1.
     assert_eq!(ways[0]["properties"]["n"]["enum"], json!([1, null]));
     assert!(ways[0].get("required").is_none());
     assert!(ways[1..].iter().all(|way| way["required"] == json!(["n"])));

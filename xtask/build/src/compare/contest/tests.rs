@@ -21,7 +21,7 @@ impl Stage {
     }
 
     /// Creates an engine that reports `prefill` prompt tokens per second and `load` milliseconds, each varied by up
-    /// to 2 %. It runs `extra` before it prints them.
+    /// to 2 %. The engine runs `extra` before it prints the values.
     fn engine(&self, name: &str, prefill: u32, load: u32, extra: &str) -> CandidateBuild {
         let script = format!(
             r#"#!/bin/sh

@@ -41,7 +41,7 @@ impl Outline {
                 None => PgoStep {
                     name: step::TRAIN,
                     does: format!(
-                        "{runs} runs of {}; llvm-profdata {} merges",
+                        "{runs} runs of {}; llvm-profdata {} merges the counts",
                         names.join(", "),
                         ready.tool.version
                     ),
@@ -49,7 +49,7 @@ impl Outline {
             },
             PgoStep {
                 name: step::REBUILD,
-                does: format!("{}-pgo-…, named by the profile", ready.plan.profile),
+                does: format!("{}-pgo-…, named after the profile", ready.plan.profile),
             },
             PgoStep {
                 name: step::COMPARE,
@@ -59,7 +59,7 @@ impl Outline {
         steps.extend(ready.bolt.as_ref().map(|tools| PgoStep {
             name: step::BOLT,
             does: format!(
-                "llvm-bolt {} instruments, trains and rewrites the program; then {} pairs more",
+                "llvm-bolt {} instruments, trains and rewrites the program; then {} more pairs of runs",
                 tools.bolt.version, args.pairs
             ),
         }));

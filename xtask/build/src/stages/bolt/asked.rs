@@ -28,8 +28,8 @@ impl fmt::Display for Gather {
 }
 
 impl Gather {
-    /// Returns the method to use. `branch_records` tests if perf provides branch records, and returns the reason if
-    /// not.
+    /// Returns the method to use. `branch_records` tests if perf provides branch records, or returns the reason why
+    /// it does not.
     ///
     /// Counters are the default: they count every branch on every CPU, including virtual ones, and the resulting
     /// profile is equally good for every run of the same program.

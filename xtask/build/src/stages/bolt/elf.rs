@@ -1,4 +1,4 @@
-//! Checks of the program that BOLT gets, and of the program that it makes.
+//! Checks of BOLT's input program and output program.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ const BOLT_INFO: &str = ".note.bolt_info";
 /// Checks that BOLT can rewrite the program at `path`, which must be a program for `target`.
 ///
 /// # Errors
-/// If it cannot, with the reason and a remedy.
+/// If BOLT cannot rewrite the program; the error contains the reason and a remedy.
 pub fn check_input(path: &Path, target: &str) -> Result<()> {
     let bytes = read(path)?;
     let file = parse(path, &bytes)?;
@@ -26,8 +26,7 @@ pub fn check_input(path: &Path, target: &str) -> Result<()> {
     }
     if file.section_by_name(BOLT_INFO).is_some() {
         bail!(
-            "{} was already rewritten by BOLT, which is possible only once\nhint: use the program that it was \
-             made from",
+            "{} was already rewritten by BOLT, which is possible only once\nhint: use the original program",
             path.display()
         );
     }
@@ -41,8 +40,8 @@ pub fn check_input(path: &Path, target: &str) -> Result<()> {
     let relocations = file.section_by_name(".rela.text").map_or(0, |section| section.size());
     if relocations == 0 {
         bail!(
-            "{} contains no relocations of its code, which BOLT needs to move functions: it must be linked with \
-             --emit-relocs, and the linker kept none",
+            "{} contains no relocations of its code, which BOLT needs to move functions: the linker ignored \
+             --emit-relocs",
             path.display()
         );
     }
@@ -128,7 +127,7 @@ fn first(file: &Elf) -> Vec<(u64, i64)> {
     static_ones.chain(dynamic_ones).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the code of a function, in whichever section it is now.
+/// Returns the code of a function, from any section.
 fn code<'data>(file: &Elf<'data>, symbol: &impl ObjectSymbol<'data>) -> Result<Vec<u8>> {
     let found = file.sections().find_map(|section| {
         section.data_range(symbol.address(), symbol.size()).ok().flatten().map(<[u8]>::to_vec)

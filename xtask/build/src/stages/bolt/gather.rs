@@ -35,7 +35,7 @@ impl Profile {
     /// Returns the path of the profile for `program`.
     ///
     /// # Errors
-    /// If there is no profile for this program.
+    /// If the profile of `program` is missing.
     pub fn of(&self, program: &BoltTarget) -> Result<PathBuf> {
         let path = self.folder.join(format!("{}.fdata", program.name));
         if !path.is_file() {
@@ -45,7 +45,7 @@ impl Profile {
     }
 }
 
-/// Paths of a gathering, in the build folder of the programs.
+/// Paths used for gathering, in the build folder of the programs.
 struct Files {
     /// Folder with the instrumented programs.
     counting: PathBuf,
@@ -66,7 +66,7 @@ impl Files {
 /// before.
 ///
 /// # Errors
-/// If a stage fails or the user stops it.
+/// If a stage fails or the user stops the build.
 pub fn gather(
     build: &Build,
     programs: &[BoltTarget],
@@ -101,8 +101,8 @@ pub fn gather(
         )?;
         build.stage(MERGE, &how, |build, progress| merge(build, programs, request, &files, progress))?;
     }
-    // After a long training these folders hold hundreds of megabytes. They are removed only after the merge has
-    // passed, so that an interrupted merge can resume.
+    // After a long training, these folders contain hundreds of megabytes. The folders are removed only after the
+    // merge has passed, so that an interrupted merge can resume.
     for folder in [&files.raw, &files.counting].into_iter().filter(|folder| folder.is_dir()) {
         std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
@@ -174,14 +174,14 @@ fn recording(program: &Path, raw: &Path) -> String {
 /// Tests if perf provides branch records on this machine.
 ///
 /// # Errors
-/// The reason why it does not.
+/// The reason why perf provides no branch records.
 pub fn branch_records(log: &Log) -> Result<(), String> {
     let tried = Run::new("perf", log).args(RECORD).args(["-o", "/dev/null", "--", "true"]).output();
     tried.map(|_| ()).map_err(|error| format!("{error:#}"))
 }
 
 /// Checks that every run left a complete file. The program writes its counts when it exits, so a killed run leaves no
-/// file. It does not check for write errors, so a full disk leaves a partial file without an error.
+/// file. The program does not check for write errors, so a full disk leaves a partial file.
 fn check_raw(raw: &Path, runs: u32) -> Result<()> {
     let mut good = 0;
     for path in list(raw)? {
@@ -196,8 +196,8 @@ fn check_raw(raw: &Path, runs: u32) -> Result<()> {
     }
     if good < runs.max(1) {
         bail!(
-            "of {runs} training runs, {good} left counts in {}: a run writes its counts at its end, so the \
-             others were killed, or the disk is full",
+            "only {good} of {runs} training runs left counts in {}: the other runs were killed before the \
+             end, or the disk is full",
             raw.display()
         );
     }
@@ -243,7 +243,7 @@ fn merge(
             BoltMethod::Perf => converted(build, program, request.tools, files, progress)?,
         };
         if raw.is_empty() {
-            bail!("no run counted anything in {}", program.name);
+            bail!("no training run recorded counts for {}", program.name);
         }
         let merged = files.merged.join(format!("{}.fdata", program.name));
         Run::new(&request.tools.merge_fdata, &build.log)
@@ -305,7 +305,7 @@ mod tests {
         let cases: [(&[&str], u32, Option<&str>); 7] = [
             (&["1 a\n", "1 a\n"], 2, None),
             (&["1 a\n", "1 a\n"], 1, None),
-            (&["1 a\n"], 2, Some("of 2 training runs, 1 left counts")),
+            (&["1 a\n"], 2, Some("only 1 of 2 training runs left counts")),
             (&["1 a\n", ""], 2, Some("were killed")),
             (&["1 a\n", "1 a\n1 b 0"], 2, Some("are truncated: the disk may be full")),
             (&[], 0, Some("left counts")),

@@ -102,8 +102,8 @@ pub fn settle(rival: &Build, bolted: Outcome, gain: Gain, kept: bool) -> Result<
     Ok(Outcome { info, ..bolted })
 }
 
-/// Returns the stage times of the relocatable build and of the build made from it. Times of stages in both, such as
-/// the smoke test, are added.
+/// Returns the stage times of the relocatable build and of the rewritten build. Times of stages in both, such as the
+/// smoke test, are added.
 fn both(relocatable: Vec<StageTime>, bolted: Vec<StageTime>) -> Vec<StageTime> {
     let mut all = relocatable;
     for stage in bolted {

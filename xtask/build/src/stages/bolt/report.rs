@@ -3,8 +3,8 @@
 use build_info::Bytes;
 use build_info::optimized::{Change, Layout};
 
-/// Parser of the output, line by line. Values that the output lacks stay 0, because its wording is not a stable
-/// interface.
+/// Parser of the output, line by line. Values that the output lacks stay 0, because the wording of the output is not
+/// a stable interface.
 #[derive(Debug, Default)]
 pub struct BoltReader {
     layout: Layout,

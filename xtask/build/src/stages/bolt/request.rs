@@ -33,7 +33,7 @@ pub struct BoltRequest<'r> {
 /// Makes `folder` an empty folder.
 ///
 /// # Errors
-/// If it cannot be emptied or created.
+/// If the folder cannot be emptied or created.
 pub fn fresh(folder: &Path) -> Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))?;

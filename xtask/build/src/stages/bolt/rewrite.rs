@@ -17,8 +17,8 @@ use crate::process::Run;
 use crate::ui::Progress;
 
 /// Maximum growth factor of a program. The old code stays in the file, because pointers that BOLT cannot trace may
-/// lead to it. So code, a third of the engine, appears twice; a program that more than doubles indicates an error of
-/// BOLT, for which every start would pay.
+/// lead to the old code. Code, a third of the engine, therefore appears twice. A program that more than doubles in
+/// size indicates an error in BOLT and would start more slowly.
 const GROWTH: u64 = 2;
 /// Additional bytes allowed for a small program, for padding to pages of 2 MiB.
 const PADDING: u64 = 16 << 20;
@@ -29,7 +29,7 @@ pub fn input(program: &Path, tools: &BoltTools) -> Result<String> {
     Ok(format!("{digest} {} {}", tools.bolt.version, bolt::rewrite().join(" ")))
 }
 
-/// Rewrites `program` to the engine's candidate. The program had `size` before it was linked with relocations.
+/// Rewrites `program` to the engine's candidate. `size` is the program's size before it was linked with relocations.
 ///
 /// # Errors
 /// If llvm-bolt fails or its output is unusable.
@@ -63,8 +63,8 @@ pub fn rewrite(
     elf::check_output(&program.path, &beside)?;
     if layout.hot_functions == 0 {
         bail!(
-            "the profile in {} matches no function of {}\nhint: remove it, and run the same command again to \
-             gather a new one",
+            "the profile in {} matches no function of {}\nhint: remove the profile, and run the same command \
+             again to gather a new one",
             profile.folder().display(),
             program.path.display()
         );
@@ -87,8 +87,8 @@ fn check_size(made: &Path, before: Bytes) -> Result<()> {
     let most = before.0 * GROWTH + PADDING;
     if size > most {
         bail!(
-            "llvm-bolt enlarged the program to {} from {before}: more than {} would cost more at every start \
-             than a better layout gains",
+            "llvm-bolt enlarged the program to {} from {before}: loading more than {} at every start costs \
+             more time than a better layout saves",
             Bytes(size),
             Bytes(most)
         );

@@ -1,8 +1,8 @@
-//! Correctness gate: checks that a build computes what a scalar build computes.
+//! Correctness gate: checks that a build computes the same results as a scalar build.
 //!
-//! Compilers have miscompiled kernels (GCC 13.3 on ARM, clang with flash attention on POWER). So every build runs
-//! small models of random quantised blocks. The gate compares its logits with those of a build without vector
-//! instructions, which are stored in the repository. docs/src/build/gate.md explains the limits.
+//! Compilers have miscompiled kernels (GCC 13.3 on ARM, clang with flash attention on POWER). Every build therefore
+//! runs small models with random quantised blocks. The gate compares the build's logits with logits of a build
+//! without vector instructions, which are stored in the repository. docs/src/build/gate.md explains the limits.
 
 mod reference;
 mod run;
@@ -21,7 +21,8 @@ use crate::ui::{self, Progress};
 pub use reference::Reference;
 pub use run::Engine;
 
-/// Profile that the reference is made with. Its builds skip the gate, because they would be compared with themselves.
+/// Profile that the reference is made with. Builds of this profile skip the gate, because they would be compared with
+/// themselves.
 pub const REFERENCE_PROFILE: &str = "reference";
 
 /// Compares the candidate with the reference.
@@ -77,14 +78,15 @@ pub fn failure(gate: &Gate, report: &Path) -> String {
         text.push_str(&format!("\n    {case}: {}", figures(case)));
     }
     if !gate.repeatable {
-        text.push_str("\n    equal input on equal threads gave different logits the second time");
+        text.push_str("\n    a second run with the same input and the same threads gave different logits");
     }
     text.push_str(&format!(
         "\n  limits: mean KL divergence <= {:.0e} nats, same best token at >= {:.1} % of the positions; full \
          report: {}\n  The reference was made with llama.cpp {}. Possible causes:\n  - the sources compute \
-         differently on purpose: make a new reference (`cargo xtask gate --write-reference`)\n  - a switch such \
-         as fast_math, or a BLAS library\n  - a miscompilation, a bug of llama.cpp, or faulty memory: try \
-         another compiler, and report it with that file\n  The last good build stays current.",
+         differently on purpose: make a new reference (`cargo xtask gate --write-reference`)\n  - a switch \
+         such as fast_math, or a BLAS library\n  - a miscompilation, a bug of llama.cpp, or faulty memory: \
+         try another compiler, and report the problem with the full report\n  The last good build stays \
+         current.",
         limits.mean_kld,
         100.0 * limits.top1,
         report.display(),
@@ -95,7 +97,7 @@ pub fn failure(gate: &Gate, report: &Path) -> String {
 
 fn figures(case: &Case) -> String {
     if case.mean_kld == f64::MAX {
-        return "logits that are NaN or infinite".to_string();
+        return "NaN or infinite logits".to_string();
     }
     format!("mean KL divergence {:.1e} nats, same best token at {:.2} %", case.mean_kld, 100.0 * case.top1)
 }

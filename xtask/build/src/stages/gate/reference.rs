@@ -17,7 +17,7 @@ const PLACE: &str = "xtask/build/src/stages/gate/reference.bin";
 /// Log-probabilities of every probe.
 #[derive(Debug)]
 pub struct Reference {
-    /// Build that computed them.
+    /// Build that computed the log-probabilities.
     pub build: gate::Reference,
     /// Results per probe.
     pub probes: Vec<Rows>,
@@ -54,7 +54,7 @@ struct Header {
 
 impl Rows {
     /// Creates the rows of a probe from the first `positions` of `logits`. The tokens at later positions are the
-    /// greedy ones.
+    /// greedy tokens.
     pub fn of(name: &str, model: Sha256, logits: &Logits, positions: usize) -> Self {
         let cells = logits.rows().take(positions).flat_map(kld::log_softmax).map(kld::compact).collect();
         let about = About {
@@ -92,7 +92,7 @@ impl Reference {
     /// Returns the reference that was compiled into xtask.
     ///
     /// # Errors
-    /// If it is damaged.
+    /// If the reference is damaged.
     pub fn kept() -> Result<Self> {
         Self::parse(KEPT)
             .context("the gate's reference in this xtask is damaged\nhint: check out the file again")

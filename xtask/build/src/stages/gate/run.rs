@@ -13,13 +13,13 @@ use super::reference::{Reference, Rows};
 use crate::fs;
 use crate::process::{Executable, Log};
 
-/// Number of tokens in each probe's text. It is prime, so that no tile size divides the rows evenly. One token in 509
-/// is 0.2 %.
+/// Number of tokens in each probe's text. The number is prime, so that no tile size divides the rows evenly. One
+/// token in 509 is 0.2 %.
 const POSITIONS: usize = 509;
 /// Number of greedy tokens after the text.
 const GREEDY: usize = 32;
 
-/// Engine at its path, with a folder for input and output files.
+/// Engine to test, with a folder for input and output files.
 pub struct Engine<'a> {
     /// Program of the engine.
     pub anneal: &'a Executable,
@@ -70,7 +70,7 @@ impl Engine<'_> {
     /// Runs the engine and returns its logits.
     fn logits(&self, feed: Feed) -> Result<Logits> {
         let out = self.file(feed.probe, "logits");
-        // The output of an earlier run must not be taken for this one's.
+        // The output of an earlier run must not be mistaken for this run's output.
         let _ = std::fs::remove_file(&out);
         let mut run = self
             .anneal
@@ -84,7 +84,8 @@ impl Engine<'_> {
             .args(["-c", "1024", "-fa", if feed.flash_attention { "on" } else { "off" }]);
         run = run.args(&self.manner.flags).envs(&self.manner.variables);
         if !feed.flash_attention {
-            // This tests both kinds of kernels, for weights as stored and for repacked ones, without additional runs.
+            // Repacking is off when flash attention is off, so that the kernels for stored and for repacked weights
+            // are both tested without additional runs.
             run = run.args(["--no-repack"]);
         }
         if feed.mode == Mode::Decode {
@@ -151,7 +152,7 @@ impl Engine<'_> {
             let model = self.prepare(probe)?;
             let logits = self.logits(Feed { probe, flash_attention: false, mode: Mode::Decode })?;
             if logits.rows().flatten().any(|value| !value.is_finite()) {
-                bail!("the reference build gave logits that are NaN or infinite for {}", probe.name());
+                bail!("the reference build returned NaN or infinite logits for {}", probe.name());
             }
             probes.push(Rows::of(probe.name(), model, &logits, POSITIONS));
         }

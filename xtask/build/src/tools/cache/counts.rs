@@ -12,11 +12,11 @@ pub struct Counts {
     pub hits: u64,
     /// Number of objects that were compiled and added to the cache.
     pub misses: u64,
-    /// Number of the compiled objects that other machines compiled.
+    /// Number of objects that other machines compiled.
     pub elsewhere: u64,
     /// Number of commands passed through to the compiler, by reason.
     pub passed_on: BTreeMap<String, u64>,
-    /// Number of errors of the cache itself, by its name for them.
+    /// Number of the cache's own errors, by the cache's name for each error.
     pub troubles: BTreeMap<String, u64>,
 }
 

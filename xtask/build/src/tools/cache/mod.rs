@@ -1,4 +1,4 @@
-//! Compiler cache: compiles files that builds have in common only once.
+//! Compiler cache: a file that several builds share is compiled only once.
 
 mod counts;
 

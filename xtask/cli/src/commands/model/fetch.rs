@@ -17,7 +17,7 @@ use toolchain::setup::{Needs, Requirement};
 pub struct Args {
     /// Model to download; without a name, list the models
     name: Option<String>,
-    /// Path for the file [default: anneal/models in the user's cache]
+    /// Path of the file to write [default: in anneal/models of the user's cache]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Accept the licence and download without asking
@@ -33,8 +33,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(out) => out,
         None => cache()
             .context(
-                "cannot find the cache: neither XDG_CACHE_HOME nor HOME is set to an absolute path\nhint: give the \
-                 file's path with --out FILE",
+                "cannot find the cache folder: neither XDG_CACHE_HOME nor HOME is set to an absolute \
+                 path\nhint: give the file's path with --out FILE",
             )?
             .join(model.file),
     };
@@ -56,8 +56,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         if !terminal {
             return Err(exit::usage(format!(
-                "{} is downloaded only if its licence is accepted, and there is no terminal to ask on\nhint: add \
-                 --yes",
+                "cannot ask you to accept the licence of {}, because there is no terminal\nhint: accept it \
+                 with --yes",
                 model.name
             )));
         }
@@ -75,7 +75,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     report(model, &out, true, ui)
 }
 
-/// Prints all models.
+/// Prints a list of all models.
 fn list(ui: &Ui) -> Result<()> {
     let models: Vec<_> = MODELS
         .iter()

@@ -17,11 +17,11 @@ pub struct Args {
 enum Command {
     /// Download a small model with real weights
     Fetch(fetch::Args),
-    /// Write a model with random weights in a real model's shape
+    /// Write a model with a real model's shape and random weights
     Synth(synth::Args),
 }
 
-/// Makes model files.
+/// Downloads or synthesises a model.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     match args.command {
         Command::Fetch(args) => fetch::run(args, ui),

@@ -15,25 +15,24 @@ use gguf::synth::{self, Preset};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Shape: tiny, moe-tiny, bert-tiny (embeddings only), swa-tiny (sliding window), small-qwen2, small-llama,
-    /// llama-1b, qwen2.5-1.5b, moe-1b (mixture of experts), or llama-1b-4l and qwen2.5-1.5b-4l, which have only four
-    /// layers
+    /// llama-1b, qwen2.5-1.5b, moe-1b (mixture of experts), or llama-1b-4l and qwen2.5-1.5b-4l with only four layers
     #[arg(long, required_unless_present = "lora_of")]
     preset: Option<String>,
     /// Make a LoRA adapter for this model instead of a model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "quant"])]
     lora_of: Option<PathBuf>,
-    /// Path for the file
+    /// Path of the file to write
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Quantisation: F16, F32, or any that llama.cpp supports (Q4_K_M, Q8_0, …), which needs a finished build
+    /// Quantisation: F16, F32, or another type of llama.cpp (Q4_K_M, Q8_0, …), which requires a finished build
     #[arg(long, default_value = "F16", value_name = "TYPE")]
     quant: String,
-    /// Seed of the random weights; equal seeds give equal files
+    /// Seed of the random weights; the same seed gives the same file
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
-/// Profiles whose engine may quantise, in order of preference.
+/// Profiles whose engine can quantise a model, in order of preference.
 const ENGINES: &[&str] = &["native", "portable", "dev", "upstream-default"];
 
 /// Writes a model.
@@ -47,7 +46,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return Err(exit::usage(format!("unknown preset {given:?}\nhint: presets are {}", names.join(", "))));
     };
     let quant = args.quant.to_ascii_uppercase();
-    // The quantisation is checked before gigabytes are written.
+    // Check the quantisation before writing gigabytes.
     let known: Vec<&str> = (0..64).filter_map(gguf::file_type_name).collect();
     if !known.contains(&quant.as_str()) {
         return Err(exit::usage(format!(

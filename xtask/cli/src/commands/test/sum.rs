@@ -9,10 +9,10 @@ use skipped::Skipped;
 /// Counts of one run of cargo.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Tests that libtest counts as passed, including those that report themselves as skipped.
+    /// Number of tests that libtest counts as passed, including those that report themselves as skipped.
     passed: u64,
     failed: u64,
-    /// Tests with `#[ignore]`, which libtest leaves out.
+    /// Number of tests with `#[ignore]`, which libtest does not run.
     ignored: u64,
     /// Tests that did not run, each with its reason.
     skipped: BTreeSet<Skipped>,
@@ -23,9 +23,9 @@ pub struct Counts {
 /// Sum of the counts of all runs of cargo.
 #[derive(Debug, Default)]
 pub struct Sum {
-    /// Tests that ran and passed. A test that runs with two kinds of kernels counts twice.
+    /// Number of tests that ran and passed. A test that runs with two kinds of kernels counts twice.
     pub passed: u64,
-    /// Tests that failed.
+    /// Number of tests that failed.
     pub failed: u64,
     /// Tests that did not run, each with its reason.
     skipped: BTreeSet<Skipped>,
@@ -87,7 +87,7 @@ impl Sum {
     }
 }
 
-/// Number of tests in `skipped`, where a test that lacks several things stands several times.
+/// Number of different tests in `skipped`, which has several entries for a test with several missing tools.
 fn tests(skipped: &BTreeSet<Skipped>) -> u64 {
     skipped.iter().map(|Skipped { test, .. }| test).collect::<BTreeSet<_>>().len() as u64
 }
@@ -100,8 +100,8 @@ fn ignored(line: &str) -> Option<Skipped> {
 }
 
 impl fmt::Display for Sum {
-    /// Writes the names of skipped tests, then the closing line. Programs read the closing line, so nothing else is
-    /// on it.
+    /// Writes the names of skipped tests, then the closing line. Programs read the closing line, so it contains
+    /// nothing else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Skipped { test, why } in &self.skipped {
             writeln!(f, "skipped {test}: {why}")?;
@@ -149,7 +149,7 @@ mod tests {
             "test whole ... ok",
             "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ];
-        // As if the tests ran again with other kernels.
+        // The second run stands for a run with other kernels.
         let sum = sum(&[&run, &run]);
         let expected = "skipped shell::signed: minisign is missing (install minisign)\n\
                         skipped shell::signed: wget is missing (install wget)\n2 passed, 0 failed, 1 skipped";

@@ -34,15 +34,15 @@ pub struct BuildTimes {
     pub provenance: Provenance,
     /// Name of the profile that was built.
     pub profile: String,
-    /// Seconds that each build took with the stages of xtask.
+    /// Seconds of each build with xtask's stages.
     pub xtask_seconds: Vec<f64>,
-    /// Seconds that each build took with plain cmake and ninja.
+    /// Seconds of each build with plain cmake and ninja.
     pub plain_seconds: Vec<f64>,
-    /// Build time of the stages, as a multiple of the build time of the plain tools.
+    /// Build time with xtask's stages, as a multiple of the build time with plain cmake and ninja.
     pub ratio: Ratio,
 }
 
-/// Compiles llama.cpp from clean, interleaving builds by the stages with builds by the plain tools and the same
+/// Builds llama.cpp from scratch, alternately with xtask's stages and with plain cmake and ninja. Both use the same
 /// definitions.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
@@ -55,7 +55,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
 
-    // A separate folder, so that the real build folders stay as they are.
+    // A separate folder keeps the real build folders unchanged.
     let scratch = workspace.anneal().join("bench-build");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for pair in 0..args.pairs.max(1) {
@@ -96,7 +96,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&times, text)
 }
 
-/// Builds with the cmake and ninja commands that a person would type.
+/// Builds with the cmake and ninja commands that a user would type.
 fn plain(plan: &Plan, source: &Path, scratch: &Path) -> Result<()> {
     let tree = scratch.join("plain");
     let log = Log::new(scratch.join("plain.log"), false);

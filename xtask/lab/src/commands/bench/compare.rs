@@ -17,43 +17,42 @@ use super::sources::warn_of_sources;
 /// Options of `bench compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Builds to compare; the first is the baseline. Each is a profile (its current build), the path of a build
-    /// folder or of an anneal or llama-bench program (with a slash in it), or LABEL=PATH
+    /// Builds to compare; the first is the baseline. Each is a profile (its current build), LABEL=PATH, or the path
+    /// (containing a slash) of a build folder, of anneal or of llama-bench
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "upstream-default,native")]
     pub(super) builds: Vec<String>,
     /// GGUF files [default: synthetic models of two architectures and three quantisations, made once]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     models: Vec<PathBuf>,
-    /// Prompt tokens of each shape
+    /// Prompt lengths in tokens, one per shape
     #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "256")]
     prompt: Vec<u32>,
-    /// Generated tokens of each shape
+    /// Numbers of generated tokens, one per shape
     #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "32")]
     generate: Vec<u32>,
-    /// Tokens in the context before the test
+    /// Number of tokens in the context before the test
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: u32,
-    /// Threads of both phases [default: as many as the engine decodes with]
+    /// Number of threads for both phases [default: the engine's number of decoding threads]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
     /// Number of rounds; in each round, every build runs once on each model in each shape
     #[arg(long, default_value_t = 20)]
     pairs: usize,
-    /// Stop early when half the width of the intervals of prefill and decode is at most this many per cent; 0
-    /// measures all pairs
+    /// Stop early when the intervals of prefill and decode are at most ± this many per cent; 0 measures all pairs
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
     precision: f64,
     /// Phases to measure: prefill, decode, tokenize, detokenize, sample, greedy, load, vocab, gguf, start-version,
-    /// start-info, peak-memory, binary-size [default: all that the programs can report]
+    /// start-info, peak-memory, binary-size [default: all that the builds can report]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     phases: Vec<Phase>,
     /// UTF-8 text file to tokenise [default: the engine's built-in text]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Also write the result with all samples to this file, updated after each round
+    /// Also write the result with all samples to this file, which is updated after each round
     #[arg(long, value_name = "FILE")]
     raw: Option<PathBuf>,
-    /// Remark for readers of the result
+    /// Remark to add to the result
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
@@ -64,8 +63,8 @@ fn percent(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "use a number of at least 0 and less than 100, such as 1.5".to_string())
 }
 
-/// Models to measure if the user names none. They have the widths of real models, because speed depends on the
-/// widths, and few layers, so that a round is short.
+/// Default models. They have the widths of real models, because speed depends on the widths, and few layers, so that
+/// a round is short.
 const MODELS: [&str; 4] =
     ["llama-1b-4l/Q4_K_M", "llama-1b-4l/Q8_0", "llama-1b-4l/F16", "qwen2.5-1.5b-4l/Q4_K_M"];
 
@@ -100,13 +99,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     contest.keep(&comparison)
 }
 
-/// Reports wrong arguments that do not depend on the builds, for a caller that still has to make the builds.
+/// Checks the arguments that do not depend on the builds, so that errors are reported before the builds are made.
 pub(super) fn check(args: &Args, ui: &Ui) -> Result<()> {
     let (shapes, phases) = (shapes(args)?, phases(args, &[]));
     contest(args, &[], &shapes, &phases, ui).check_inputs()
 }
 
-/// Returns the contest that `args` describe, on the models that they name.
+/// Returns the contest that `args` describes, on the models that `args` names.
 fn contest<'a>(
     args: &'a Args,
     builds: &'a [CandidateBuild],
@@ -155,7 +154,7 @@ fn phases(args: &Args, builds: &[CandidateBuild]) -> Vec<Phase> {
     if foreign { Phase::OF_LLAMA_BENCH.to_vec() } else { Phase::ALL.to_vec() }
 }
 
-/// Returns the paths of [`MODELS`]. The first engine among the builds makes those that do not exist.
+/// Returns the paths of [`MODELS`]. The first engine among the builds makes missing models.
 fn synthetic(workspace: &Workspace, builds: &[CandidateBuild], ui: &Ui) -> Result<Vec<PathBuf>> {
     let engine = builds.iter().find(|build| build.program == MeasuredProgram::Anneal);
     let maker = Maker { workspace, engine: engine.map(|build| build.path.as_path()), ui };

@@ -25,7 +25,7 @@ pub struct Args {
     /// Commit or branch of this repository to compare with
     #[arg(long, value_name = "REVISION", default_value = "a7f9393")]
     against: String,
-    /// Steps to measure, in the order of a day's work; word and test need a build, which is then timed as well
+    /// Steps to measure, always in the order of the possible values; word and test also run the build step
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["help", "build", "word", "xtask-word"])]
     steps: Vec<Step>,
     /// Number of pairs of clean clones
@@ -72,7 +72,7 @@ pub struct FirstMinutes {
     pub provenance: Provenance,
     /// Commit that is measured.
     pub commit: String,
-    /// Commit that it is compared with.
+    /// Commit to compare with.
     pub against: String,
     /// Measurements of the steps.
     first_minutes: Vec<Measured>,
@@ -84,11 +84,11 @@ struct Measured {
     step: Step,
     /// Seconds of each run of the measured commit.
     seconds: Vec<f64>,
-    /// Seconds of each run of the commit that it is compared with.
+    /// Seconds of each run of the other commit.
     against_seconds: Vec<f64>,
     /// CPU seconds of each run of the measured commit.
     cpu_seconds: Vec<f64>,
-    /// CPU seconds of each run of the commit that it is compared with.
+    /// CPU seconds of each run of the other commit.
     against_cpu_seconds: Vec<f64>,
     /// Time of the measured commit, as a multiple of the other commit's.
     ratio: Ratio,
@@ -114,7 +114,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             ui.say(format_args!("pair {} of {}: {}", pair + 1, args.pairs.max(1), commits[side]));
             let folder = scratch.path().join("clone");
             let measured = one(&workspace, &log, &folder, &commits[side], &steps, pair, ui);
-            // A clone with its builds takes gigabytes.
+            // Remove the clone now, because a clone with its builds takes gigabytes.
             let _ = fs::remove_dir_all(&folder);
             times[side].push(measured?);
         }
@@ -230,8 +230,8 @@ fn timed(log: &Log, folder: &Path, words: &[&str]) -> Result<(f64, f64)> {
         .dir(folder)
         .args(arguments)
         .without(|name| {
-            // Variables that cargo set for the lab, and variables that would change the clone's builds. `CARGO_HOME`
-            // stays, so that the registry is found.
+            // Remove variables that cargo set for the lab, and variables that would change the clone's builds. Keep
+            // `CARGO_HOME`, so that cargo finds the registry.
             let is_cargos = name.starts_with("CARGO_") && name != "CARGO_HOME";
             is_cargos || name.starts_with("ANNEAL_") || name == "RUSTUP_TOOLCHAIN"
         })

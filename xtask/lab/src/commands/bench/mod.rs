@@ -30,15 +30,15 @@ pub struct Args {
 enum Command {
     /// Compare several builds: speed of each phase, memory, start-up, size
     Compare(compare::Args),
-    /// Compare a profile with itself with one key changed, for each switch of a build
+    /// Compare a profile with variants that each change one key
     Switches(switches::Args),
-    /// Measure how long detect, plan and an up-to-date build take
+    /// Measure the run time of detect, plan and an up-to-date build
     Overhead(overhead::Args),
-    /// Measure servers under many clients: ours against llama-server, or alone
+    /// Measure anneal's server under many clients, alone or against llama-server
     Serve(serve::Args),
-    /// Measure what newcomers and contributors wait for, against another commit
+    /// Measure how long newcomers and contributors wait, compared with another commit
     FirstMinutes(first_minutes::Args),
-    /// Compare the stages that build llama.cpp with plain cmake and ninja
+    /// Compare xtask's build time of llama.cpp with that of plain cmake and ninja
     Build(builds::Args),
 }
 

@@ -42,14 +42,14 @@ pub struct CommandTimes {
     pub samples_ms: Vec<f64>,
 }
 
-/// Times commands of xtask, each as a process of its own.
+/// Times commands of xtask, each in its own process.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let program = xtask()?;
     let mut rows = Vec::new();
     for words in [&["detect"][..], &["plan"], &["build-native", "--quiet"]] {
         let mut samples_ms = Vec::new();
-        // The first run warms up: it may have work to do that later runs do not.
+        // The first run is a warm-up: it may do work that later runs do not repeat.
         for run in 0..=args.runs.max(1) {
             process::check_interrupted()?;
             let started = Instant::now();
@@ -83,7 +83,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&Overhead { provenance, commands: rows }, table)
 }
 
-/// Returns the path of the xtask that runs this program, or of the one in the same folder.
+/// Returns the path of the xtask that runs this program, or of the xtask in the same folder.
 fn xtask() -> Result<PathBuf> {
     match std::env::var_os(XTASK) {
         Some(path) => Ok(path.into()),

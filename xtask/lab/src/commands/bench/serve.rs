@@ -19,7 +19,7 @@ pub struct Args {
     /// GGUF model
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
-    /// Our server: a profile (its current build), the path of a build folder or of a program, or LABEL=PATH
+    /// Build of anneal's server: a profile (its current build), the path of a build folder or program, or LABEL=PATH
     #[arg(long, value_name = "BUILD", default_value = "native")]
     build: String,
     /// Server to compare with: llama-server=PATH, or another build
@@ -28,41 +28,41 @@ pub struct Args {
     /// Numbers of concurrent clients, measured one after the other
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,16,64")]
     clients: Vec<u32>,
-    /// Maximum number of slots of the servers; with fewer clients, one slot per client
+    /// Maximum number of slots per server; with fewer clients, one slot per client
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     most_slots: u32,
-    /// Tokens of each prompt
+    /// Length of each prompt in tokens
     #[arg(short = 'p', long, value_name = "N", default_value_t = 128)]
     prompt: u32,
-    /// Tokens of each answer
+    /// Length of each answer in tokens
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     generate: u32,
-    /// Requests of each client, sent one after the other
+    /// Number of requests per client, sent one after the other
     #[arg(short, long, value_name = "N", default_value_t = 2)]
     requests: u32,
     /// Number of rounds; in each round, every server runs once with each number of clients
     #[arg(long, value_name = "N", default_value_t = 10)]
     pairs: usize,
-    /// Threads of the servers [default: as many as the engine decodes with]
+    /// Number of threads of the servers [default: the engine's number of decoding threads]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
-    /// Let prompts share a prefix and the servers keep what they evaluated
+    /// Use prompts with a common prefix, and let the servers cache evaluated prompts
     #[arg(long)]
     warm_prefix: bool,
     /// Send JSON lines to `anneal serve` over its Unix socket instead of HTTP
     #[arg(long)]
     socket: bool,
-    /// With one client, also run `anneal bench` of our build in each round
+    /// With one client, also run `anneal bench` of the --build program in each round
     #[arg(long)]
     bench: bool,
-    /// Soak the server instead: send this many requests of all kinds, valid and invalid; fail if an answer is wrong,
-    /// a slot is stuck or memory grows
+    /// Soak the server instead: send this many valid and invalid requests of all kinds; fail if an answer is wrong, a
+    /// slot is stuck or memory grows
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["against", "bench", "socket", "warm_prefix", "pairs"])]
     soak: Option<u64>,
-    /// Also write the result with all samples to this file, updated after each round
+    /// Also write the result with all samples to this file, which is updated after each round
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Remark for readers of the result
+    /// Remark to add to the result
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
@@ -116,12 +116,15 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let (failed, words) = served.failed();
     ui.result(&Short(&served), served.table())?;
     if failed > 0 {
-        bail!("{failed} requests failed, so the figures cover only the others: {}", words.join("; "));
+        bail!(
+            "{failed} requests failed, so the figures cover only the successful requests: {}",
+            words.join("; ")
+        );
     }
     Ok(())
 }
 
-/// Result without its runs, which only `--out` writes.
+/// Result without its runs. Only `--out` writes the runs.
 struct Short<'a>(&'a crate::serving::Served);
 
 impl serde::Serialize for Short<'_> {
@@ -139,7 +142,7 @@ fn soak(
     provenance: Provenance,
     ui: &Ui,
 ) -> Result<()> {
-    // Only the first number of clients: the server is soaked once.
+    // Use only the first number of clients, because the server is soaked once.
     let clients = match args.clients.as_slice() {
         [1, 4, 16, 64] => 8,
         [number, ..] => (*number).clamp(1, 256),

@@ -28,8 +28,8 @@ pub struct Args {
     /// Output format: md, json, jsonl, csv or sql
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// Arguments of `anneal bench`, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …; --builds, -r,
-    /// -o, -q, -v and --json may appear among them
+    /// Arguments of `anneal bench`, which may be lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …;
+    /// --builds, -r, -o, -q, -v and --json may appear among them
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
     tests: Vec<String>,
 }
@@ -121,7 +121,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         match round(done, &builds, &args.tests).and_then(|rows| fitting(rows, &rounds, &builds)) {
             Ok(rows) => rounds.iter_mut().zip(rows).for_each(|(all, rows)| all.push(rows)),
             Err(error) if done == 0 => return Err(error),
-            // The rounds that completed are worth printing.
+            // Print the completed rounds despite the error.
             Err(error) => {
                 let rounds = args.repetitions;
                 failure = Some(error.context(format!(
@@ -151,8 +151,8 @@ fn round(number: usize, builds: &[CandidateBuild], tests: &[String]) -> Result<V
     })
 }
 
-/// Returns the rows of a round in the order of the first round, if every build ran the same tests as before.
-/// llama-bench nests lists of options in another order than `anneal bench`.
+/// Returns the rows of a round in the order of the first build's rows, if every build ran the same number of tests as
+/// before. llama-bench nests lists of options in a different order from `anneal bench`.
 fn fitting(
     rows: Vec<Vec<Row>>,
     rounds: &[Vec<Vec<Row>>],
@@ -168,7 +168,7 @@ fn fitting(
     rows.into_iter().zip(builds).map(|(rows, build)| in_order_of(&first, rows, &keys, &build.name)).collect()
 }
 
-/// Returns `rows` of `build` in the order of `first`. Two rows match if all of `keys` that both have are equal.
+/// Returns `rows` of `build` in the order of `first`. Two rows match if all `keys` that both rows contain are equal.
 fn in_order_of(first: &[Row], mut rows: Vec<Row>, keys: &[&str], build: &str) -> Result<Vec<Row>> {
     let same = |a: &Row, b: &Row| {
         keys.iter().all(|key| match (a.get(*key), b.get(*key)) {
@@ -178,7 +178,7 @@ fn in_order_of(first: &[Row], mut rows: Vec<Row>, keys: &[&str], build: &str) ->
     };
     let mut ordered = Vec::with_capacity(rows.len());
     for row in first {
-        // A build that lacks a test has no row for it.
+        // A build that cannot run a test has no row for that test.
         if rows.is_empty() {
             break;
         }
@@ -193,8 +193,8 @@ fn in_order_of(first: &[Row], mut rows: Vec<Row>, keys: &[&str], build: &str) ->
     Ok(ordered)
 }
 
-/// Returns one row for each test of `build`, with the build's name first. Samples are those of all rounds; values
-/// that are reported once per round become their median.
+/// Returns one row for each test of `build`, with the build's name first. A row contains the samples of all rounds,
+/// and the median of values that are reported once per round.
 fn together(rounds: &[Vec<Row>], build: &str) -> Vec<Row> {
     let tests = rounds.first().map_or(0, Vec::len);
     (0..tests)
@@ -250,7 +250,7 @@ fn print(rows: &[Row], format: Format, all: &[Vec<Row>], builds: &[CandidateBuil
     ui.result(&rows, text)
 }
 
-/// Formats rows as CSV with fields in double quotes, as llama-bench writes them. Samples have no column.
+/// Formats rows as CSV with fields in double quotes, as llama-bench does. Samples have no column.
 fn csv(rows: &[Row]) -> String {
     let columns = columns(rows);
     if columns.is_empty() {
@@ -271,8 +271,7 @@ fn csv(rows: &[Row]) -> String {
     lines.join("\n")
 }
 
-/// Formats rows as an SQL table with one row per test, as llama-bench writes them. Quotes are doubled, so that no
-/// text ends early.
+/// Formats rows as an SQL table with one row per test, as llama-bench does. Quotes in strings are doubled.
 fn sql(rows: &[Row]) -> String {
     let columns = columns(rows);
     let kind =
@@ -398,7 +397,7 @@ mod tests {
         assert_eq!(numbers(&all[0], "samples_ts"), [10.0, 20.0, 40.0]);
         assert_eq!(all[0]["avg_ts"].as_f64(), Some(70.0 / 3.0));
         assert!(all[0]["stddev_ts"].as_f64().is_some_and(|deviation| (deviation - 15.275).abs() < 0.001));
-        // A value that is reported once per round is not that of the first round alone.
+        // Values that are reported once per round combine all rounds.
         assert_eq!(numbers(&all[0], "samples_time_to_first_token_ns"), [10.0, 20.0, 40.0]);
         assert_eq!((&all[0]["tpot_p50_ns"], &all[0]["load_ns"]), (&Value::from(20), &Value::from(20)));
         assert_eq!(all[0]["roof_share"], Value::Null);
@@ -416,7 +415,7 @@ mod tests {
         assert_eq!(in_order_of(&ours, theirs, &keys, "x").unwrap(), ours);
         let error = in_order_of(&ours, vec![row(1, 0), row(4, 0)], &keys, "x").unwrap_err();
         assert!(error.to_string().contains("x ran no test with n_prompt 8, n_threads 2, poll 0"), "{error}");
-        // A setting that only one of the two programs reports is no difference.
+        // A setting that only one of the two programs reports is not a difference.
         let silent: Row = serde_json::from_str(r#"{"n_prompt": 8, "n_threads": 1}"#).unwrap();
         assert!(in_order_of(&ours[..1], vec![silent], &keys, "x").is_ok());
     }

@@ -10,7 +10,8 @@ pub fn warn_of_sources(builds: &[&CandidateBuild], ui: &Ui) {
     for (name, record) in records.filter(|(_, record)| record.source.digest != baseline.source.digest) {
         let source = &record.source;
         ui.warn(format_args!(
-            "{name} was built from other sources ({} {}) than {first} ({} {}), which may explain a difference",
+            "{name} ({} {}) and {first} ({} {}) were built from different sources, which may explain a \
+             difference",
             source.origin, source.version, baseline.source.origin, baseline.source.version
         ));
     }

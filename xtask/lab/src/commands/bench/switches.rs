@@ -17,7 +17,7 @@ use build::workspace::Workspace;
 #[group(skip)]
 #[command(mut_arg("builds", |arg| arg.hide(true)))]
 pub struct Args {
-    /// Profile whose keys are changed, one in each build
+    /// Profile to vary; each build changes one of its keys
     #[arg(long, default_value = "native")]
     profile: String,
     /// Key to change; may be repeated [default: every switch of docs/src/build/switches.md except fast-math]
@@ -33,7 +33,7 @@ pub struct Args {
     compare: compare::Args,
 }
 
-/// Changes that are tried if none is named, in addition to each CMake switch inverted.
+/// Default changes, in addition to inverting each CMake switch.
 const EACH: [&str; 5] = [
     "threading=openmp",
     "allocator=mimalloc",
@@ -42,7 +42,7 @@ const EACH: [&str; 5] = [
     "extra_flags=-mprefer-vector-width=512",
 ];
 
-/// Returns the changes to try if none is named. Each one changes a profile with `switches`.
+/// Returns the default changes to a profile with `switches`.
 fn each_changed(switches: &Switches) -> Vec<Override> {
     let cmake = CMAKE.iter().map(|switch| format!("{}={}", switch.key, !(switch.get)(switches)));
     let allocator = format!("allocator={}", switches.allocator);
@@ -51,7 +51,7 @@ fn each_changed(switches: &Switches) -> Vec<Override> {
     cmake.chain(others).chain([huge]).filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Builds each variation and compares all of them with the profile itself.
+/// Builds each variant and compares all variants with the profile itself.
 pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profiles = workspace.build_profiles();
@@ -59,7 +59,7 @@ pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
         args.keys = each_changed(&profile::load(&profiles, &args.profile)?.switches);
     }
     let mut builds = vec![args.profile.clone()];
-    // Check all keys first, so that a wrong one is reported before anything is built.
+    // Check all keys first, so that errors are reported before anything is built.
     for key in &args.keys {
         builds.push(profile::load_with(&profiles, &args.profile, std::slice::from_ref(key))?.name);
     }

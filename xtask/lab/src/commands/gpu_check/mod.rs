@@ -16,7 +16,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Pack everything that a check needs into one archive of at most 64 MB, for a machine with only a GPU driver
+    /// Pack everything that a check needs into one archive of at most 64 MB; the other machine needs only a GPU
+    /// driver
     Pack(pack::Args),
     /// Check the GPU of this machine and write one JSON file; the archive's run.sh calls this
     Run(Box<run::Args>),

@@ -16,7 +16,7 @@ use plan::profile::Gpu;
 
 use crate::gpu_check::archive::{self, Contents, Item, MOST, Missing};
 
-/// This program, which is packed without features so that it is small and can run the check on the other machine.
+/// This program, which runs the check on the other machine. It is packed without features, so that it is small.
 const OURSELVES: Program = Program { name: "lab", features: "", purpose: "checks GPUs" };
 
 /// Cargo arguments that leave out debug symbols.
@@ -31,7 +31,7 @@ const OF_FEW_CPUS: [&str; 3] = ["avx512", "amx", "avx_vnni"];
 /// Options of `gpu-check pack`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile of the engine, whose current build is packed; a missing build is built
+    /// Profile whose current build to pack; without a current build, build it first
     #[arg(short, long, default_value = "cuda-dense")]
     profile: String,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub struct Args {
     /// Path of the archive [default: target/anneal/gpu-check.tar.gz]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// llama.cpp's llama-bench, built from the same objects [default: that of the current build of cuda-llama-bench]
+    /// Path of a llama-bench built from the same objects [default: llama-bench of the current cuda-llama-bench build]
     #[arg(long, value_name = "FILE")]
     llama_bench: Option<PathBuf>,
     /// Leave llama-bench out
@@ -64,7 +64,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         check_program(program)?;
     }
     let engine = engine(&args, &workspace, ui)?;
-    // An interrupted build resumes, so nothing of it has to be cleaned up first.
+    // Only set after the build: an interrupted build resumes, but interrupted packing starts again.
     process::begins_anew();
     let record = BuildInfo::read(&engine.join("build_info.json"))?;
     warn_of_cpus(&record, ui);
@@ -110,7 +110,7 @@ fn item(name: &str, from: &Path, is_program: bool) -> Item {
     Item { name: name.to_string(), from: from.to_path_buf(), is_program }
 }
 
-/// Returns the folder of the current build, and builds it if it does not exist.
+/// Returns the folder of the current build. Builds it if it does not exist.
 fn engine(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let sets = args.set.all();
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &sets)?;
@@ -137,8 +137,7 @@ fn check_program(path: &Path) -> Result<()> {
     match bytes.starts_with(b"\x7fELF") && holds(b"llama-bench") {
         true => Ok(()),
         false => Err(wrong(
-            "the file is not a llama-bench program\nhint: use the one of a build, cmake/bin/llama-bench in its \
-             folder",
+            "the file is not a llama-bench program\nhint: use cmake/bin/llama-bench in a build folder",
         )),
     }
 }
@@ -157,12 +156,13 @@ fn bench(args: &Args, workspace: &Workspace) -> Result<PathBuf, String> {
     match program.is_file() {
         true => program.canonicalize().map_err(|error| error.to_string()),
         false => Err(format!(
-            "there was no build of {name}; `cargo xtask build --profile {BENCH} --origin sdist` makes one"
+            "the profile {name} has not been built; `cargo xtask build --profile {BENCH} --origin sdist` \
+             builds it"
         )),
     }
 }
 
-/// Warns that the machine with the GPU may have a CPU that lacks instructions of this build.
+/// Warns that the CPU of the machine with the GPU may lack instructions of this build.
 fn warn_of_cpus(record: &BuildInfo, ui: &Ui) {
     let rare: Vec<&str> = record
         .isa_required
@@ -184,8 +184,8 @@ fn warn_of_cpus(record: &BuildInfo, ui: &Ui) {
 fn warn_of_sources(engine: &BuildInfo, bench: &BuildInfo, ui: &Ui) {
     if engine.source.digest != bench.source.digest {
         ui.warn(format_args!(
-            "anneal was built from {} {} and llama-bench from {} {}, so a difference may come from the \
-             sources\nhint: `--profile {BENCH}` packs an anneal of the same objects",
+            "anneal was built from {} {} and llama-bench from {} {}, so a difference in speed may come \
+             from the sources\nhint: use `--profile {BENCH}` to pack an anneal built from the same objects",
             engine.source.origin, engine.source.version, bench.source.origin, bench.source.version
         ));
     }

@@ -17,16 +17,16 @@ use crate::gpu_check::archive::Contents;
 use crate::gpu_check::report::{Done, ModelReport, ProgramReport, Report, SCHEMA_VERSION};
 use crate::gpu_check::{CheckOptions, DEFAULTS, Engine, RunningCheck, Sizes, check_budget, page};
 
-/// Time limit for the engine to inspect the machine: it may have to start CUDA on eight sleeping GPUs.
+/// Time limit for the engine to inspect the machine. CUDA may have to wake eight GPUs.
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Options of `gpu-check run`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// File to write, updated as the check proceeds
+    /// Report to write, updated as the check proceeds
     #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
     out: PathBuf,
-    /// Time for the whole check; steps that do not fit are left out, the least important first
+    /// Time limit of the whole check; steps that do not fit are skipped, the least important first
     #[arg(long, value_name = "TIME", default_value = "8m", value_parser = humantime::parse_duration)]
     budget: Duration,
     /// Models as SHAPE/TYPE, the most important first
@@ -35,10 +35,10 @@ pub struct Args {
     /// Folder for temporary models; the default models take 9 GB [default: the system's folder for temporary files]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// Path of the engine [default: the anneal beside this program]
+    /// Path of the engine [default: anneal in this program's folder]
     #[arg(long, value_name = "FILE")]
     anneal: Option<PathBuf>,
-    /// Path of llama.cpp's llama-bench [default: the one beside this program, if it exists]
+    /// Path of llama.cpp's llama-bench [default: llama-bench in this program's folder, if it exists]
     #[arg(long, value_name = "FILE")]
     llama_bench: Option<PathBuf>,
     /// Rehearse on the CPU, with reduced sizes
@@ -59,7 +59,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return Err(no_gpu(&report.host_warnings));
     }
     if let Some(archive) = &report.archive {
-        // Programs that the user named are not the archive's.
+        // Programs that the user named are not part of the archive.
         let own = [(&args.anneal, Some(&report.anneal)), (&args.llama_bench, report.llama_bench.as_ref())];
         check_whole(
             archive,
@@ -80,13 +80,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         step: "info".to_string(),
         seconds: asked.elapsed().as_secs_f64(),
         expected: 0.0,
-        // A file without this part is still useful, so the check continues.
+        // A report without this part is still useful, so the check continues.
         error: info.as_ref().err().map(|error| format!("{error:#}")),
     });
     report.info = info.ok();
     let folder = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = Scratch::among_others(&folder, "anneal-gpu-check")
-        .context("cannot create a folder for models (--scratch chooses another one)")?;
+        .context("cannot create a folder for models (choose another folder with --scratch)")?;
     let build = report.anneal.build.as_ref();
     let options = CheckOptions {
         // Ask the engine: a build whose defaults leave everything on the CPU does not require a GPU.
@@ -112,7 +112,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the `programs` of an unpacked archive are those that were packed.
+/// Checks that the `programs` of an unpacked archive equal the programs that were packed.
 fn check_whole<'a>(archive: &Contents, programs: impl Iterator<Item = &'a ProgramReport>) -> Result<()> {
     for program in programs {
         let Some(packed) = archive.sha256(&program.name) else { continue };
@@ -137,7 +137,7 @@ struct Places {
 }
 
 impl Places {
-    /// Returns the programs that the user named, or else those beside this program.
+    /// Returns the programs that the user named, or else those in this program's folder.
     fn find(args: &Args) -> Result<Self> {
         let own = std::env::current_exe().context("cannot determine the path of this program")?;
         let beside = |name: &str| own.parent().map(|folder| folder.join(name)).filter(|path| path.is_file());
@@ -148,8 +148,8 @@ impl Places {
         let named = args.anneal.as_ref().map(there).transpose()?;
         let Some(anneal) = named.or_else(|| beside("anneal")) else {
             return Err(exit::usage(
-                "there is no anneal beside this program\nhint: run it from an unpacked archive (`cargo xtask \
-                 gpu-check pack` makes one), or name the engine with --anneal FILE",
+                "cannot find anneal in the folder of this program\nhint: run this program from an unpacked \
+                 archive (`cargo xtask gpu-check pack` makes one), or name the engine with --anneal FILE",
             ));
         };
         let archive = own.parent().and_then(Path::parent).and_then(Contents::beside);
@@ -165,7 +165,9 @@ impl Places {
                 .map(|missing| missing.why.clone())
         });
         let missing = llama_bench.is_none().then(|| {
-            why.unwrap_or_else(|| "there is none beside this program, and none was named".to_string())
+            why.unwrap_or_else(|| {
+                "no llama-bench is in the folder of gpu-check, and none was named".to_string()
+            })
         });
         Ok(Self { anneal, llama_bench, missing, archive })
     }
@@ -217,13 +219,13 @@ fn program(path: &Path) -> Result<ProgramReport> {
     Ok(ProgramReport { name, bytes, sha256: fs::digest_file(path)?, build: record_of(path)?.map(Box::new) })
 }
 
-/// Returns the record of a program: the one beside it in an archive, the one in the folder above, or the one of the
-/// build whose tree it was made in. Returns `None` if there is none.
+/// Returns the record of a program, or `None` if there is none. Looks for a record next to the program, then in the
+/// folder above, then in the build folder that contains the program.
 ///
 /// # Errors
-/// The record exists and cannot be read.
+/// If the record exists but cannot be read.
 fn record_of(program: &Path) -> Result<Option<BuildInfo>> {
-    // An archive has one record for each program that was built with one.
+    // An archive may contain a record that is named after the program.
     let own = program.with_file_name(format!(
         "{}.build_info.json",
         program.file_name().unwrap_or_default().to_string_lossy()
@@ -260,7 +262,7 @@ fn no_gpu(warnings: &[String]) -> anyhow::Error {
              container, start it with access to the GPU"
                 .to_string()
         }
-        [] => "the driver reports none".to_string(),
+        [] => "the driver reports no GPU".to_string(),
         warnings => warnings.join("; "),
     };
     exit::lacks(format!("this machine has no NVIDIA GPU to check: {why}"))

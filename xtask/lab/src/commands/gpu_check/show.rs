@@ -31,7 +31,7 @@ pub fn run(args: &Args, ui: &Ui) -> Result<()> {
 /// Reads the report in the file `path`.
 ///
 /// # Errors
-/// The file is not a report, or has a later format.
+/// If the file is not a report, or has a later format.
 pub fn read(path: &Path) -> Result<Report> {
     #[derive(serde::Deserialize)]
     struct ReportVersion {
@@ -44,8 +44,8 @@ pub fn read(path: &Path) -> Result<Report> {
     let major = |version: &str| version.split('.').next().unwrap_or_default().to_string();
     if major(&found.schema_version) != major(SCHEMA_VERSION) {
         bail!(
-            "{shown} has format {}, but this program reads {SCHEMA_VERSION}\nhint: show it with the version \
-             that wrote it",
+            "{shown} has format {}, but this program reads {SCHEMA_VERSION}\nhint: use the version of \
+             `gpu-check show` that belongs to this report",
             found.schema_version
         );
     }

@@ -41,8 +41,7 @@ impl RunningCheck<'_> {
         }
     }
 
-    /// Checks that the engine refuses to run without a GPU, on a model of some megabytes that is written for this
-    /// step.
+    /// Checks that the engine refuses to run without a GPU. The model for this step has a few megabytes.
     fn refusal(&mut self) -> Result<()> {
         let tiny =
             GpuCheckModel::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
@@ -104,8 +103,8 @@ impl RunningCheck<'_> {
         Ok(())
     }
 
-    /// Runs both programs once. Their order alternates from round to round. If one program fails, the other's
-    /// measurements are kept.
+    /// Runs both programs once. Their order alternates between rounds. If one program fails, the measurements of the
+    /// other are kept.
     fn round(&mut self, model: usize, round: u32) -> Result<()> {
         let programs = if self.options.llama_bench.is_some() { 2 } else { 1 };
         let mut failed = None;
@@ -145,7 +144,7 @@ impl RunningCheck<'_> {
         kernel.and(sampled).and(decode)
     }
 
-    /// Runs llama-bench's tests; only those of decode if prompts cannot be evaluated.
+    /// Runs llama-bench's tests; only the decode tests if prompts cannot be evaluated.
     fn kernel(&mut self, model: usize) -> Result<Output> {
         let path = self.models[model].path.clone();
         let engine = &self.options.engine;
@@ -154,7 +153,7 @@ impl RunningCheck<'_> {
                 self.decode_only.push(model);
                 let kernel = engine.kernel(&path, &self.sizes(model), self.limit())?;
                 let step = format!("tests with prompts of {}", self.names[model]);
-                let reason = self.without_folders(&format!("decode works without them: {error:#}"));
+                let reason = self.without_folders(&format!("prefill fails, but decode works: {error:#}"));
                 self.report.left_out.push(LeftOut { step, reason });
                 Ok(kernel)
             }
@@ -162,7 +161,7 @@ impl RunningCheck<'_> {
         }
     }
 
-    /// Returns the variant of a steady decode: the device chooses the tokens if it can.
+    /// Returns the variant of a steady decode: the device chooses the tokens if the program supports this.
     fn steady(&self) -> GenerationVariant {
         GenerationVariant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN }
     }
@@ -172,7 +171,8 @@ impl RunningCheck<'_> {
         engine::llama_bench(program, &self.models[model].path, &self.sizes(model), self.limit())
     }
 
-    /// Returns the sizes for a model. Prompts on F16 weights need cuBLAS, which a machine with only a driver lacks.
+    /// Returns the sizes for a model. Prompts on F16 weights need cuBLAS, which is missing on a machine with only a
+    /// driver.
     fn sizes(&self, model: usize) -> Sizes {
         match self.decode_only.contains(&model) {
             true => self.options.sizes.without_prompts(),

@@ -48,7 +48,8 @@ fn report() -> Report {
     }
 }
 
-/// Returns an engine that simulates a GPU in `folder`; it writes each of its calls to the file `calls` in it.
+/// Returns an engine that simulates a GPU in `folder`. The engine writes each of its calls to the file `calls` in
+/// that folder.
 fn engine(folder: &std::path::Path) -> Engine {
     let placement = json!({ "placement": { "devices": ["CUDA0 (NVIDIA H100)"], "faults": [] } }).to_string();
     for (name, text) in [
@@ -64,7 +65,7 @@ fn engine(folder: &std::path::Path) -> Engine {
     ] {
         std::fs::write(folder.join(name), text).unwrap();
     }
-    // Another process writes the script: a script that a forked child holds open for writing cannot be run.
+    // Another process writes the script, because a script cannot be run while a forked child has it open for writing.
     let program = folder.join("anneal");
     let made = std::process::Command::new("sh")
         .args(["-c", "cp \"$0.text\" \"$0\" && chmod +x \"$0\""])
@@ -100,7 +101,7 @@ fn whatever_the_builds_defaults_are_all_is_looked_at_on_the_gpu() {
         let forced = "--require-gpu=full --gpu-layers all --n-cpu-moe 0 --kv-offload --op-offload";
         assert!(call.contains(forced), "{call}");
     }
-    // Beginning and end of a call, and its minimum count: a round, the pairs, the long run.
+    // Beginning of a call, end of a call, and minimum number of such calls.
     for (begin, end, least) in [
         ("unset info --placement --json -m ", "", 1),
         ("unset bench -m ", "", 2),

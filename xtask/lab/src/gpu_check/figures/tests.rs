@@ -20,8 +20,8 @@ fn run(round: u32, by: Who, rows: Vec<GpuBenchRow>) -> Run {
     Run { round, by, rows, settings: serde_json::Map::new() }
 }
 
-/// Returns rounds in which `anneal` decodes `ours` tokens per second, and `sampled` with sampling. llama-bench
-/// decodes 100, with a little noise.
+/// Returns rounds in which `anneal` decodes `ours` tokens per second, and `sampled` tokens per second with sampling.
+/// llama-bench decodes 100 tokens per second, with a little noise.
 fn rounds(count: u32, ours: f64, sampled: f64) -> Vec<Run> {
     (1..=count)
         .flat_map(|round| {
@@ -53,12 +53,12 @@ fn steady_decodes_are_held_against_the_decode_of_their_round() {
     let decodes = vec![of_round(Some(1), Some(512)), of_round(Some(3), Some(512)), of_round(None, Some(512))];
     let comparisons = of(rounds(2, 110.0, 90.0), decodes);
     let device = comparisons.iter().find(|of| of.sampling == Sampling::GreedyOnDevice).unwrap();
-    // A decode that belongs to no round, or to a round that llama-bench lacks, forms no pair.
+    // A decode forms no pair if it belongs to no round, or to a round without llama-bench.
     assert_eq!(
         (device.test.as_str(), device.ratio.map(|ratio| (ratio.median, ratio.pairs))),
         ("tg128", Some((1.0, 1)))
     );
-    // A decode whose tokens the device did not choose is not reported as sampled on the device.
+    // A decode does not count as sampled on the device if the device chose no token.
     let comparisons = of(rounds(2, 110.0, 90.0), vec![of_round(Some(1), Some(0))]);
     assert!(comparisons.iter().any(|of| of.sampling == Sampling::GreedyOnHost));
 }
@@ -115,7 +115,7 @@ fn model(name: &str, bytes: u64, speed: f64) -> ModelReport {
 
 #[test]
 fn bandwidth_is_the_weights_times_the_speed() {
-    // 1.6 GB per token.
+    // The model reads 1.6 GB per token.
     let figure = |name: &str, speed: f64, theoretical: Option<f64>, copy: Option<f64>| {
         bandwidth(&model(name, 1_600_000_000, speed), &MemorySpeed { theoretical, copy }).unwrap()
     };
@@ -168,7 +168,7 @@ fn the_hosts_part_is_that_of_device_sampling_alone() {
         |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)], &[]).unwrap();
     assert_eq!((with(0.2, Some(512)).verdict, with(0.2, Some(512)).note), (FigureVerdict::Pass, None));
     assert_eq!(with(0.3, Some(512)).verdict, FigureVerdict::Miss);
-    // If the device did not choose the tokens, nothing is known about the host's CPU use with device sampling.
+    // If the device did not choose the tokens, the host's CPU use with device sampling is unknown.
     let by_host = with(0.2, Some(0));
     assert_eq!((by_host.verdict, by_host.note.is_some()), (FigureVerdict::NotMeasured, true));
     assert_eq!(host_cpu(&[decode(false, 1.0, None)], &[]), None);
@@ -182,7 +182,7 @@ fn the_hosts_part_is_that_of_a_host_that_sleeps() {
     let figure = host_cpu(&plain, &[pair(Switch::Waiting)]).unwrap();
     assert_eq!((figure.value, figure.verdict), (Some(0.1), FigureVerdict::Pass));
     assert_eq!(figure.note.as_deref(), Some("with ANNEAL_CUDA_WAIT=block"));
-    // A pair of another switch does not count for waiting.
+    // A pair with another switch does not count as a pair for waiting.
     assert_eq!(host_cpu(&plain, &[pair(Switch::CudaGraphs)]).unwrap().verdict, FigureVerdict::Miss);
 }
 

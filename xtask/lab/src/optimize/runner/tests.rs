@@ -15,7 +15,7 @@ use crate::optimize::record::{self, Record};
 
 const HEAT: Heat = Heat { prompt: 8, generate: 4, pairs: 6, precision: 0.0 };
 
-/// Engines in a folder, and a record.
+/// Engines in a folder, with a record.
 struct Stable {
     folder: tempfile::TempDir,
     runners: Vec<Runner>,
@@ -37,7 +37,8 @@ impl Stable {
                  [{{\"n_prompt\": 8, \"n_gen\": 0, \"avg_ns\": 1, \"avg_ts\": {prefill}}},\n\
                  {{\"n_prompt\": 0, \"n_gen\": 4, \"avg_ns\": 1, \"avg_ts\": {decode}}}]\nEND\n"
             );
-            // Another process writes the script: a script that a forked child holds open for writing cannot be run.
+            // Another process writes the script, because a script cannot be run while a forked child has it open for
+            // writing.
             let mut writer = Command::new("sh")
                 .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
                 .arg(&path)
@@ -73,7 +74,7 @@ impl Stable {
         (0..self.runners.len()).map(|number| count(number).unwrap_or_default().lines().count()).collect()
     }
 
-    /// Runs one heat; returns the standings, and the builds that are out with the reasons.
+    /// Runs one heat. Returns the standings, and the dropped builds with the reasons.
     fn race(&self, store: &mut Store) -> Result<(Vec<Standing>, BTreeMap<usize, String>)> {
         let until = Instant::now() + Duration::from_secs(600);
         let model = self.model();
@@ -87,13 +88,13 @@ impl Stable {
 
 #[test]
 fn prompt_and_answer_count_together_and_what_was_run_is_not_run_again() {
-    // 8 / 8 + 4 / 4 = 2 s; 8 / 16 + 4 / 4 = 1.5 s; 8 / 8 + 4 / 1 = 5 s.
+    // The times are 8 / 8 + 4 / 4 = 2 s, 8 / 16 + 4 / 4 = 1.5 s and 8 / 8 + 4 / 1 = 5 s.
     let stable = Stable::new(&[(8.0, 4.0, ""), (16.0, 4.0, ""), (8.0, 1.0, "")]);
     let mut store = stable.store();
     let (standings, _) = stable.race(&mut store).unwrap();
     let ratios: Vec<(usize, f64)> = standings.iter().map(|s| (s.who, s.against_base.median)).collect();
     assert_eq!(ratios, [(1, 2.0 / 1.5), (0, 1.0), (2, 2.0 / 5.0)]);
-    // One more round, which warms up.
+    // The additional round is a warm-up.
     assert_eq!(stable.runs(), [7, 7, 7]);
     assert_eq!(store.record.heats[0].laps.len(), 21);
     store.save().unwrap();
@@ -103,7 +104,7 @@ fn prompt_and_answer_count_together_and_what_was_run_is_not_run_again() {
     assert_eq!(again, standings);
     assert_eq!(stable.runs(), [7, 7, 7], "nothing was run again");
 
-    // A round that was interrupted is run again from its start.
+    // An interrupted round runs again from its start.
     let mut store = stable.store();
     store.record.heats[0].laps.truncate(10);
     stable.race(&mut store).unwrap();
@@ -123,7 +124,7 @@ fn who_crashes_or_prints_nonsense_is_out_and_the_others_go_on() {
     assert_eq!(nothing_measured(&standings, &outs), None);
 
     let dead = Stable::new(&[(1.0, 1.0, "exit 3"), (1.0, 1.0, "exit 3")]);
-    // The remaining build is not run alone, and does not win by being alone.
+    // The only remaining build does not run alone, and does not win.
     let (standings, outs) = dead.race(&mut dead.store()).unwrap();
     assert_eq!((standings.len(), outs.len()), (1, 1));
     let why = nothing_measured(&standings, &outs).unwrap();

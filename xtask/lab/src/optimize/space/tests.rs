@@ -1,4 +1,4 @@
-//! Spaces of machines that are described by fixtures.
+//! Builds to try on the machines of the fixtures.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ fn table(host: &Host, toolchain: &Toolchain, base: &str, objective: &str, float_
     let folder = root().join("profiles/build");
     let base = profile::load(&folder, base).unwrap();
     let work = Work { objective: objective.parse().unwrap(), float_weights };
-    // A fixed list, independent of the files that `optimize` wrote into this checkout.
+    // The list is fixed, so it does not depend on files that `optimize` wrote into this checkout.
     let files = ["native-blas", "native-lto"].map(String::from);
     let mut space = space(host, toolchain, &base, &files, &work, &[]);
     let mut lines = Vec::new();

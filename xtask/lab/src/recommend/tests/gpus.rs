@@ -1,4 +1,4 @@
-//! Tests of layers on GPUs and of the builds for GPUs.
+//! Tests of layers on GPUs and of GPU builds.
 
 use build_info::{Bytes, Host};
 
@@ -10,7 +10,7 @@ use crate::recommend::{Question, recommend, variant};
 fn a_gpu_takes_as_many_layers_as_fit() {
     let host = host("ryzen-7950x-4060ti");
     let model = shape("llama-3.1-8b", "F16");
-    // A layer has 218,103,808 weights and two norms. The GPU has 17,175,674,880 bytes, less a sixteenth and the
+    // A layer has 218,103,808 weights and two norms. The GPU has 17,175,674,880 bytes, minus a sixteenth and the
     // buffers.
     let layer = 2 * 218_103_808 + 4 * 2 * 4096;
     let short = Offload::of(&model, &host, 4096, 512).unwrap();
@@ -29,7 +29,7 @@ fn a_gpu_takes_as_many_layers_as_fit() {
     assert!(whole.is_whole() && whole.layers_with_experts_on_cpu.is_none(), "{whole:?}");
 }
 
-/// Returns a Ryzen 7950X with GPUs of the given GiB.
+/// Returns a Ryzen 7950X with GPUs of the given sizes in GiB.
 fn with_cards(cards: &[(&str, u64)]) -> Host {
     let card = |(name, gib): &(&str, u64)| build_info::host::Gpu {
         name: name.to_string(),
@@ -48,20 +48,20 @@ fn several_gpus_share_the_layers() {
     assert_eq!((one.gpu.as_str(), one.gpus, one.is_whole()), ("RTX 4090", 1, false));
     let two = of(&[("RTX 4090", 24), ("RTX 4090", 24)]);
     assert_eq!((two.gpu.as_str(), two.gpus, two.layers), ("2 × RTX 4090", 2, 81));
-    // Every GPU has a driver and buffers of its own.
+    // Every GPU has its own driver memory and buffers.
     let twice = |bytes: Bytes| Bytes(2 * bytes.0);
     let kept = (twice(one.memory), twice(one.reserve), twice(one.compute));
     assert_eq!((two.memory, two.reserve, two.compute), kept);
-    // A part that no GPU can hold alone is not split.
+    // A part that fits on no single GPU is not split.
     let small = of(&[("A", 16), ("B", 16)]);
     let each = of(&[("A", 16)]);
     assert_eq!((small.layers, small.is_whole()), (2 * each.layers, false));
     let unlike = of(&[("RTX 4090", 24), ("L4", 16), ("GT 1030", 1)]);
     assert_eq!((unlike.gpu.as_str(), unlike.layers), ("L4 and RTX 4090", one.layers + each.layers));
-    // The largest GPU is named if none has room.
+    // If no GPU has room, the largest GPU is named.
     let none = of(&[("GT 1030", 1), ("GT 1030 Ti", 1)]);
     assert_eq!((none.gpus, none.layers), (1, 0));
-    // One GPU has room for part of a layer: experts that would need that room stay in main memory.
+    // One GPU has room for a part of a layer. Experts that would need this room stay in main memory.
     let moe = shape("qwen3-30b-a3b", "Q4_K_M");
     let behind = |cards: &[(&str, u64)]| {
         Offload::of(&moe, &with_cards(cards), 4096, 512).unwrap().layers_with_experts_on_cpu.unwrap()
@@ -89,7 +89,7 @@ fn several_gpus_share_the_layers() {
     assert!(text.contains("81 of 81 layers fit into 48 GiB of 2 GPUs, less 3 GiB for the driver"), "{text}");
     let notes = answer.notes.join("\n");
     assert!(
-        notes.contains("the 2 GPUs share the layers") && notes.contains("one more GPU is left out"),
+        notes.contains("the 2 GPUs share the layers") && notes.contains("one more GPU is not used"),
         "{notes}"
     );
     let alone = of_model(&[("RTX 4090", 24)]);

@@ -1,4 +1,4 @@
-//! Tests of the memory that a model and its context take, and of contexts that fit.
+//! Tests of the memory that a model and its context need, and of contexts that fit.
 
 use build_info::Bytes;
 use gguf::synth::{Preset as Synthetic, SynthOptions};
@@ -19,7 +19,7 @@ fn the_compute_buffer_is_estimated_from_above() {
     };
     let (tiny, moe) = (synthetic(Synthetic::Tiny), synthetic(Synthetic::MoeTiny));
     let (small, qwen) = (synthetic(Synthetic::SmallQwen2), shape("qwen2.5-1.5b", "F16"));
-    // Sizes that llama.cpp reported ("CPU compute buffer size", MiB) for n_ctx and n_ubatch, and the allowed excess
+    // Sizes that llama.cpp reported ("CPU compute buffer size" in MiB) for n_ctx and n_ubatch, and the maximum excess
     // of the estimate.
     let cases = [
         (&tiny, 4096, 512, 9.5195, 1.2),
@@ -58,7 +58,7 @@ fn a_verdict_follows_from_what_is_needed() {
 fn a_context_is_as_long_as_the_memory_and_no_longer_than_it_was_trained() {
     let mut host = host("i3-6100");
     let model = shape("llama-3.1-8b", "Q4_K_M");
-    // Memory in which the weights and the buffers of a context of 8,192 fit exactly, with the minimum reserve.
+    // In this memory, the weights and the buffers of a context of 8,192 tokens fit exactly, with the minimum reserve.
     let need = Need::of(&model, &host, 8192, 256, crate::recommend::kv::F16).once().0;
     for (spare, expected) in [(0, 8192), (-1, 7936), (1 << 20, 8192)] {
         let free = (need + (512 << 20)).checked_add_signed(spare).unwrap();
@@ -106,9 +106,9 @@ fn a_context_that_fits_with_no_quantisation_is_named_as_the_cause() {
     assert!(long.quantisation.text.contains("with a context of 100096 tokens"), "{}", long.quantisation.text);
     assert!(long.quantisation.text.contains(&advice), "{}", long.quantisation.text);
     assert!(long.notes.iter().any(|note| note.contains(&advice)), "{:?}", long.notes);
-    assert!(long.runtime.n_ctx.reason.contains("100000, and"), "{}", long.runtime.n_ctx.reason);
+    assert!(long.runtime.n_ctx.reason.contains("100000, rounded up"), "{}", long.runtime.n_ctx.reason);
     assert!(!long.to_string().contains("anneal run"), "{long}");
-    // The advice can be followed, and one step more does not fit.
+    // The recommended context fits, and one more step does not.
     let shorter = answer(&model, &host, None, Some(largest));
     assert_eq!(
         (shorter.fit.verdict, shorter.runtime.n_ctx.reason.as_str()),
@@ -117,7 +117,7 @@ fn a_context_that_fits_with_no_quantisation_is_named_as_the_cause() {
     assert!(shorter.command.is_some() && shorter.quantisation.usual == Some("Q4_K_M"));
     let more = answer(&model, &host, None, Some(largest + 1));
     assert!(more.fit.verdict > FitVerdict::FitsWithoutRepack);
-    // The weights do not fit, whatever the context.
+    // The weights do not fit with any context.
     let large = answer(&shape("llama-3.3-70b", "Q4_K_M"), &host, None, Some(100_000));
     assert!(large.quantisation.text.contains("smaller model"), "{}", large.quantisation.text);
 }
@@ -131,7 +131,7 @@ fn rearranged_types_are_those_of_the_cpu() {
     };
     let mut amx = host("zen5-vm");
     amx.cpu.features.extend(["amx_tile", "amx_int8"].map(String::from));
-    // q4_K, q6_K, q8_0, q2_K, f16, each with 64 rows
+    // The types are q4_K, q6_K, q8_0, q2_K and f16, each with 64 rows.
     let cases = [
         ("i3-6100", host("i3-6100"), [true, false, false, false, false]),
         ("ryzen-7950x", host("ryzen-7950x"), [true, false, false, true, false]),
@@ -148,7 +148,7 @@ fn rearranged_types_are_those_of_the_cpu() {
 
 #[test]
 fn the_rearranged_copy_is_as_large_as_llama_cpp_reports() {
-    // "AMX model buffer size" of the synthetic F16 models in MiB. It includes a tied embedding but no experts.
+    // "AMX model buffer size" of the synthetic F16 models in MiB. The size includes a tied embedding but no experts.
     let cases = [(Synthetic::Tiny, 5.5), (Synthetic::MoeTiny, 2.125), (Synthetic::SmallQwen2, 39.0)];
     let mut host = host("zen5-vm");
     host.cpu.features.extend(["amx_tile", "amx_int8"].map(String::from));

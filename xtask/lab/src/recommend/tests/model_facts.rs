@@ -1,4 +1,4 @@
-//! Tests of weights, work and caches of models, and of invalid headers.
+//! Tests of the weights, work and caches of models, and of invalid headers.
 
 use build_info::Bytes;
 use gguf::GgmlType;
@@ -36,18 +36,18 @@ fn shapes_have_the_published_numbers_of_parameters() {
 #[test]
 fn the_work_of_a_token_is_counted() {
     let llama = shape("llama-3.1-8b", "F16");
-    // 2 bytes each, 4 for the 65 norms of 4,096.
+    // Each weight has 2 bytes; the weights of the 65 norms of 4,096 have 4 bytes.
     assert_eq!(llama.weights.0, 2 * 8_030_261_248 + 2 * 65 * 4096);
-    // Everything except the embedding, of which one row is read.
+    // Decode reads everything except the embedding, of which it reads one row.
     assert_eq!(llama.bytes_per_token.0, llama.weights.0 - 2 * 128_256 * 4096 + 2 * 4096);
     // Each layer has q and o, k and v, and three matrices of the feed-forward network.
     let layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336;
     assert_eq!(llama.prefill_macs, Macs { half: 32 * layer, ..Macs::default() });
-    // 32 layers, keys and values, 8 heads of 128.
+    // There are 32 layers with keys and values, each with 8 heads of 128.
     assert_eq!((llama.kv.f16.0, llama.kv.q8_0), (32 * 2 * 1024 * 2, Some(Bytes(32 * 2 * 1024 / 32 * 34))));
     assert!(llama.kv.exact && llama.notes.is_empty(), "{:?}", llama.notes);
 
-    // A tied embedding is read as a whole, as the output matrix.
+    // Decode reads a tied embedding completely, as the output matrix.
     let tied = shape("qwen2.5-1.5b", "Q8_0");
     assert_eq!(tied.bytes_per_token, tied.weights);
 
@@ -87,13 +87,13 @@ fn layers_may_differ_in_keys_and_values() {
         let tensor = Tensor { name: "output.weight".into(), dims: vec![256, 8], kind: GgmlType::F16 };
         ModelFacts::read(&Keys(keys), vec![tensor], "m").unwrap().kv
     };
-    // Heads of 256 / 4 = 64 elements of 2 bytes, for keys and for values.
+    // Keys and values each have heads of 256 / 4 = 64 elements of 2 bytes.
     let one = |heads: u64| 2 * 2 * 64 * heads;
     let cases = [
         (sizes(vec![2], &[]), 3, one(6)),
         (sizes(vec![4, 0, 1], &[]), 2, one(5)),
         (sizes(vec![], &[]), 3, one(12)),
-        // Latent attention has keys alone.
+        // Latent attention only has keys.
         (
             sizes(
                 vec![1],
@@ -200,7 +200,7 @@ fn all_parts_of_a_split_model_are_counted() {
     let (first, second) = (part(0), part(1));
     let model = read_model(&first).unwrap();
     assert_eq!((model.weights.0, model.parameters, model.layers), (2048, 1024, 2));
-    // Heads of 64 / 4 elements, 2 and 1 of them, keys and values, 2 bytes.
+    // Keys and values have heads of 64 / 4 elements of 2 bytes; the layers have 2 heads and 1 head.
     assert_eq!(model.kv.f16.0, 16 * 3 * 2 * 2);
     assert_eq!(model.name, "m-00001-of-00002.gguf");
     std::fs::remove_file(second).unwrap();

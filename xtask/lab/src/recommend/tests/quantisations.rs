@@ -9,7 +9,7 @@ use crate::recommend::subject::read_model;
 
 #[test]
 fn mixtures_are_those_of_llama_cpp() {
-    // Sums of the tensors' sizes in files that `anneal quantize` made of these synthetic models (crate 0.1.161).
+    // Sums of the sizes of tensors in files that `anneal quantize` made from these synthetic models (crate 0.1.161).
     let tiny = [
         ("Q8_0", 3_630_080),
         ("Q6_K", 2_804_736),
@@ -63,7 +63,7 @@ fn mixtures_are_those_of_llama_cpp() {
 
 #[test]
 fn sizes_are_those_that_llama_cpp_publishes_for_llama_3_8b() {
-    // GiB of whole files, from the list in tools/quantize/quantize.cpp; they include a vocabulary of 8 MB.
+    // Sizes of whole files in GiB, from the list in tools/quantize/quantize.cpp. They include a vocabulary of 8 MB.
     let cases = [
         ("Q8_0", 7.96),
         ("Q6_K", 6.14),
@@ -84,8 +84,8 @@ fn sizes_are_those_that_llama_cpp_publishes_for_llama_3_8b() {
 #[test]
 fn odd_rows_fall_back_and_are_told() {
     let model = shape("qwen2.5-0.5b", "Q4_K_M");
-    // Rows of 896 are not whole blocks: q, k, v, o, gate and up of 24 layers, and the embedding. Rows of 4,864 (down)
-    // are.
+    // Rows of 896 elements are not whole blocks: q, k, v, o, gate and up of 24 layers, and the embedding. Rows of
+    // 4,864 elements (down) are.
     let mixed = mixture::quantise(&model, mixture::find("Q4_K_M").unwrap());
     assert_eq!(mixed.fallbacks, 24 * 6);
     let kinds: Vec<&str> = model.types.iter().map(|share| share.kind).collect();
@@ -100,7 +100,7 @@ fn odd_rows_fall_back_and_are_told() {
 #[test]
 fn a_quantisation_is_recommended_that_fits() {
     let host = host("i3-6100");
-    // Model, its present type, the usual type, the most precise type that fits, a word of the text
+    // Model, its current type, the usual type, the most precise type that fits, and a word of the text.
     let cases = [
         ("llama-3.1-8b", "Q4_K_M", Some("Q4_K_M"), Some("Q8_0"), "keep Q4_K_M"),
         ("llama-3.1-8b", "F16", Some("Q4_K_M"), Some("Q8_0"), "F16 does not stay in memory"),

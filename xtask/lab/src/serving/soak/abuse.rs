@@ -1,4 +1,4 @@
-//! Invalid and abusive behaviour of clients.
+//! Invalid and abusive client behaviour.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
@@ -12,7 +12,8 @@ use super::visit::PATIENCE;
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
 
-/// Size in bytes of the longest request that the server accepts, small so that longer ones are cheap to send.
+/// Maximum size in bytes of a request that the server accepts. The size is small, so that longer requests are cheap
+/// to send.
 pub const LONGEST: usize = 64 << 10;
 
 /// Chooses an address and its interface at random.
@@ -43,7 +44,7 @@ pub fn cancel(server: &Server, known: &Known, random: &mut Random) -> Result<(),
     Ok(())
 }
 
-/// Disconnects without reading anything.
+/// Disconnects without reading.
 pub fn leave(server: &Server, known: &Known, random: &mut Random) -> Result<(), String> {
     let (address, interface) = place(server, random);
     let mut wire = open(&address)?;
@@ -52,7 +53,7 @@ pub fn leave(server: &Server, known: &Known, random: &mut Random) -> Result<(), 
     Ok(())
 }
 
-/// Disconnects in the middle of its request.
+/// Disconnects in the middle of sending a request.
 pub fn cut_off(server: &Server, known: &Known, random: &mut Random) -> Result<(), String> {
     let (address, interface) = place(server, random);
     let request = long_request(known, interface);
@@ -79,7 +80,7 @@ pub fn too_large(server: &Server, random: &mut Random) -> Result<(), String> {
     expect_refusal(&address, interface, &request, "a request that is too large")
 }
 
-/// Bodies that no client should send.
+/// Invalid request bodies.
 const BODIES: [&[u8]; 16] = [
     b"{",
     b"[]",
@@ -122,10 +123,10 @@ pub fn malformed(server: &Server, random: &mut Random) -> Result<(), String> {
     expect_refusal(&address, interface, &request, &String::from_utf8_lossy(body))
 }
 
-/// Sends `request` and checks that it is refused, by an error message or by closing the connection.
+/// Sends `request` and checks that the server refuses it with an error message or by closing the connection.
 fn expect_refusal(address: &Address, interface: Interface, request: &[u8], what: &str) -> Result<(), String> {
     let mut wire = open(address)?;
-    // A server may refuse a request and close the connection before it has read all of it.
+    // A server may refuse a request and close the connection before reading the whole request.
     let sent = wire.write_all(request);
     let _ = wire.finish_writing();
     let (mut decoder, mut text, mut buffer) = (Decoder::default(), Vec::new(), [0; 8 << 10]);
@@ -135,7 +136,7 @@ fn expect_refusal(address: &Address, interface: Interface, request: &[u8], what:
             Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 return Err(format!("{what}: the response timed out"));
             }
-            // After a reset, the bytes on their way to the client are lost.
+            // After a reset, bytes in transit to the client are lost.
             Err(_) => return Ok(()),
         };
         match interface {

@@ -1,4 +1,4 @@
-//! Prompts with known answers, and the judgement of answers that differ from them.
+//! Prompts with known answers, and judgement of deviating answers.
 
 use anyhow::{Context, Result, bail};
 use load::answer::fetch;
@@ -12,19 +12,19 @@ use crate::serving::server::Server;
 /// Number of prompts.
 const PROMPTS: u64 = 24;
 
-/// Tokens of an answer: over the socket with JSON lines (`LONG`), and over HTTP (`SHORT`).
+/// Number of tokens of an answer: over the socket with JSON lines (`LONG`), and over HTTP (`SHORT`).
 pub const LONG: u32 = 24;
 pub const SHORT: u32 = 8;
 
-/// Maximum number of tokens in which a right answer may differ from the known one.
+/// Maximum number of tokens in which a right answer may differ from the known answer.
 const TIES: usize = 3;
 
-/// Maximum difference of log probability (natural logarithm) between such a token and the likeliest one, when the
-/// server is queried alone. Rounding differences between batches are far smaller. Tokens of another prompt differ far
-/// more, even in a random model.
+/// Maximum difference in log probability (natural logarithm) between such a token and the likeliest token, when the
+/// server is queried without other clients. Rounding differences between batches are far smaller. Tokens of another
+/// prompt differ far more, even in a random model.
 const NEARLY: f64 = 0.05;
 
-/// Number of alternative tokens that are requested: the maximum.
+/// Number of requested alternative tokens, which is the maximum.
 const ALTERNATIVES: u32 = 20;
 
 /// Prompt with its answer.
@@ -87,36 +87,36 @@ fn whole(server: &Server, prompt: &[u32], count: u32, cache: bool) -> Result<Str
     text_of(&answer).with_context(|| format!("status {status}: {answer}"))
 }
 
-/// Returns the text of an HTTP answer, or of a part of one.
+/// Returns the text of an HTTP answer or of a part of an answer.
 pub fn text_of(answer: &Value) -> Option<String> {
     Some(answer.get("choices")?.get(0)?.get("text")?.as_str()?.to_string())
 }
 
-/// Returns the tokens of an HTTP answer, or of a part of one.
+/// Returns the tokens of an HTTP answer or of a part of an answer.
 pub fn tokens_of(answer: &Value) -> Option<Vec<u32>> {
     let tokens = answer.get("choices")?.get(0)?.get("tokens")?.as_array()?;
     tokens.iter().map(|token| token.as_u64()?.try_into().ok()).collect()
 }
 
-/// Verdict on an answer that differs from the known one.
+/// Verdict on an answer that differs from the known answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deviation {
-    /// The answer is right: a token that it took is less likely than the best by at most this much.
+    /// The answer is right: each deviating token is less likely than the best token by at most this much.
     Tie(f64),
     /// The answer is wrong; the text gives the reason.
     Wrong(String),
 }
 
 impl Known {
-    /// True if `answer` is the known one.
+    /// True if `answer` equals the known answer.
     pub fn is(&self, answer: &SampledAnswer) -> bool {
         answer.tokens.len() == answer.asked as usize && self.tokens.starts_with(&answer.tokens)
     }
 
-    /// Decides if a different `answer` is right. A batch of another size adds up in another order, which can decide
-    /// between two tokens of nearly equal probability. If the answer takes another token than the server does when
-    /// queried alone, the server must give that token nearly the same probability, and must continue from it as the
-    /// answer does.
+    /// Decides if a deviating `answer` is right. A batch of another size is summed in another order, which can decide
+    /// between two tokens of nearly equal probability. If a token of the answer differs from the server's token
+    /// without other clients, the server must give both tokens nearly the same probability, and must continue from
+    /// the answer's token as the answer does.
     pub fn judge(&self, server: &Server, answer: &SampledAnswer) -> Result<Deviation> {
         let SampledAnswer { tokens, asked } = answer;
         if tokens.len() != *asked as usize {
@@ -128,8 +128,8 @@ impl Known {
     }
 }
 
-/// Returns how much less likely `token` is after `prompt` than the best token. Returns `None` if it is not among the
-/// alternatives.
+/// Returns the difference in log probability between the best token after `prompt` and `token`. Returns `None` if
+/// `token` is not among the alternatives.
 fn behind(server: &Server, prompt: &[u32], token: u32) -> Result<Option<f64>> {
     let socket = server.socket.as_ref().context("this server does not support JSON lines")?;
     let mut request = equal::request(prompt, 1);
@@ -138,14 +138,15 @@ fn behind(server: &Server, prompt: &[u32], token: u32) -> Result<Option<f64>> {
     let likely = |entry: &Value| Some((entry.get("token")?.as_u64()?, entry.get("logprob")?.as_f64()?));
     let top = answer.pointer("/logprobs/0/top").and_then(Value::as_array);
     let top: Option<Vec<(u64, f64)>> = top.and_then(|top| top.iter().map(likely).collect());
-    let top =
-        top.with_context(|| format!("the response has no alternatives: {:.300}", answer.to_string()))?;
+    let top = top.with_context(|| {
+        format!("the response contains no alternative tokens: {:.300}", answer.to_string())
+    })?;
     let best = top.first().map_or(0.0, |(_, logprob)| *logprob);
     Ok(top.iter().find(|(other, _)| *other == u64::from(token)).map(|(_, logprob)| best - logprob))
 }
 
-/// Checks that `tokens` are what `next` returns, token by token, except for a few others. For each of those, `behind`
-/// returns how much less likely it is.
+/// Checks that `tokens` equal the results of `next`, token by token, except for a few tokens. For each exception,
+/// `behind` returns how much less likely the token is.
 fn follows(
     tokens: &[u32],
     mut next: impl FnMut(&[u32], u32) -> Result<Vec<u32>>,
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn another_token_is_excused_and_another_answer_is_not() {
-        // Each token is the sum of those before it, plus one.
+        // Each token is the sum of the tokens before it, plus one.
         let next = |said: &[u32], left: u32| {
             let mut all = said.to_vec();
             for _ in 0..left {
@@ -186,7 +187,7 @@ mod tests {
             }
             Ok(all[said.len()..].to_vec())
         };
-        // These tokens are nearly as likely everywhere, and no others are.
+        // Only these tokens are nearly as likely as the best one.
         let behind = |_: &[u32], token: u32| match token {
             50 => Ok(Some(0.01)),
             60 => Ok(Some(0.02)),
@@ -205,7 +206,7 @@ mod tests {
             ([&right[..11], &[60]].concat(), Ok(0.02)),
             ([&right[..11], &[70]].concat(), Err("token 11 is 70, less likely by 0.3000")),
             ([&right[..11], &[99]].concat(), Err("token 11 is 99, not an alternative")),
-            // From the middle on, the tokens are those of another answer.
+            // From the middle on, the tokens belong to another answer.
             ([&right[..4], &[50, 7, 7, 7, 7, 7, 7, 7]].concat(), Err("token 5 is 7")),
             (vec![50; 12], Err("more than 3")),
         ];
@@ -227,7 +228,7 @@ mod tests {
             (vec![1345, 7], 2, true),
             (vec![1345, 7], 3, false),
             (vec![], 0, true),
-            // The same text, split into other tokens.
+            // These tokens split the same text differently.
             (vec![32, 256, 280], 3, false),
         ];
         for (tokens, asked, expected) in cases {

@@ -1,4 +1,4 @@
-//! Single request of a client: valid, abandoned or invalid.
+//! One request of a client: valid, abandoned or invalid.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -20,13 +20,13 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Outcome of a request.
 #[derive(Debug)]
 pub enum Visit {
-    /// The answer is the known one.
+    /// The answer equals the known answer.
     Right,
-    /// There is no answer to check: the client abandoned the request, or the server refused it as it should.
+    /// There is no answer to check: the client abandoned the request, or the server correctly refused it.
     Nothing,
     /// The server has no free slot.
     Busy,
-    /// The answer to a known prompt differs from the known one.
+    /// The answer to a known prompt differs from the known answer.
     Doubtful(usize, SampledAnswer),
     /// The server misbehaved; the text gives the reason.
     Wrong(String),
@@ -154,7 +154,7 @@ fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Res
         .ok_or_else(|| format!("the text does not match its tokens: {text:?}"))
 }
 
-/// Returns an answer of `tokens`. Returns `None` if they are the known ones and `text` is not their text.
+/// Returns an answer of `tokens`. Returns `None` if the tokens equal the known tokens but `text` is not their text.
 fn with_text(known: &Known, tokens: Option<Vec<u32>>, text: &str) -> Option<VisitReply> {
     let answer = SampledAnswer { tokens: tokens?, asked: SHORT };
     (!known.is(&answer) || text == known.text).then_some(VisitReply::Answer(answer))

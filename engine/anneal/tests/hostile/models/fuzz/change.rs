@@ -36,7 +36,7 @@ pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> S
             format!("the number of {} is {by} more", if of_keys { "keys" } else { "tensors" })
         }
         _ => {
-            // Half of the flips hit the counts and the first keys.
+            // Half of the changed bytes are in the counts and the first keys.
             let place = if random.below(2) == 0 { random.below(400) } else { random.below(1 << 30) };
             let flip = (place, 1 << random.below(8));
             form.flips.push(flip);
@@ -73,7 +73,7 @@ fn shown(bytes: &[u8], kind: u32) -> String {
     }
 }
 
-/// Creates an array of numbers, with one per layer, one per token, or none. Also returns a description.
+/// Creates an array of numbers: one per layer, one per token, or none. Also returns a description.
 fn array(kind: u32, random: &mut Xoshiro) -> (Value, String) {
     let len = *pick(&[0, 1, 2, 3, 4, 6, 16, 512, 2048, 100_000], random);
     let one = number(kind, random);
@@ -120,7 +120,7 @@ fn value(form: &mut Form, random: &mut Xoshiro) -> String {
             6..8 => {
                 let to = kind_of_number(random);
                 *kind = to;
-                // The new value is often the same number with another type.
+                // Often, the new value is the same number with a different type.
                 if random.below(2) == 0 && to != F32 && to != F64 {
                     bytes.resize(width(to), 0)
                 } else {
@@ -305,7 +305,7 @@ fn tensor(form: &mut Form, random: &mut Xoshiro) -> String {
     }
     let (at, other) = (random.below(form.tensors.len()), random.below(form.tensors.len()));
     let name = form.tensors[at].name.clone();
-    // Inconsistent sizes are found at once and hide later errors.
+    // Inconsistent sizes are detected immediately and hide later errors.
     let mut fits = random.below(8) > 0;
     let words = match random.below(20) {
         0..7 => {

@@ -41,7 +41,7 @@ pub enum Value {
         bytes: Vec<u8>,
     },
     Text(Vec<u8>),
-    /// List of numbers; `said` is added to its length.
+    /// List of numbers. The file states a length that differs by `said`.
     Numbers {
         of: u32,
         bytes: Vec<u8>,
@@ -63,7 +63,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Returns the size of its data; 0 if the size is not computable.
+    /// Returns the size of the tensor's data. 0 if the size is not computable.
     pub fn bytes(&self) -> u64 {
         let Ok(kind) = GgmlType::from_id(self.kind) else { return 0 };
         let row = kind.bytes_of(self.dims.first().copied().unwrap_or(1));
@@ -137,7 +137,7 @@ impl Form {
         (Form { keys, tensors, ..Form::default() }, data)
     }
 
-    /// Places each tensor's data after that of the previous one.
+    /// Places each tensor's data after the data of the previous tensor.
     pub fn lay_out(&mut self) {
         let mut due = 0u64;
         for tensor in &mut self.tensors {
@@ -212,11 +212,11 @@ fn put_key(out: &mut Vec<u8>, key: &Key) {
     }
 }
 
-/// Good file, and its copy on the disk that is changed repeatedly.
+/// Good file, with a copy on the disk that is changed repeatedly.
 pub struct Base {
     pub form: Form,
     pub path: PathBuf,
-    /// Good data; empty for a model whose weights are a hole in the file, which reads as zeros.
+    /// Good data. Empty for a model whose weights are a hole in the file, which reads as zeros.
     data: Vec<u8>,
     /// Size of the good file's data, in bytes.
     good: u64,
@@ -254,7 +254,7 @@ impl Base {
             self.file.write_all_at(&good, data_at + at).expect("written");
         }
         self.file.write_all_at(&header, 0).expect("written");
-        // Sizes that no disk can hold are rejected by validation.
+        // Validation rejects sizes that exceed any disk.
         let size = form.end().clamp(self.good, self.good.max(64 << 20));
         self.file.set_len(data_at + size).expect("a size");
         for (at, bytes) in patches.iter().filter(|(at, _)| *at < size) {

@@ -1,6 +1,6 @@
-//! Keys, texts and numbers that make llama.cpp use other code, or that are usually invalid.
+//! Keys, texts and numbers that are usually invalid, or that make llama.cpp run different code.
 
-/// Architectures, each of which uses other code.
+/// Architectures, each of which runs different code.
 pub(super) const ARCHITECTURES: &[&str] = &[
     "llama",
     "llama4",
@@ -125,7 +125,7 @@ pub(super) const TOKENIZERS: &[&str] =
 /// Names of RoPE scaling types.
 pub(super) const SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope", "?"];
 
-/// Keys that llama.cpp reads and that the presets lack; `{a}` is the architecture.
+/// Keys that llama.cpp reads and that the presets do not have; `{a}` is the architecture.
 pub(super) const MORE_KEYS: &[&str] = &[
     "{a}.expert_count",
     "{a}.expert_used_count",
@@ -228,7 +228,7 @@ pub(super) const MORE_KEYS: &[&str] = &[
     "general.type",
 ];
 
-/// Names of optional tensors in graphs.
+/// Names of tensors that some graphs use.
 pub(super) const MORE_TENSORS: &[&str] = &[
     "rope_freqs.weight",
     "output.weight",

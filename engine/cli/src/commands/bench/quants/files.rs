@@ -1,4 +1,4 @@
-//! Folder of quantised models, and the decision if an existing one can be reused.
+//! Folder of quantised models, which decides if an existing model can be reused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct QuantFolder {
     temporary: Option<base::TempDir>,
 }
 
-/// Inputs from which a quantised model was made.
+/// Inputs that a quantised model was made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuantOrigin {
     source: Identity,
@@ -28,7 +28,7 @@ pub struct QuantOrigin {
     llama_version: String,
 }
 
-/// Identity of a file: if the size and time of modification are the same, the content is assumed to be the same.
+/// Identity of a file. Files with the same size and modification time are assumed to have the same content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     bytes: u64,
@@ -39,7 +39,7 @@ struct Identity {
 #[derive(Serialize, Deserialize)]
 struct Note {
     origin: QuantOrigin,
-    /// Identity of the model file.
+    /// Identity of the quantised model's file.
     made: Identity,
 }
 
@@ -69,7 +69,7 @@ impl QuantOrigin {
 }
 
 impl QuantFolder {
-    /// Uses the folder `keep`, or creates a temporary one beside `source`.
+    /// Uses the folder `keep`, or creates a temporary folder beside `source`.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -130,8 +130,8 @@ impl QuantFolder {
         Ok(())
     }
 
-    /// Removes a model that is made again. The note is removed last, because a model without a note counts as the
-    /// user's.
+    /// Removes a model that will be created again. The note is removed last, because a model without a note is
+    /// assumed to belong to the user.
     ///
     /// # Errors
     /// If a file cannot be removed or written.
@@ -141,8 +141,8 @@ impl QuantFolder {
                 fs::remove_file(&old).with_context(|| format!("cannot remove {}", old.display()))?;
             }
         }
-        // If the process is killed before the new note is written, this one marks the model as created by Anneal but
-        // invalid.
+        // This invalid note marks the model as created by Anneal, in case the process is killed before the new note
+        // is written.
         if self.temporary.is_none() {
             write(&note(path), b"{}")?;
         }
@@ -158,10 +158,10 @@ impl QuantFolder {
         write(&self::note(path), &serde_json::to_vec_pretty(&note)?)
     }
 
-    /// Removes the folder if it is temporary. For a process that ends without dropping this value.
+    /// Removes the folder if it is temporary. Needed when the process ends without dropping this value.
     pub fn remove(&self) {
         if self.temporary.is_some() {
-            // An error is ignored: nothing more can be done.
+            // An error is ignored, because the process ends anyway.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -178,7 +178,7 @@ fn note(path: &Path) -> PathBuf {
     path.with_extension("json")
 }
 
-/// Returns the model's name without a quantisation type at its end.
+/// Returns the model's file name without the extension and without a quantisation type at the end.
 fn stem(source: &Path) -> String {
     let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match name.rsplit_once(['-', '.']) {

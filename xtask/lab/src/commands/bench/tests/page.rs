@@ -46,12 +46,12 @@ impl Measured {
         let (detail, table) = match self {
             Measured::Comparison(comparison) => (comparison_detail(comparison), comparison_table(comparison)),
             Measured::Build(times) => (
-                format!("{}. The ratio is of times: below 1 is faster.", pairs(times.ratio.pairs)),
+                format!("{}. The ratio compares times: below 1 is faster.", pairs(times.ratio.pairs)),
                 build_table(times),
             ),
             Measured::Overhead(overhead) => (String::new(), overhead_table(overhead)),
             Measured::FirstMinutes(minutes) => {
-                ("Medians; the ratios are of times: below 1 is faster.".to_string(), minutes.table())
+                ("Medians. The ratios compare times: below 1 is faster.".to_string(), minutes.table())
             }
         };
         let day = date.get(..10).unwrap_or(date);
@@ -69,15 +69,19 @@ fn comparison_detail(comparison: &Comparison) -> String {
     let plural = if *threads == 1 { "" } else { "s" };
     let left_out = match comparison.warm_up_rounds {
         0 => String::new(),
-        rounds => format!(" after {rounds} that is not counted"),
+        rounds => format!(" after {rounds} for warm-up"),
     };
     let mut text = format!(
         "{threads} thread{plural}, {}{left_out}. Medians, and ratios to `{baseline}` with 95 % intervals: above \
-         1 is faster, and larger where the unit is bytes.",
+         1 is faster, or larger if the unit is bytes.",
         pairs(comparison.pairs)
     );
     if let Some((median, most)) = comparison.disturbance() {
-        write!(text, " Other processes kept {median:.2} cores busy, {most:.2} in the worst round.").unwrap();
+        write!(
+            text,
+            " Other processes used {median:.2} cores in the median round and {most:.2} in the worst round."
+        )
+        .unwrap();
     }
     for extra in [&comparison.note, &comparison.stopped].into_iter().flatten() {
         write!(text, " {extra}").unwrap();
@@ -93,7 +97,7 @@ fn comparison_detail(comparison: &Comparison) -> String {
     text
 }
 
-/// Maximum number of builds in one table as columns: a table has at most six columns.
+/// Maximum number of builds that one table shows as columns: a table has at most six columns.
 const SIDE_BY_SIDE: usize = 4;
 
 fn comparison_table(comparison: &Comparison) -> String {
@@ -185,7 +189,7 @@ fn overhead_table(overhead: &Overhead) -> String {
     text
 }
 
-/// Returns `page` with each result's part written between its markers. Removes the names of these results from
+/// Returns `page` with each result's tables between the result's markers. Removes the names of these results from
 /// `unused`.
 fn with_results(page: &str, files: &BTreeMap<String, String>, unused: &mut BTreeSet<String>) -> String {
     let names = page.split("<!-- docs/results/").skip(1).filter_map(|rest| rest.split(" -->").next());
@@ -233,7 +237,7 @@ fn the_results_pages_are_those_of_the_files() {
     );
 }
 
-/// Returns `comparison` with ratios and verdicts recomputed from its samples by the current statistics.
+/// Returns `comparison` with ratios and verdicts recomputed from its samples with the current statistics.
 fn again(mut comparison: Comparison) -> Comparison {
     let mut logs: Vec<Vec<f64>> = vec![Vec::new(); comparison.builds.len()];
     let mut speeds = 0.0;
@@ -272,7 +276,7 @@ fn again(mut comparison: Comparison) -> Comparison {
 }
 
 /// Checks that published ratios follow from their samples and that no unfinished result is published. With
-/// UPDATE_DOCS the files are rewritten, for use after a change of the statistics.
+/// UPDATE_DOCS, rewrites the files after a change of the statistics.
 #[test]
 fn published_ratios_are_those_of_the_samples() {
     if std::env::var_os("UPDATE_DOCS").is_some() {

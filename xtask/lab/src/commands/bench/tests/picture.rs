@@ -1,6 +1,6 @@
 //! docs/src/images/before-after.svg, the picture in README: tokens per second of upstream's default build and of
 //! builds with another compiler, other settings and patches, on one machine. The test in this file draws it from
-//! docs/results, so that it shows the measurement and nothing else.
+//! docs/results.
 
 use std::fmt::Write;
 
