@@ -1,14 +1,21 @@
 //! Roofline of a machine: upper bounds on its speed (Williams, Waterman, Patterson: "Roofline", 2009).
 //!
-//! Decode reads every weight once per token, so read bandwidth limits it. Prefill works on many tokens at once, so
-//! the throughput of dot products in the vector units limits it.
+//! Decode reads every weight once per token, so read bandwidth limits decode. Prefill works on many tokens at once,
+//! so the throughput of dot products in the vector units limits prefill.
 
 use serde::{Deserialize, Serialize};
+
+/// Version of the loops that measure a [`Roofline`]. Version 1 computed each product of 8-bit integers once for
+/// twelve sums, so its limit was too high on CPUs without VNNI.
+pub const VERSION: u32 = 2;
 
 /// Measured limits of one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Roofline {
+    /// Version of the loops: [`VERSION`] if they are the current ones.
+    #[serde(default = "first")]
+    pub version: u32,
     /// Date of the measurement, RFC 3339 in UTC.
     pub date: String,
     /// Name of the CPU, as the host reports it.
@@ -22,7 +29,7 @@ pub struct Roofline {
     pub rates: Vec<Rates>,
 }
 
-/// Rates that a number of threads reach together.
+/// Total rates of all threads, for one number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rates {
@@ -30,8 +37,13 @@ pub struct Rates {
     pub threads: u32,
     /// Bytes read from memory per second, from a buffer larger than any cache.
     pub read_bytes: f64,
-    /// Multiply-adds per second of 8-bit integers into 32-bit sums, from registers.
+    /// Multiply-adds of 8-bit integers from registers, per second, with the fastest loop. CPUs without VNNI are
+    /// fastest with 16-bit sums, which are wide enough only for weights of few bits.
     pub int8_macs: f64,
+    /// Multiply-adds per second of 8-bit integers into 32-bit sums; `None` if [`int8_macs`](Self::int8_macs) uses
+    /// 32-bit sums.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub int8_wide_macs: Option<f64>,
     /// Multiply-adds per second of 32-bit floats.
     pub f32_macs: f64,
     /// Multiply-adds per second of bf16 pairs into 32-bit floats; `None` if the CPU has no such instruction.
@@ -39,9 +51,14 @@ pub struct Rates {
     pub bf16_macs: Option<f64>,
 }
 
+/// Version of files without a version field.
+fn first() -> u32 {
+    1
+}
+
 impl Roofline {
-    /// Returns the rates for `threads` threads: those of the largest measured number that is not above it, otherwise
-    /// those of the smallest measured number.
+    /// Returns the rates of the largest measured number of threads up to `threads`, otherwise of the smallest
+    /// measured number.
     pub fn at(&self, threads: u32) -> Option<&Rates> {
         self.rates.iter().rev().find(|rates| rates.threads <= threads).or_else(|| self.rates.first())
     }
@@ -67,10 +84,12 @@ mod tests {
             threads,
             read_bytes,
             int8_macs: 1.0,
+            int8_wide_macs: None,
             f32_macs: 1.0,
             bf16_macs: None,
         };
         let roofline = |rates| Roofline {
+            version: VERSION,
             date: String::new(),
             cpu: String::new(),
             affinity: vec![0],

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use crate::kernel::Kernel;
 
-/// Number of tiles that hold sums, so that a multiplication need not wait for the result of the previous one.
+/// Number of tiles that contain sums, so that a multiplication need not wait for the previous result.
 const SUMS: usize = 4;
 const ROWS: usize = 16;
 const ROW_BYTES: usize = 64;
@@ -34,14 +34,24 @@ struct Config {
 pub fn int8() -> Option<Kernel> {
     // CPUID leaf 7.0, EDX: bit 24 indicates tiles, bit 25 8-bit integers in tiles.
     let run = run_int8;
-    (has(24) && has(25) && granted()).then_some(Kernel { name: "amx_int8", macs: macs(64), run })
+    (has(24) && has(25) && granted()).then_some(Kernel {
+        name: "amx_int8",
+        macs: macs(64),
+        sum_bits: 32,
+        run,
+    })
 }
 
 /// Returns the loop over bf16 pairs if the CPU has AMX and the system permits its use.
 pub fn bf16() -> Option<Kernel> {
     // CPUID leaf 7.0, EDX: bit 22 indicates bf16 in tiles.
     let run = run_bf16;
-    (has(24) && has(22) && granted()).then_some(Kernel { name: "amx_bf16", macs: macs(32), run })
+    (has(24) && has(22) && granted()).then_some(Kernel {
+        name: "amx_bf16",
+        macs: macs(32),
+        sum_bits: 32,
+        run,
+    })
 }
 
 const fn macs(products: usize) -> u64 {
@@ -53,8 +63,8 @@ fn has(bit: u32) -> bool {
     is_x86_feature_detected!("avx2") && __cpuid_count(7, 0).edx & 1 << bit != 0
 }
 
-/// Asks the system, once, to save tile registers for this process's threads. Without permission, the first use of a
-/// tile would end the process.
+/// Asks the system, once, to save tile registers for this process's threads. Without this permission, the first use
+/// of a tile would end the process.
 #[cfg(target_os = "linux")]
 fn granted() -> bool {
     /// Constants `ARCH_REQ_XCOMP_PERM` and `XFEATURE_XTILEDATA` of Linux's asm/prctl.h and documentation
@@ -83,8 +93,9 @@ macro_rules! tiles {
         let config = config();
         let mut sums: [Tile; SUMS] = std::array::from_fn(|_| Tile([0; ROWS * ROW_BYTES]));
         if $rounds > 0 {
-            // SAFETY: callers check that the CPU has the instructions and the system permits them. The configuration
-            // and the tiles in memory have the sizes that the instructions expect. The tiles are released at the end.
+            // SAFETY: callers check that the CPU has the instructions and the system permits their use. The
+            // configuration and the tiles in memory have the sizes that the instructions expect. The tiles are
+            // released at the end.
             unsafe {
                 asm!(
                     "ldtilecfg [{config}]",
@@ -120,7 +131,7 @@ macro_rules! tiles {
     }};
 }
 
-/// A function with a name of its own, by which the audit recognises it even after profile-guided optimisation.
+/// Separate function, so that the audit recognises the loop by name even after profile-guided optimisation.
 #[inline(never)]
 fn run_int8(rounds: u64) -> f64 {
     let ones = Tile([1; ROWS * ROW_BYTES]);
@@ -131,7 +142,7 @@ fn run_int8(rounds: u64) -> f64 {
 /// Separate function for the same reason as `run_int8`.
 #[inline(never)]
 fn run_bf16(rounds: u64) -> f64 {
-    // 1.0 as bf16: the upper half of the bits of a 32-bit float.
+    // The bytes are 1.0 as bf16: the upper half of the bits of a 32-bit float.
     let ones = Tile(std::array::from_fn(|at| 0x3f80u16.to_le_bytes()[at % 2]));
     let sums = tiles!("tdpbf16ps", rounds, ones);
     lanes(&sums).map(|lane| f64::from(f32::from_le_bytes(lane))).sum()

@@ -1,18 +1,18 @@
 //! Buffers for read measurements.
 
 /// Numbers in memory of this thread's NUMA node. The system places a page on the node of the thread that first writes
-/// to it.
+/// to the page.
 pub struct Buffer {
     numbers: Vec<u64>,
     /// Start of the next part.
     next: usize,
 }
 
-/// Numbers in a block, which every kernel reads at once: 512 bytes.
+/// Length of a block, which every kernel reads at once: 64 numbers, or 512 bytes.
 const BLOCK: u64 = 64;
 
-/// Number of parts of a buffer, which are read one after the other. With short parts, at least one of them is likely
-/// to be undisturbed on a machine with some other load.
+/// Number of parts of a buffer. The parts are read one after the other. If the parts are short, at least one of them
+/// is probably undisturbed on a machine with some other load.
 const PARTS: usize = 8;
 
 impl Buffer {
@@ -25,8 +25,8 @@ impl Buffer {
         Buffer { numbers, next: 0 }
     }
 
-    /// Returns the next part and the sum of its numbers, modulo 2^64. The first part follows the last; by then, all
-    /// other parts were read, so that no cache contains it any more.
+    /// Returns the next part and the sum of its numbers, modulo 2^64. The first part follows the last. By that time
+    /// all other parts were read, so no cache still contains the first part.
     pub fn part(&mut self) -> (&[u64], u64) {
         let block = BLOCK as usize;
         let size = (self.numbers.len() / PARTS).next_multiple_of(block).max(block);

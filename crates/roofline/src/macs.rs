@@ -11,8 +11,10 @@ use crate::team;
 /// Loops with the most multiply-adds per round that this CPU supports, one for each kind of operand.
 #[derive(Clone, Copy, Debug)]
 pub struct ChosenLoops {
-    /// Loop over 8-bit integers, with 32-bit sums.
+    /// Loop over 8-bit integers.
     pub int8: Kernel,
+    /// Loop over 8-bit integers with 32-bit sums, if [`int8`](Self::int8) has 16-bit sums.
+    pub int8_wide: Option<Kernel>,
     /// Loop over 32-bit floats.
     pub f32: Kernel,
     /// Loop over bf16 pairs, with sums in 32-bit floats.
@@ -28,8 +30,11 @@ const PASS: Duration = Duration::from_millis(10);
 /// Returns the best loops for this CPU.
 pub fn kernels() -> ChosenLoops {
     let best = |kernels: Vec<Kernel>| kernels.into_iter().next_back();
+    let chosen = best(int8()).unwrap_or(PORTABLE_INT8);
+    let wide = || best(int8().into_iter().filter(|kernel| kernel.sum_bits == 32).collect());
     ChosenLoops {
-        int8: best(int8()).unwrap_or(PORTABLE_INT8),
+        int8: chosen,
+        int8_wide: if chosen.sum_bits < 32 { wide() } else { None },
         f32: best(f32()).unwrap_or(PORTABLE_F32),
         bf16: best(bf16()),
     }
@@ -79,8 +84,9 @@ fn bf16() -> Vec<Kernel> {
 /// Lanes of the portable loops: enough for several vectors of any width.
 const LANES: usize = 64;
 
-const PORTABLE_INT8: Kernel = Kernel { name: "portable", macs: LANES as u64 * 4, run: portable_int8 };
-const PORTABLE_F32: Kernel = Kernel { name: "portable", macs: LANES as u64, run: portable_f32 };
+const PORTABLE_INT8: Kernel =
+    Kernel { name: "portable", macs: LANES as u64 * 4, sum_bits: 32, run: portable_int8 };
+const PORTABLE_F32: Kernel = Kernel { name: "portable", macs: LANES as u64, sum_bits: 32, run: portable_f32 };
 
 fn portable_int8(rounds: u64) -> f64 {
     let a = black_box([1i8; LANES * 4]);
@@ -105,7 +111,8 @@ fn portable_f32(rounds: u64) -> f64 {
     for _ in 0..rounds {
         black_box(&mut b);
         for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(&b)) {
-            // Fused only if every CPU of the target supports it: a software implementation is a hundred times slower.
+            // The addition is only fused if every CPU of the target supports it: a software implementation is a
+            // hundred times slower.
             *sum = if cfg!(target_arch = "aarch64") { a.mul_add(*b, *sum) } else { *sum + a * b };
         }
     }
@@ -128,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_leaves_something_out_is_told_of() {
-        let lazy = Kernel { name: "lazy", macs: 64, run: |rounds| (rounds * 64 - 1) as f64 };
+        let lazy = Kernel { name: "lazy", macs: 64, sum_bits: 32, run: |rounds| (rounds * 64 - 1) as f64 };
         let cpu = crate::team::tests::allowed()[0];
         assert_eq!(measure(&lazy, &[cpu], 0.0), Err(Error::WrongSum { kernel: "lazy" }));
     }

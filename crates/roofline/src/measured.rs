@@ -15,8 +15,8 @@ const MACS_SECONDS: f64 = 0.15;
 
 /// Total size of all threads' buffers, as a multiple of the size of all last-level caches.
 const CACHES: u64 = 4;
-/// Minimum total size of the buffers, for caches whose size the system does not report, or reports too small (a
-/// guest's share).
+/// Minimum total size of the buffers. The system may not report the size of a cache, or may report too small a size
+/// (a guest's share).
 const LEAST: Bytes = Bytes(256 << 20);
 
 /// Measured roofline, with details of the measurement.
@@ -30,12 +30,13 @@ pub struct MeasuredRoof {
     pub kernels: Kernels,
 }
 
-/// Instructions of each rate, by the name of their extension: `avx512_vnni`.
+/// Instructions that measured each rate, by the name of their extension: `avx512_vnni`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in `Rates`")]
 pub struct Kernels {
     pub read: &'static str,
     pub int8: &'static str,
+    pub int8_wide: Option<&'static str>,
     pub f32: &'static str,
     pub bf16: Option<&'static str>,
 }
@@ -78,11 +79,13 @@ pub fn measure(
             macs::measure(kernel, cpus, MACS_SECONDS)
         };
         let (int8, f32) = (rate(&kernels.int8)?, rate(&kernels.f32)?);
+        let int8_wide = kernels.int8_wide.as_ref().map(&mut rate).transpose()?;
         let bf16 = kernels.bf16.as_ref().map(rate).transpose()?;
         let rates = |of: fn(&Passes) -> f64| Rates {
             threads,
             read_bytes: of(&read),
             int8_macs: of(&int8),
+            int8_wide_macs: int8_wide.as_ref().map(of),
             f32_macs: of(&f32),
             bf16_macs: bf16.as_ref().map(of),
         };
@@ -90,6 +93,7 @@ pub fn measure(
         medians.push(rates(Passes::median));
     }
     let roofline = Roofline {
+        version: build_info::roofline::VERSION,
         date,
         cpu: host.cpu.name.clone(),
         affinity: host.limits.affinity.clone(),
@@ -99,26 +103,28 @@ pub fn measure(
     let kernels = Kernels {
         read: read::name(),
         int8: kernels.int8.name,
+        int8_wide: kernels.int8_wide.map(|kernel| kernel.name),
         f32: kernels.f32.name,
         bf16: kernels.bf16.map(|kernel| kernel.name),
     };
     Ok(MeasuredRoof { roofline, medians, kernels })
 }
 
-/// Returns the total size of the threads' buffers: far more than the caches hold, so that no read hits a cache.
+/// Returns the total size of the threads' buffers: far more than the caches can contain, so that no read hits a
+/// cache.
 fn buffer_size(host: &Host) -> Result<Bytes, Error> {
     let needed = Bytes(last_level_caches(host).0.saturating_mul(CACHES).max(LEAST.0));
     let limits = [Some(host.memory.available).filter(|bytes| bytes.0 > 0), host.limits.memory];
     match limits.into_iter().flatten().min() {
-        // Other processes also need memory, so at most half of it is used.
+        // Other processes also need memory, so the buffers use at most half of it.
         Some(available) if needed.0 > available.0 / 2 => Err(Error::Memory { needed, available }),
         _ => Ok(needed),
     }
 }
 
-/// Returns the total size of the last-level caches. Each core counts for its share of a cache, so that a shared cache
-/// counts once. The result is at least one whole cache, because a guest may see a cache that it shares with other
-/// guests.
+/// Returns the total size of the last-level caches. Each core contributes its share of a cache, so that a shared
+/// cache counts once. The result is at least one whole cache, because a guest may see a cache that it shares with
+/// other guests.
 pub fn last_level_caches(host: &Host) -> Bytes {
     let (mut total, mut largest) = (0u64, 0);
     for core in &host.topology.cores {

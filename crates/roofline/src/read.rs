@@ -12,7 +12,7 @@ use crate::team;
 /// Function that adds up numbers, modulo 2^64, and its name.
 pub type Sum = (&'static str, fn(&[u64]) -> u64);
 
-/// Reads `bytes` with one thread per CPU of `cpus`, each its part, for `seconds`.
+/// Reads `bytes` for `seconds` with one thread per CPU of `cpus`; each thread reads its own part.
 ///
 /// # Errors
 /// If a thread cannot be bound to its CPU, or a sum is wrong.
@@ -48,7 +48,7 @@ fn all() -> Vec<Sum> {
     all
 }
 
-/// Eight independent sums, which the compiler vectorises with the instructions that the target guarantees.
+/// Adds eight independent sums, which the compiler vectorises with the instructions that the target guarantees.
 fn portable(numbers: &[u64]) -> u64 {
     let mut sums = [0u64; 8];
     let (blocks, rest) = numbers.as_chunks::<8>();

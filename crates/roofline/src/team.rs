@@ -1,4 +1,4 @@
-//! Threads that work in step, each on a CPU of its own.
+//! Threads that work in step, each on a separate CPU.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, PoisonError, RwLock};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::passes::Passes;
 
-/// Minimum number of passes, however long they take.
+/// Minimum number of passes, regardless of their duration.
 const LEAST_PASSES: usize = 5;
 
 /// Work of one thread in one pass.
@@ -20,7 +20,7 @@ struct Pass {
 
 /// Runs `work` on every CPU of `cpus` at the same time, repeatedly for `seconds`, with the state that `prepare`
 /// created on that CPU. `work` returns the number of units done. The first pass is not counted, because clocks and
-/// caches settle in it.
+/// caches settle during this pass.
 pub fn run<S>(
     cpus: &[u32],
     seconds: f64,
@@ -40,7 +40,7 @@ pub fn run<S>(
         barrier.wait();
         let begin = Instant::now();
         loop {
-            // One thread decides for all, before the barrier after which all threads read the decision.
+            // One thread decides for all threads, before the barrier after which all threads read the decision.
             if index == 0 {
                 let enough =
                     begin.elapsed() > Duration::from_secs_f64(seconds) && passes.len() > LEAST_PASSES;
@@ -56,7 +56,7 @@ pub fn run<S>(
                 Ok(units) => passes.push(Pass { start, end: Instant::now(), units }),
                 Err(error) => fail(error),
             }
-            // This barrier keeps threads from reading the next decision instead of this one.
+            // This barrier prevents threads from reading the next decision instead of the current one.
             barrier.wait();
         }
     };
@@ -143,7 +143,7 @@ pub mod tests {
         };
         let passes = run(&cpus, 0.0, prepare, work).expect("measured");
         assert_eq!(prepared.into_inner(), cpus.len());
-        // One more pass than reported: the first is not counted.
+        // The number of passes is one more than reported, because the first pass is not counted.
         assert_eq!(worked.into_inner(), (passes.0.len() + 1) * cpus.len());
         assert!(passes.0.len() >= LEAST_PASSES, "{passes:?}");
     }

@@ -7,23 +7,24 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use base::{Access, Pending};
-use build_info::{Host, Roofline};
+use build_info::{Host, Roofline, roofline};
 
 use crate::bench::utc;
 
 /// Name of the file in the state folder.
 const FILE: &str = "roofline.json";
 
-/// Largest size of the file in bytes: an entry has about a hundred, and there are at most as many as threads.
+/// Maximum size of the file in bytes: an entry takes about a hundred bytes, and each number of threads has at most
+/// one entry.
 const LARGEST: u64 = 1 << 20;
 
-/// Age up to which a measurement is used. Memory may be exchanged, firmware updated, or a virtual machine moved.
+/// Maximum age of a measurement. Memory may be replaced, firmware updated, or a virtual machine moved.
 const FRESH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Result of looking for the file in the state folder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CachedRoofline {
-    /// Measurement of this machine, with the limits of this process, of the last 30 days.
+    /// Measurement of this machine, with the limits of this process, from the last 30 days.
     Fresh(Roofline),
     /// Measurement that does not apply to this process now, with the reason.
     Unfit(String),
@@ -31,7 +32,7 @@ pub enum CachedRoofline {
     Nothing,
 }
 
-/// Returns the path of the file; `None` if the system names no folder for the user.
+/// Returns the path of the file; `None` if the system reports no folder for the user.
 pub fn path() -> Option<PathBuf> {
     Some(host::state::folder()?.join(FILE))
 }
@@ -53,14 +54,15 @@ pub fn find(host: &Host) -> CachedRoofline {
 /// Reads and checks the file at `path`.
 ///
 /// # Errors
-/// If it cannot be read or is invalid.
+/// If the file cannot be read or is invalid.
 pub fn read(path: &Path) -> io::Result<Roofline> {
     let content = base::read(path, LARGEST)?;
     let roofline: Roofline = serde_json::from_slice(&content).map_err(io::Error::other)?;
     let positive = |rate: f64| rate.is_finite() && rate > 0.0;
     let good = roofline.rates.iter().all(|rates| {
-        let all = [Some(rates.read_bytes), Some(rates.int8_macs), Some(rates.f32_macs), rates.bf16_macs];
-        rates.threads > 0 && all.into_iter().flatten().all(positive)
+        let always = [rates.read_bytes, rates.int8_macs, rates.f32_macs];
+        let sometimes = [rates.int8_wide_macs, rates.bf16_macs];
+        rates.threads > 0 && always.into_iter().chain(sometimes.into_iter().flatten()).all(positive)
     });
     let ascending = roofline.rates.is_sorted_by(|a, b| a.threads < b.threads);
     if roofline.rates.is_empty() || !good || !ascending {
@@ -88,7 +90,7 @@ fn make_folder_of(path: &Path) -> io::Result<()> {
 /// Writes `roofline` to a temporary file, readable by this user alone, and renames it to `path`.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
     make_folder_of(path)?;
     let mut text = serde_json::to_string_pretty(roofline).map_err(io::Error::other)?;
@@ -99,7 +101,9 @@ pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
 /// Returns the reason that `roofline` does not apply to `host` now; `None` if it applies. Dates in the format of
 /// [`utc`] can be compared as strings.
 fn unfit(roofline: &Roofline, host: &Host, earliest: &str) -> Option<String> {
-    let of = if roofline.cpu != host.cpu.name {
+    let of = if roofline.version != roofline::VERSION {
+        "was measured by another version of Anneal".to_string()
+    } else if roofline.cpu != host.cpu.name {
         format!("belongs to another CPU, {}", roofline.cpu)
     } else if roofline.affinity != host.limits.affinity {
         "was measured with another affinity mask".to_string()
@@ -137,9 +141,16 @@ mod tests {
     }
 
     fn roofline() -> Roofline {
-        let rates =
-            |threads| Rates { threads, read_bytes: 1e10, int8_macs: 1e12, f32_macs: 1e11, bf16_macs: None };
+        let rates = |threads| Rates {
+            threads,
+            read_bytes: 1e10,
+            int8_macs: 1e12,
+            int8_wide_macs: None,
+            f32_macs: 1e11,
+            bf16_macs: None,
+        };
         Roofline {
+            version: roofline::VERSION,
             date: "2026-06-01T00:00:00Z".to_string(),
             cpu: "A CPU".to_string(),
             affinity: vec![0, 1],
@@ -151,8 +162,9 @@ mod tests {
     #[test]
     fn one_of_another_machine_or_of_long_ago_is_unfit() {
         let earliest = "2026-05-02T00:00:00Z";
-        let cases: [(Roofline, Option<&str>); 5] = [
+        let cases: [(Roofline, Option<&str>); 6] = [
             (roofline(), None),
+            (Roofline { version: 1, ..roofline() }, Some("another version")),
             (Roofline { cpu: "B".to_string(), ..roofline() }, Some("another CPU, B")),
             (Roofline { affinity: vec![0], ..roofline() }, Some("affinity")),
             (Roofline { cpu_quota: None, ..roofline() }, Some("quota")),

@@ -1,4 +1,4 @@
-//! Least number of bytes that a test must read and of multiply-adds that it must do, and from these its highest
+//! Minimum number of bytes that a test must read, and of multiply-adds that it must do. Both numbers give the highest
 //! possible speed on this machine.
 
 use std::path::Path as FilePath;
@@ -13,14 +13,14 @@ use llama::options::{ContextOptions, FlashAttention, KvType};
 
 use super::case::{Case, Path};
 
-/// Tensors of which a token reads one row and that are not multiplied.
+/// Tensors that are not multiplied; each token reads one row of them.
 const LOOKED_UP: [&str; 4] =
     ["token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"];
 
-/// Speed of a test as a share of the machine's limit.
+/// Speed of a test as a fraction of the machine's limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Least time that the machine needs, divided by the measured time: 1 is the limit.
+    /// Minimum time that the machine needs, divided by the measured time: 1 is the limit.
     pub of_roof: f64,
     /// Limit that applies.
     pub bound: Bound,
@@ -52,7 +52,7 @@ pub struct Work {
     body: Amount,
     /// Experts of all layers.
     experts: Amount,
-    /// Share of the experts that one token uses.
+    /// Fraction of the experts that one token uses.
     used: f64,
     /// Output matrix, for tokens whose logits are needed.
     output: Amount,
@@ -93,7 +93,7 @@ impl Amount {
         }
     }
 
-    /// Returns the bytes counted once and the multiply-adds `tokens` times.
+    /// Returns the bytes counted once and the multiply-adds counted `tokens` times.
     fn for_tokens(self, tokens: f64) -> Amount {
         Amount {
             bytes: self.bytes,
@@ -107,7 +107,7 @@ impl Amount {
         Amount { bytes: self.bytes * factor, ..self.for_tokens(factor) }
     }
 
-    /// Returns the least times to read and to compute, in seconds.
+    /// Returns the minimum times to read and to compute, in seconds.
     fn seconds(self, rates: &Rates) -> (f64, f64) {
         let bf16 = rates.bf16_macs.unwrap_or(rates.f32_macs);
         let compute = self.int8 / rates.int8_macs + self.f32 / rates.f32_macs + self.bf16 / bf16;
@@ -116,8 +116,8 @@ impl Amount {
 }
 
 impl Work {
-    /// Reads the cost from the header of the model's file. Returns `None` for a model whose tensors are not read for
-    /// every token in a way that is known here.
+    /// Reads the cost from the header of the model's file. Returns `None` if it is unknown which of the model's
+    /// tensors are read for every token.
     pub fn of(path: &FilePath) -> Option<Self> {
         let first = GgufFile::open(path).ok()?;
         let rest = first.other_parts().ok()?;
@@ -142,7 +142,7 @@ impl Work {
             let amount = Amount::of(tensor);
             match tensor.name.as_str() {
                 "output.weight" => output = amount,
-                // A model without an output matrix of its own uses the embedding table.
+                // A model without a separate output matrix uses the embedding table.
                 "token_embd.weight" if tied => output = amount,
                 name if LOOKED_UP.contains(&name) => {}
                 // Layers that predict further tokens are loaded by llama.cpp, but not evaluated.
@@ -171,24 +171,24 @@ impl Work {
     }
 }
 
-/// Test, as far as it determines the work.
+/// Properties of a test that determine the work.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
     /// Sizes of the test.
     pub case: Case,
     /// Path; end to end, the prefill computes the logits of the first generated token.
     pub path: Path,
-    /// Number of tokens of one call.
+    /// Maximum number of tokens in one call.
     pub n_batch: u32,
-    /// Number of tokens of one graph.
+    /// Maximum number of tokens in one graph.
     pub n_ubatch: u32,
     /// Size of one token in the cache, in bytes.
     pub cache_bytes: u64,
 }
 
 impl Test {
-    /// Returns the least time in seconds, with the `prefill` rates for the prompt and the `decode` rates after it,
-    /// and the limit that applies to most of that time.
+    /// Returns the minimum time in seconds, with the `prefill` rates for the prompt and the `decode` rates after the
+    /// prompt. Also returns the limit that applies to most of this time.
     fn seconds(&self, work: &Work, prefill: &Rates, decode: &Rates) -> (f64, Bound) {
         let (mut memory, mut compute) = (0.0, 0.0);
         let mut add = |(read, computed): (f64, f64)| {
@@ -213,7 +213,7 @@ impl Test {
         };
         let before = self.case.n_depth.saturating_add(self.case.n_prompt);
         for token in 0..generated {
-            // Keys and values of the earlier tokens, and those of the token itself.
+            // Keys and values of the earlier tokens and of the token itself.
             let cached = f64::from(before) + f64::from(token) + 1.0;
             let cache = Amount { bytes: cached * self.cache_bytes as f64, ..Amount::default() };
             add(work.graph(1, 1.0).plus(cache).seconds(decode));
@@ -221,8 +221,8 @@ impl Test {
         (memory + compute, if memory >= compute { Bound::Memory } else { Bound::Compute })
     }
 
-    /// Returns the share of the limit for a test that took `seconds`. Returns `None` if there was no work, or if the
-    /// weights fit into `caches` bytes, so that memory does not limit the speed.
+    /// Returns the fraction of the limit for a test that took `seconds`. Returns `None` if there was no work, or if
+    /// the weights fit into `caches` bytes, so that memory does not limit the speed.
     pub fn share(&self, work: &Work, rates: [&Rates; 2], caches: u64, seconds: f64) -> Option<Share> {
         let (least, bound) = self.seconds(work, rates[0], rates[1]);
         let cached = bound == Bound::Memory && work.weights() <= caches;
@@ -231,8 +231,8 @@ impl Test {
     }
 }
 
-/// Returns the size of one token in the cache of `model`. Returns `None` for a model with another kind of cache, and
-/// if other devices compute, whose memory is not known here.
+/// Returns the size of one token in the cache of `model`. Returns `None` if the model has another kind of cache, or
+/// if other devices compute, because their memory is not known here.
 pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
     if !model.placed().takers.is_empty() {
         return None;
@@ -259,8 +259,14 @@ mod tests {
     use super::*;
 
     /// Rates with round numbers: 1 byte, and 100, 10 and 20 multiply-adds per nanosecond.
-    const RATES: Rates =
-        Rates { threads: 1, read_bytes: 1e9, int8_macs: 1e11, f32_macs: 1e10, bf16_macs: Some(2e10) };
+    const RATES: Rates = Rates {
+        threads: 1,
+        read_bytes: 1e9,
+        int8_macs: 1e11,
+        int8_wide_macs: None,
+        f32_macs: 1e10,
+        bf16_macs: Some(2e10),
+    };
 
     fn work(tensors: &[(&str, &[u64], u32)], used: Option<f64>) -> Option<Work> {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -302,10 +308,10 @@ mod tests {
             ("output.weight", &[32, 1000], Q8_0),
         ];
         let work = work(&tensors, None).expect("a plain model");
-        // Rows of 34 bytes: 100 of the layers and 1000 of the output matrix; and the norm.
+        // Rows of 34 bytes: 100 rows of the layers and 1000 of the output matrix; and the norm.
         let weights = 34 * 1100 + 128;
         assert_eq!(work.weights(), weights);
-        // One token at depth 0 reads its own key and value; at depth 4, four more.
+        // At depth 0, a token reads its own key and value; at depth 4, four more.
         for (n_gen, n_depth, cached) in [(1, 0, 1), (1, 4, 5), (2, 4, 5 + 6)] {
             let (seconds, bound) = test(0, n_gen, n_depth).seconds(&work, &RATES, &RATES);
             let expected = f64::from(n_gen) * weights as f64 + f64::from(cached) * 10.0;
@@ -327,7 +333,7 @@ mod tests {
             ("blk.0.c.weight", &[64, 100], F32),
         ];
         let work = work(&tensors, None).expect("a plain model");
-        // Nanoseconds for a token in the layers, and for one in the output matrix, which is the embedding table.
+        // Nanoseconds for a token in the layers, and in the output matrix, which is the embedding table.
         let (body, output) = (64.0 + 320.0 + 640.0, 32.0);
         // Reading limits a graph of one token.
         let single = 6800.0 + 12_800.0 + 25_600.0 + 3400.0;

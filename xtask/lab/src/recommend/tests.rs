@@ -1,5 +1,5 @@
-//! Recommendations for every machine of the fixtures. The files of this folder compare formulas with values that were
-//! computed by hand or reported by llama.cpp.
+//! Recommendations for every machine of the fixtures. The files in this folder compare formulas with values that were
+//! computed manually or reported by llama.cpp.
 
 mod docs;
 mod gpus;
@@ -60,17 +60,18 @@ fn answer(
     recommend(&Question { model, path, host, roofline, presets: &presets, profiles: &profiles, n_ctx })
 }
 
-/// Returns limits of a machine on which all threads together read 10 GB/s per thread and do 100, 20 and 40 G
-/// multiply-adds per second per thread.
+/// Returns limits of a machine on which each thread reads 10 GB/s and does 100, 20 and 40 G multiply-adds per second.
 fn roofline(cpu: &str) -> Roofline {
     let rates = |threads: u32| Rates {
         threads,
         read_bytes: 10e9 * f64::from(threads),
         int8_macs: 100e9 * f64::from(threads),
         f32_macs: 20e9 * f64::from(threads),
+        int8_wide_macs: None,
         bf16_macs: Some(40e9 * f64::from(threads)),
     };
     Roofline {
+        version: build_info::roofline::VERSION,
         date: "2026-01-01T00:00:00Z".to_string(),
         cpu: cpu.to_string(),
         affinity: vec![0, 1],
@@ -118,7 +119,7 @@ fn the_machines_of_the_issue_come_out_as_stated() {
             assert_eq!(runtime.preset.as_deref(), Some(preset));
         }
     }
-    // Without a preset, the engine's own policy and defaults apply.
+    // Without a preset, the engine's policy and defaults apply.
     let runtime = answer(&shape("llama-3.1-8b", "Q4_K_M"), &host("i7-12700k"), None, None).runtime;
     assert_eq!((runtime.preset, runtime.decode_threads.value, runtime.prefill_threads.value), (None, 6, 8));
     assert_eq!((runtime.n_ctx.value, runtime.n_batch.value, runtime.n_ubatch.value), (4096, 2048, 512));

@@ -1,4 +1,4 @@
-//! Sections about rows of `anneal bench`: speed over threads, share of the roofline, variation of the times.
+//! Sections about rows of `anneal bench`: speed over threads, share of the roofline, and variation of the times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,7 @@ use report::{Block, Curves, Plot, PlotKind, Point, Roof, Series, Spread, Spreads
 
 use super::rows::TestRow;
 
-/// Returns the rows of one test under one set of settings, sorted by threads. If a test was repeated, the last run
-/// counts.
+/// Returns the rows of one test with the same settings, sorted by threads. For a repeated test, the last run counts.
 fn curve(rows: &[&TestRow]) -> Vec<(f64, f64, f64)> {
     let mut newest: BTreeMap<u64, &TestRow> = BTreeMap::new();
     for row in rows {
@@ -22,7 +21,7 @@ fn curve(rows: &[&TestRow]) -> Vec<(f64, f64, f64)> {
     newest.into_iter().map(|(threads, row)| (threads as f64, row.speed.0, row.speed.1)).collect()
 }
 
-/// Returns a plot for each model and kind of test that ran with several numbers of threads, and a table of the other
+/// Returns a plot for each model and kind of test that ran with several numbers of threads, and a table of all other
 /// tests.
 pub fn threads(rows: &[TestRow]) -> Vec<Block> {
     let mut blocks = Vec::new();
@@ -32,7 +31,8 @@ pub fn threads(rows: &[TestRow]) -> Vec<Block> {
             rows.iter().filter(|row| row.model == model && row.kind() == kind).collect();
         let mut groups: BTreeMap<(String, String), Vec<&TestRow>> = BTreeMap::new();
         for row in &of_kind {
-            // By default, prefill uses the same number of threads as the test; it does not distinguish curves.
+            // By default, prefill uses the same number of threads as the test, so that number does not distinguish
+            // curves.
             let settings = row.apart(&of_kind, &["prefill threads"]);
             groups.entry((row.test(), settings)).or_default().push(row);
         }
@@ -96,7 +96,7 @@ fn table(rows: &[&TestRow]) -> Table {
     }
 }
 
-/// Returns the limits of the machine, and the tests whose share of them is known.
+/// Returns the limits of the machine, and the tests with a known share of these limits.
 pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for roofline in rooflines {
@@ -108,14 +108,17 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
             Roof { name: "int8 dot products".to_string(), macs: most.int8_macs },
             Roof { name: "f32".to_string(), macs: most.f32_macs },
         ];
+        let name = || "int8 dot products, 32-bit sums".to_string();
+        roofs.extend(most.int8_wide_macs.map(|macs| Roof { name: name(), macs }));
         roofs.extend(bf16);
         blocks.push(Block::Plot(Plot {
             name: format!("roofline {}", roofline.cpu),
             title: format!("{}, {} threads", roofline.cpu, most.threads),
-            caption: "The slope is the limit of memory, the flat lines are the limits of the vector units; no \
-                      point can lie above them. Decode reads each weight once per token, so it is on the left; \
-                      prefill reads it once per graph, so it is on the right. Each test is shown by its run \
-                      that is nearest to its roof, with its share of the roof."
+            caption: "The slope is the memory limit; the flat lines are the limits of the vector units. No \
+                      point can lie above them. Decode reads each weight once per token, so its points are \
+                      on the left; prefill reads each weight once per graph, so its points are on the \
+                      right. Each test is represented by its run nearest to its roof, labelled with its \
+                      share of the roof."
                 .to_string(),
             kind: PlotKind::Roofline(report::Roofline { bandwidth: most.read_bytes, roofs, points }),
         }));
@@ -124,7 +127,7 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
     blocks
 }
 
-/// Returns, for each test of each model by each build, the row that is nearest to its roof.
+/// For each test of each model and build, returns the row nearest to its roof.
 fn best<'a>(rows: impl Iterator<Item = &'a TestRow>) -> Vec<&'a TestRow> {
     let mut best: Vec<&TestRow> = Vec::new();
     let share = |row: &TestRow| row.roof.as_ref().map_or(0.0, |roof| roof.0);
@@ -142,8 +145,8 @@ fn best<'a>(rows: impl Iterator<Item = &'a TestRow>) -> Vec<&'a TestRow> {
 }
 
 /// Returns the position of a test in the roofline plot: its share of the limiting roof, at its ratio of multiply-adds
-/// to bytes. The row does not contain these numbers. Each weight is one multiply-add, and is read once for all tokens
-/// of a graph.
+/// to bytes. The position is computed, because the row does not contain it. Each weight is used in one multiply-add
+/// and read once for all tokens of a graph.
 fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
     let (share, bound) = row.roof.as_ref()?;
     let threads = if row.case.1 == 0 { row.prefill_threads } else { row.threads };
@@ -165,8 +168,8 @@ fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
     Some(Point { name, intensity, macs, share: Some(*share) })
 }
 
-/// Returns the rate of multiply-adds that the engine compared the row with: that of the weights' float type, or of
-/// 8-bit integers for quantised weights. F16 counts as F32, as does BF16 if the CPU does not multiply it.
+/// Returns the rate of multiply-adds that the engine compared the row with: the rate of the weights' float type, or
+/// of 8-bit integers for quantised weights. F16 counts as F32, and so does BF16 if the CPU does not support it.
 fn compute(row: &TestRow, rates: &Rates) -> f64 {
     match row.floats {
         "BF16" => rates.bf16_macs.unwrap_or(rates.f32_macs),
@@ -182,15 +185,23 @@ fn rates(roofline: &Roofline) -> Table {
             rates.threads.to_string(),
             giga(rates.read_bytes),
             giga(rates.int8_macs),
+            rates.int8_wide_macs.map_or(String::new(), giga),
             giga(rates.f32_macs),
             rates.bf16_macs.map_or(String::new(), giga),
         ]
     };
-    let header = ["threads", "read, GB/s", "int8, GMAC/s", "f32, GMAC/s", "bf16, GMAC/s"];
+    let header = [
+        "threads",
+        "read, GB/s",
+        "int8, GMAC/s",
+        "int8 with 32-bit sums, GMAC/s",
+        "f32, GMAC/s",
+        "bf16, GMAC/s",
+    ];
     Table { header: header.map(str::to_string).to_vec(), rows: roofline.rates.iter().map(row).collect() }
 }
 
-/// Returns the variation of the times of tokens, and the time to the first token.
+/// Returns plots of the times of tokens and of the times to the first token.
 pub fn jitter(rows: &[TestRow]) -> Vec<Block> {
     let all: Vec<&TestRow> =
         rows.iter().filter(|row| !row.first_token.is_empty() || row.token_times.is_some()).collect();
@@ -218,14 +229,17 @@ pub fn jitter(rows: &[TestRow]) -> Vec<Block> {
     let plots = [
         (
             "Time of a token",
-            "The dot is the median, the thick bar ends at the 95th percentile, and the thin one at the 99th; \
-             the table has these three values."
+            "The dot is the median, the thick bar ends at the 95th percentile, and the thin bar at the \
+             99th; the table lists these three values."
                 .to_string(),
             tokens.collect::<Vec<_>>(),
         ),
         (
             "Time to the first token",
-            format!("Times to the first token over the samples, drawn in the same way. {few}."),
+            format!(
+                "Times to the first token: the dot is the median, the thick bar ends at the 95th \
+                 percentile, and the thin bar at the 99th. {few}."
+            ),
             first.collect(),
         ),
     ];

@@ -36,8 +36,8 @@ fn row(model: &str, prompt: u64, generate: u64, threads: u64, speed: f64) -> Val
 
 fn roofline() -> Value {
     json!({"date": "2026-01-01T00:00:00Z", "cpu": "a CPU", "affinity": [0, 1], "rates": [
-        {"threads": 1, "read_bytes": 1e10, "int8_macs": 4e11, "f32_macs": 1e11},
-        {"threads": 2, "read_bytes": 2e10, "int8_macs": 8e11, "f32_macs": 2e11}]})
+        {"threads": 1, "read_bytes": 1e10, "int8_macs": 4e11, "int8_wide_macs": 2e11, "f32_macs": 1e11},
+        {"threads": 2, "read_bytes": 2e10, "int8_macs": 8e11, "int8_wide_macs": 4e11, "f32_macs": 2e11}]})
 }
 
 fn tuning() -> Value {
@@ -113,7 +113,7 @@ fn all_published_results_are_understood() {
     }
 }
 
-/// Figures that clients notice are plotted against each other server; the table has all others.
+/// Figures that clients notice are plotted against each other server; the table contains all other figures.
 #[test]
 fn servers_are_drawn_and_tabled() {
     let inputs = read_all(&[docs("by-hand/serve-tiny-zen4.json")]).unwrap();
@@ -133,11 +133,11 @@ fn servers_are_drawn_and_tabled() {
         assert!(markdown.contains(&expected), "{expected} is not in\n{markdown}");
     }
     assert_eq!(report.plots().count(), 1);
-    assert!(!markdown.contains("the same first"), "{markdown}");
-    // Circumstances that make figures less reliable are reported.
+    assert!(!markdown.contains("the servers agree"), "{markdown}");
+    // Circumstances that reduce the reliability of figures are reported.
     let unequal = page(&read_all(&[docs("by-hand/serve-qwen-zen4.json")]).unwrap(), false).markdown("plots");
     assert!(
-        unequal.contains("Of 32 tokens for one prompt, the servers returned the same first 1."),
+        unequal.contains("Of 32 tokens generated for one prompt, the servers agree on the first 1."),
         "{unequal}"
     );
 }
@@ -157,8 +157,8 @@ fn what_is_not_understood_is_named_and_nothing_of_it_is_taken() {
         ("7", "unknown kind of file"),
         ("[]", "an empty list"),
         ("[{}]", "entry 1 of the list"),
-        ("{\"avg_ts\": \"x\", \"n_threads\": 1}", "no number avg_ts"),
-        ("{\"avg_ts\": 1, \"n_threads\": -1}", "no number n_threads"),
+        ("{\"avg_ts\": \"x\", \"n_threads\": 1}", "lacks the number `avg_ts`"),
+        ("{\"avg_ts\": 1, \"n_threads\": -1}", "lacks the number `n_threads`"),
         ("{\"figures\": [], \"builds\": [], \"threads\": 1}", "looks like a comparison, but is damaged"),
         ("{\"entries\": [], \"schema_version\": \"2.0\"}", "version \"2.0\""),
         ("{\"rates\": 1, \"affinity\": [], \"cpu\": 1}", "looks like a roofline"),
@@ -254,7 +254,7 @@ fn a_row_of_threads_is_a_curve_and_points_lie_at_their_share_of_the_roof() {
         .iter()
         .find_map(|kind| if let report::PlotKind::Roofline(roof) = kind { Some(roof) } else { None });
     let points = &roof.unwrap().points;
-    // 1e9 weights in 5e8 bytes: two multiply-adds per byte, and 512 times as many for a prompt of 512.
+    // 1e9 weights in 5e8 bytes give two multiply-adds per byte, and 512 times as many for a prompt of 512 tokens.
     assert_eq!((points[0].intensity, points[0].macs), (2.0, 0.5 * 1e10 * 2.0));
     assert_eq!((points[1].intensity, points[1].macs), (1024.0, 0.5 * 8e11));
 }
@@ -299,7 +299,7 @@ fn a_page_is_written_whole_and_the_plots_of_the_last_one_are_gone() {
         Page { report }.write(folder.path()).unwrap()
     };
     let first = write(&files);
-    // Files of other people, one of them with a name like ours.
+    // These are other people's files, one of them with a name like Anneal's.
     for name in ["mine.svg", "99-mine.svg"] {
         std::fs::write(folder.path().join("plots").join(name), "keep").unwrap();
     }
@@ -311,7 +311,7 @@ fn a_page_is_written_whole_and_the_plots_of_the_last_one_are_gone() {
     let mut expected = second.plots.clone();
     expected.extend(["99-mine.svg", "mine.svg"].map(|name| folder.path().join("plots").join(name)));
     assert_eq!(there, expected);
-    // Other people's pages are kept.
+    // Pages that Anneal did not write are kept.
     for name in ["report.html", "report.md"] {
         let other = tempfile::tempdir().unwrap();
         std::fs::write(other.path().join(name), "<!doctype html>\n# What I measured\n").unwrap();
@@ -349,7 +349,7 @@ fn without_files_it_takes_what_lies_there_and_leaves_damage_out() {
 
 #[test]
 fn what_is_not_finished_says_so() {
-    let stopped = "it was still running when this was written";
+    let stopped = "the run was not finished when this file was written";
     let step = json!({"name": "one thread", "kept": false, "verdict": "not-accepted", "reasons": ["decode is slower\n"]});
     let cases = [
         (json!({"checks": [], "subjects": [], "stopped": stopped}), vec![stopped]),
@@ -429,7 +429,7 @@ fn one_machine_in_more_and_in_fewer_words_is_one() {
 fn floats_lie_under_the_roof_of_floats() {
     let mut half = row("m", 512, 0, 1, 100.0);
     half["model_type"] = json!("llama 1B F16");
-    // Prefill uses another number of threads than decode.
+    // Prefill uses a different number of threads from decode.
     half["n_threads_batch"] = json!(2);
     let report = page(&inputs(&[&half.to_string(), &roofline().to_string()]).unwrap(), false);
     let point = report.plots().find_map(|plot| match &plot.kind {

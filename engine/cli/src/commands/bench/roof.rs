@@ -33,7 +33,7 @@ pub fn run(args: &Args, runtime_host: &RuntimeHost) -> Result<ExitCode> {
         (true, _) => None,
         (false, Some(path)) => Some(path),
         (false, None) => bail!(
-            "cannot choose a place for the result: ANNEAL_STATE_DIR, XDG_STATE_HOME and HOME are not set\nhint: set \
+            "cannot save the result: ANNEAL_STATE_DIR, XDG_STATE_HOME and HOME are not set\nhint: set \
             one of them, or use --no-save"
         ),
     };
@@ -72,6 +72,9 @@ fn cannot_keep(path: &Path) -> String {
     format!("cannot save the roofline to {}\nhint: use --no-save to measure without saving", path.display())
 }
 
+/// Width of a column in characters.
+const WIDTH: usize = 34;
+
 /// Row for one number of threads.
 struct RatesRow<'a> {
     roofline: &'a Roofline,
@@ -100,14 +103,17 @@ impl RatesRow<'_> {
             ("n_threads", json!(best.threads)),
             ("read_bytes_per_second", json!(best.read_bytes)),
             ("int8_macs_per_second", json!(best.int8_macs)),
+            ("int8_wide_macs_per_second", json!(best.int8_wide_macs)),
             ("f32_macs_per_second", json!(best.f32_macs)),
             ("bf16_macs_per_second", json!(best.bf16_macs)),
             ("median_read_bytes_per_second", json!(median.read_bytes)),
             ("median_int8_macs_per_second", json!(median.int8_macs)),
+            ("median_int8_wide_macs_per_second", json!(median.int8_wide_macs)),
             ("median_f32_macs_per_second", json!(median.f32_macs)),
             ("median_bf16_macs_per_second", json!(median.bf16_macs)),
             ("read_with", json!(kernels.read)),
             ("int8_with", json!(kernels.int8)),
+            ("int8_wide_with", json!(kernels.int8_wide.unwrap_or_default())),
             ("f32_with", json!(kernels.f32)),
             ("bf16_with", json!(kernels.bf16.unwrap_or_default())),
         ]
@@ -120,30 +126,35 @@ impl ResultRow for RatesRow<'_> {
     }
 
     fn head(&self) -> String {
-        let Kernels { read, int8, f32, bf16 } = self.kernels;
-        let titles = [
-            "threads".to_string(),
-            format!("read GB/s ({read})"),
-            format!("int8 GMAC/s ({int8})"),
-            format!("f32 GMAC/s ({f32})"),
-            format!("bf16 GMAC/s ({})", bf16.unwrap_or("none")),
-        ];
-        let titles = titles.map(|title| format!("{title:>27}"));
-        let rules = titles.clone().map(|title| "-".repeat(title.len() - 1) + ":");
+        let Kernels { read, int8, int8_wide, f32, bf16 } = self.kernels;
+        let macs = |of: &str, name: &str| format!("{of} GMAC/s ({name})");
+        let titles =
+            [Some("threads".to_string()), Some(format!("read GB/s ({read})")), Some(macs("int8", int8))];
+        let others = [int8_wide.map(|name| macs("int8", name)), Some(macs("f32", f32))];
+        let bf16 = Some(macs("bf16", bf16.unwrap_or("none")));
+        let titles = titles.into_iter().chain(others).chain([bf16]).flatten();
+        let titles: Vec<String> = titles.map(|title| format!("{title:>WIDTH$}")).collect();
+        let rules: Vec<String> = titles.iter().map(|title| "-".repeat(title.len() - 1) + ":").collect();
         format!("| {} |\n| {} |", titles.join(" | "), rules.join(" | "))
     }
 
     fn line(&self) -> String {
         let (best, median) = (&self.best, &self.median);
         let giga = |best: f64, median: f64| format!("{:.1} (median {:.1})", best / 1e9, median / 1e9);
+        let pair = |best: Option<f64>, median: Option<f64>| {
+            best.zip(median).map(|(best, median)| giga(best, median))
+        };
         let cells = [
-            best.threads.to_string(),
-            giga(best.read_bytes, median.read_bytes),
-            giga(best.int8_macs, median.int8_macs),
-            giga(best.f32_macs, median.f32_macs),
-            best.bf16_macs.zip(median.bf16_macs).map_or(String::new(), |(best, median)| giga(best, median)),
+            Some(best.threads.to_string()),
+            Some(giga(best.read_bytes, median.read_bytes)),
+            Some(giga(best.int8_macs, median.int8_macs)),
+            // The column is omitted if this rate was not measured.
+            pair(best.int8_wide_macs, median.int8_wide_macs),
+            Some(giga(best.f32_macs, median.f32_macs)),
+            Some(pair(best.bf16_macs, median.bf16_macs).unwrap_or_default()),
         ];
-        format!("| {} |", cells.map(|cell| format!("{cell:>27}")).join(" | "))
+        let cells: Vec<String> = cells.into_iter().flatten().map(|cell| format!("{cell:>WIDTH$}")).collect();
+        format!("| {} |", cells.join(" | "))
     }
 }
 
@@ -153,11 +164,11 @@ impl Serialize for RatesRow<'_> {
     }
 }
 
-/// Roofline that tests are compared with.
+/// Roofline to compare tests with.
 pub struct Roof {
     roofline: Roofline,
     caches: Bytes,
-    /// True once the user was told that a number of threads was not measured.
+    /// True once the user was warned about a number of threads without measured rates.
     said: Cell<bool>,
 }
 
@@ -170,15 +181,18 @@ impl Roof {
                 Some(Roof { roofline, caches: roofline::last_level_caches(host), said: Cell::new(false) })
             }
             CachedRoofline::Unfit(why) => {
-                let mend = "so the share of the roofline is not shown; measure it again with anneal bench --roofline";
-                let _ = writeln!(io::stderr(), "note: {why}, {mend}");
+                let hint = "measure the roofline again with anneal bench --roofline";
+                let _ = writeln!(
+                    io::stderr(),
+                    "note: {why}, so tests do not show their share of the roofline; {hint}"
+                );
                 None
             }
             CachedRoofline::Nothing => None,
         }
     }
 
-    /// Adds to `record` its share of the roofline.
+    /// Adds the test's share of the roofline to `record`.
     pub fn hold(&self, record: &mut BenchRecord, model: &Arc<Model>, work: Option<&Work>) {
         record.columns.roof = true;
         record.share = self.share(record, model, work);
@@ -199,7 +213,7 @@ impl Roof {
             cache_bytes: cache_bytes(model, settings)?,
         };
         let (prefill, decode) = (settings.prefill_threads.value, settings.decode_threads.value);
-        // A phase that the test does not have has no limit of its own.
+        // A phase that the test does not run has no limit.
         let (prefill, decode) = match (record.case.n_prompt, record.case.n_gen) {
             (_, 0) => (prefill, prefill),
             (0, _) => (decode, decode),
@@ -209,7 +223,7 @@ impl Roof {
         test.share(work?, [prefill, decode], self.caches.0, record.seconds())
     }
 
-    /// Returns the rates for exactly `threads` threads. If they were not measured, prints a note once.
+    /// Returns the rates for exactly `threads` threads. If these rates were not measured, prints a note once.
     fn rates(&self, threads: u32) -> Option<&Rates> {
         let found = self.roofline.exactly(threads);
         if found.is_none() && !self.said.replace(true) {
@@ -219,8 +233,8 @@ impl Roof {
             let all: Vec<String> = all.iter().map(u32::to_string).collect();
             let _ = writeln!(
                 io::stderr(),
-                "note: the roofline was not measured with {threads} threads, so the share of the roofline is not \
-                shown for such tests; measure it with anneal bench --roofline -t {}",
+                "note: the roofline was not measured with {threads} threads, so tests with {threads} threads do not show \
+                their share of it; measure it with anneal bench --roofline -t {}",
                 all.join(",")
             );
         }

@@ -1,4 +1,4 @@
-//! Tests of the upper bounds of speed.
+//! Tests of the upper bounds on the speed.
 
 use build_info::roofline::Rates;
 
@@ -9,7 +9,14 @@ use crate::recommend::speed::{decode_ceiling, prefill_ceiling};
 #[test]
 fn speeds_are_ceilings_from_what_was_measured() {
     assert_eq!(decode_ceiling(40e9, 4_000_000_000, 1_000_000_000), Some(8.0));
-    let rates = Rates { threads: 2, read_bytes: 1.0, int8_macs: 1e12, f32_macs: 1e11, bf16_macs: Some(2e11) };
+    let rates = Rates {
+        threads: 2,
+        read_bytes: 1.0,
+        int8_macs: 1e12,
+        int8_wide_macs: None,
+        f32_macs: 1e11,
+        bf16_macs: Some(2e11),
+    };
     let macs = |quantised, half, single| Macs { quantised, half, single };
     let cases = [
         (macs(6_000_000_000, 0, 1_000_000_000), Some(1.0 / 0.016)),
@@ -33,7 +40,7 @@ fn speeds_are_ceilings_from_what_was_measured() {
     assert_eq!(speed.prefill, Some(1.0 / per_token));
     let without = answer(&model, &host, None, None).speed;
     assert!(without.decode.is_none() && without.how.contains("anneal bench --roofline"));
-    // If weights are read from the disk, memory bandwidth is not the limit.
+    // If weights are read from the disk, memory bandwidth does not limit the speed.
     let large = answer(&shape("llama-3.3-70b", "Q4_K_M"), &host, Some(&measured), None);
     assert!(large.speed.decode.is_none() && large.speed.how.contains("disk"), "{:?}", large.speed);
     assert!(large.quantisation.choices.iter().all(|choice| choice.decode.is_none()));
