@@ -5,6 +5,7 @@ mod kernels;
 mod sum;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 
@@ -22,11 +23,11 @@ use sum::{Counts, Sum};
 /// Profiles that continuous integration builds before the tests, in addition to `native`.
 const OTHERS: [&str; 2] = ["portable", "universal-few"];
 
-/// Features with tests that need builds of other profiles, other CPUs, whole chains of builds, or minutes of
-/// `validate`. Only continuous integration runs them.
+/// Features that enable tests with builds of other profiles, other CPUs, whole chains of builds, or minutes of
+/// `validate`. Only continuous integration runs these tests.
 pub const LONG: &str = "xtask/long-tests,lab/long-tests";
 
-/// Environment variable with the number of threads that `anneal` computes with.
+/// Environment variable that sets the number of threads of `anneal`.
 const THREADS: &str = "ANNEAL_THREADS";
 
 /// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of
@@ -54,10 +55,10 @@ pub struct Args {
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Run only the tests of the engine and of the program, with kernels for older CPUs
+    /// Run only the tests of the engine and of `anneal`, with kernels for older CPUs
     #[arg(long, value_name = "LEVEL", conflicts_with = "hostile")]
     kernels: Option<Level>,
-    /// Run only the attacks on the program, each in full; takes at most 5 minutes after compiling
+    /// Run only the attacks on `anneal` and `ship`, each in full; takes at most 5 minutes after compiling
     #[arg(long)]
     hostile: bool,
     /// Run only tests whose name contains this text
@@ -67,19 +68,19 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns the options for continuous integration: all tests without prompts, and the tests that depend on
-    /// kernels also with AVX2 kernels.
+    /// Returns the options for continuous integration: all tests without prompts. Tests that depend on kernels also
+    /// run with AVX2 kernels.
     pub fn unattended() -> Self {
         Self { yes: true, kernels: None, hostile: false, filter: None, unattended: true }
     }
 }
 
-/// Installs the tools of the tests, builds `native`, and runs the tests against it. Tests that need builds of other
-/// profiles are left to `cargo xtask ci`.
+/// Installs the tools that the tests need, builds `native`, and runs the tests with this build. Only `cargo xtask ci`
+/// runs tests that need builds of other profiles.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let whole = args.kernels.is_none() && !args.hostile;
-    // The user is asked before the builds, which take long.
+    // Ask the user before the builds, which take long.
     let needs = match whole {
         true if args.unattended => setup::needs_of_ci(),
         true => setup::needs_of_tests(),
@@ -99,7 +100,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         None => usual(&mut tests, ui)?,
     };
     let sum = tests.sum;
-    // The counts come last, because users look for them; cargo's errors only repeat its output.
+    // Print the counts last, because users look for them; cargo's errors only repeat its output.
     ui.result(&sum.report(), &sum)?;
     match result {
         Err(_) if sum.failed > 0 => {
@@ -116,8 +117,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
 }
 
-/// Runs the tests that only need a `native` build. The outer result is an error if they could not start, the inner
-/// one if some failed.
+/// Runs the tests that only need a `native` build. The outer result is an error if the tests could not start, and the
+/// inner result is an error if some tests failed.
 fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     build::make("native", tests.args.yes, ui)?;
     if tests.args.yes {
@@ -125,12 +126,12 @@ fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     }
     let prefix = std::fs::canonicalize(tests.workspace.current("native").join("prefix"))?;
     let result = tests.cargo(&["--workspace"], &prefix, None)?;
-    ui.say("builds of other profiles are tested by `cargo xtask ci`");
+    ui.say("`cargo xtask ci` also tests builds of other profiles");
     Ok(result)
 }
 
-/// Runs all tests, including those that need other builds. The outer result is an error if they could not start, the
-/// inner one if some failed.
+/// Runs all tests, including those that need other builds. The outer result is an error if the tests could not start,
+/// and the inner result is an error if some tests failed.
 fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let (workspace, args) = (tests.workspace, tests.args);
     for profile in ["native"].into_iter().chain(OTHERS) {
@@ -144,26 +145,28 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     if args.unattended && Level::Avx2.is_exceeded_by(&tools::host(ui)) {
         let older = build::make_prefix(Level::Avx2.profile(), args.yes, ui)?;
         for (program, modules) in kernels::SENSITIVE {
-            let modules: Vec<String> = modules.iter().map(|module| format!("{module}::")).collect();
-            let mut chosen = vec!["-p", "anneal", "--test", program, "--"];
-            chosen.extend(modules.iter().map(String::as_str));
+            let chosen = kernels::chosen(&["-p", "anneal"], program, modules);
             result = tests.cargo(&chosen, &older, None)?.and(result);
         }
     }
-    // Tests kernels of CPUs without AVX-512. The separate target folder keeps the artifacts that are linked with
-    // native.
+    // Tests kernels of CPUs without AVX-512. A separate target folder keeps the artifacts that are linked with
+    // `native` unchanged.
     let folder = workspace.portable_tests().to_string_lossy().into_owned();
     let linker = linker_of(workspace, "portable")?;
     let mut kernels = vec!["-p", "llama-link", "--test", "kernels", "--target-dir", &folder];
     kernels.extend(linker.iter().flat_map(|linker| ["--target", linker.target.as_str()]));
     let portable = tests.cargo(&kernels, &prefix("portable")?, linker.as_ref())?;
-    // Links with libllama of the native build; otherwise llama-link would build its own.
+    // Links with libllama of the native build; otherwise llama-link would build another copy.
     let all = ["--workspace", "--features", LONG];
     let native = tests.cargo(&all, &prefix("native")?, None)?;
-    // Runs with the default number of threads, as users do.
-    let chosen = [&all[..], &["--test", "library", "--test", "serve"]].concat();
+    // The tests above compute with one thread.
     let variables = BTreeMap::from([(THREADS.to_string(), None)]);
-    let threads = tests.cargo_with(&chosen, &prefix("native")?, None, &variables)?;
+    let mut threads = Ok(());
+    for (program, modules) in kernels::THREADED {
+        // Other packages would unify other features, and compile everything again.
+        let chosen = kernels::chosen(&all, program, modules);
+        threads = tests.cargo_with(&chosen, &prefix("native")?, None, &variables)?.and(threads);
+    }
     Ok(native.and(threads).and(portable).and(result))
 }
 
@@ -178,14 +181,19 @@ struct Tests<'a> {
 impl Tests<'_> {
     /// Runs `cargo test` with the arguments `what`, linked with the libraries in `prefix`. The inner result is an
     /// error if some tests failed.
-    fn cargo(&mut self, what: &[&str], prefix: &Path, linker: Option<&Linker>) -> Result<Result<()>> {
+    fn cargo(
+        &mut self,
+        what: &[impl AsRef<OsStr>],
+        prefix: &Path,
+        linker: Option<&Linker>,
+    ) -> Result<Result<()>> {
         self.cargo_with(what, prefix, linker, &BTreeMap::new())
     }
 
     /// Does what [`Self::cargo`] does, with additional environment variables.
     fn cargo_with(
         &mut self,
-        what: &[&str],
+        what: &[impl AsRef<OsStr>],
         prefix: &Path,
         linker: Option<&Linker>,
         variables: &BTreeMap<String, Option<String>>,
@@ -218,14 +226,14 @@ impl Tests<'_> {
     }
 }
 
-/// Installs [`MOTO`] into a separate folder. Tests that need it are skipped without it.
+/// Installs [`MOTO`] into a separate folder. Without moto, the tests of S3 stores are skipped.
 fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
     tools::pip_tool(workspace, "moto", MOTO, log)
         .map(drop)
         .context("cannot install moto, which the tests of S3 stores need")
 }
 
-/// Returns the variable that makes a test fail, instead of being skipped, if it lacks a tool.
+/// Returns the environment variable that makes tests fail, instead of being skipped, if a tool is missing.
 fn complete(unattended: bool) -> BTreeMap<String, Option<String>> {
     unattended.then(|| ("CI".to_string(), Some("true".to_string()))).into_iter().collect()
 }

@@ -15,8 +15,8 @@ pub enum Level {
 const BEYOND_AVX2: [&str; 3] = ["avx512f", "avx_vnni", "amx_tile"];
 
 /// Tests that continuous integration also runs with AVX2 kernels, because they depend on the layout of the weights,
-/// on rounding, or on the CPU guard: test programs, with the modules that are run of them, or all. Running all tests
-/// twice would take too long.
+/// on rounding, or on the CPU guard. Each entry is a test program and its modules to run; an empty list runs all
+/// modules. Running all tests twice would take too long.
 pub const SENSITIVE: [(&str, &[&str]); 3] = [
     (
         "commands",
@@ -36,8 +36,20 @@ pub const SENSITIVE: [(&str, &[&str]); 3] = [
     ("serve", &[]),
 ];
 
+/// Tests that continuous integration also runs with the default number of threads, as users do, because they compute
+/// several sequences at once or choose the number of threads. Entries are as in [`SENSITIVE`].
+pub const THREADED: [(&str, &[&str]); 2] =
+    [("library", &[]), ("serve", &["alone", "crowd", "drafts", "pools", "shapes", "workloads"])];
+
+/// Returns the arguments of `cargo test` that run `modules` of the test program `program` of the packages `packages`.
+pub fn chosen(packages: &[&str], program: &str, modules: &[&str]) -> Vec<String> {
+    let program = ["--test", program, "--"];
+    let all = packages.iter().chain(&program).map(ToString::to_string);
+    all.chain(modules.iter().map(|module| format!("{module}::"))).collect()
+}
+
 impl Level {
-    /// Build profile with these kernels. It is otherwise the same as `native`.
+    /// Build profile with these kernels. The profile otherwise equals `native`.
     pub fn profile(self) -> &'static str {
         match self {
             Level::Avx2 => "native+isa:x86-64-v3",
@@ -45,7 +57,7 @@ impl Level {
         }
     }
 
-    /// True if a native build for `host` uses more instruction sets.
+    /// True if a native build for `host` uses instruction sets beyond this level.
     pub fn is_exceeded_by(self, host: &Host) -> bool {
         match self {
             Level::Avx2 => BEYOND_AVX2.iter().any(|feature| host.cpu.has(feature)),
@@ -63,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_native_build_on_a_cpu_with_avx2_alone_has_those_kernels_by_itself() {
-        // Name of the machine, and whether its native kernels exceed AVX2 and SSE4.2.
+        // Name of the machine, then true if its native kernels exceed AVX2, then true if they exceed SSE4.2.
         for (name, avx2, sse42) in
             [("epyc-2s", false, true), ("ryzen-7950x", true, true), ("xeon-e5-2680", false, true)]
         {
@@ -76,9 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn sensitive_tests_are_there() {
+    fn chosen_tests_are_there() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/anneal/tests");
-        for (program, modules) in SENSITIVE {
+        for (program, modules) in SENSITIVE.into_iter().chain(THREADED) {
             let folder = folder.join(program);
             assert!(folder.join("main.rs").is_file(), "there is no test program {program}");
             for module in modules {
