@@ -184,3 +184,16 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_commands_fits_a_terminal_of_80_columns() {
+        // Width 0 turns wrapping off, so the test sees the lines as they are written.
+        let help = grouped(Cli::command(), &GROUPS).term_width(0).render_help().to_string();
+        let wide = help.lines().find(|line| line.chars().count() > 80);
+        assert_eq!(wide, None);
+    }
+}

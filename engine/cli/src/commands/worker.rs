@@ -18,7 +18,7 @@ use llama::{Device, DeviceKind};
 use super::flags::{RequireFlag, whole};
 use crate::interrupt;
 
-/// Let other machines (with --rpc) run layers of their models on this machine
+/// Let other machines run layers of their models here (with --rpc)
 ///
 /// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its
 /// clients: everyone who can connect to the port can take over this process. By default, the worker therefore listens

@@ -65,7 +65,8 @@ pub const HELP: &str = "\
 /regen          discard the last answer and generate another
 /stats          show the use of the context, and speeds
 /exit           end the chat; ctrl-D does the same
-A line that ends with \\ continues on the next line; \"\"\" begins and ends a text of several lines.
+A line that ends with \\ continues on the next line.
+\"\"\" begins and ends a text of several lines.
 Ctrl-C stops an answer.";
 
 impl ChatCommand {
