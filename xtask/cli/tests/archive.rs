@@ -79,13 +79,8 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     synth::write(&model, &SynthOptions::new(Preset::Tiny)).unwrap();
     let model = model.to_str().unwrap();
     let archive = dist(PROFILE, &folder.path().join("one"));
-    let second = dist(PROFILE, &folder.path().join("two"));
     let placed = |name: &str| archive.with_file_name(name).is_file();
     assert!(placed("install.sh") && placed("index.json") && !archive.to_str().unwrap().contains(".packing"));
-    assert!(
-        std::fs::read(&archive).unwrap() == std::fs::read(&second).unwrap(),
-        "the same build, packed twice"
-    );
 
     let built = |profile: &str| {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(profile).join("bin/anneal")
@@ -106,14 +101,16 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     succeeded(&xtask(&[&["install", "--from", from][..], &to].concat()));
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 
-    // With one flipped bit, the archive is refused and the installed version stays.
-    let mut bytes = std::fs::read(&archive).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&second, bytes).unwrap();
+    // With one flipped bit, the archive is refused and the installed version stays. The checksum file is beside it.
+    let bad = folder.path().join("bad");
+    std::fs::create_dir(&bad).unwrap();
+    let flipped = bad.join(archive.file_name().unwrap());
+    let sum = |archive: &Path| PathBuf::from(format!("{}.sha256", archive.display()));
+    std::fs::copy(sum(&archive), sum(&flipped)).unwrap();
+    flip_a_bit(&archive, &flipped);
     for refused in [
-        sh(&[&["--from", second.to_str().unwrap()][..], &to].concat()),
-        xtask(&[&["install", "--from", second.to_str().unwrap()][..], &to].concat()),
+        sh(&[&["--from", flipped.to_str().unwrap()][..], &to].concat()),
+        xtask(&[&["install", "--from", flipped.to_str().unwrap()][..], &to].concat()),
     ] {
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(1), "{said}");
@@ -121,23 +118,39 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     }
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 
-    // The output folder contains the archive to compare with. If the archives differ, that archive must not be
-    // replaced.
-    let there = std::fs::read(&second).unwrap();
-    let out = second.parent().unwrap();
-    let before = std::fs::read_dir(out).unwrap().count();
-    let (path, from) = (out.to_str().unwrap(), second.to_str().unwrap());
-    let refused = xtask(&["dist", "--profile", PROFILE, "--no-build", "--out", path, "--against", from]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(1), "{said}");
-    assert!(std::fs::read(&second).unwrap() == there, "{said}");
-    assert_eq!(std::fs::read_dir(out).unwrap().count(), before, "{said}");
-
-    // A native archive is for machines like this one and may contain paths of this machine.
+    // A native archive is for machines like this one and may contain paths of this machine. It is smaller, so packing
+    // it several times takes less time.
     let native = dist("native", &folder.path().join("native"));
     let prefix = folder.path().join("fleet");
     let to = ["--prefix", prefix.to_str().unwrap()];
     succeeded(&xtask(&[&["install", "--from", native.to_str().unwrap()][..], &to].concat()));
     let expected = tokens(&built("native"), model);
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
+
+    let second = dist("native", &folder.path().join("two"));
+    assert!(
+        std::fs::read(&native).unwrap() == std::fs::read(&second).unwrap(),
+        "the same build, packed twice"
+    );
+
+    // The output folder contains the archive to compare with. If the archives differ, that archive must not be
+    // replaced.
+    flip_a_bit(&native, &second);
+    let there = std::fs::read(&second).unwrap();
+    let out = second.parent().unwrap();
+    let before = std::fs::read_dir(out).unwrap().count();
+    let (path, from) = (out.to_str().unwrap(), second.to_str().unwrap());
+    let refused = xtask(&["dist", "--profile", "native", "--no-build", "--out", path, "--against", from]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(std::fs::read(&second).unwrap() == there, "{said}");
+    assert_eq!(std::fs::read_dir(out).unwrap().count(), before, "{said}");
+}
+
+/// Writes the file `from` to `to` with one bit changed in the middle.
+fn flip_a_bit(from: &Path, to: &Path) {
+    let mut bytes = std::fs::read(from).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(to, bytes).unwrap();
 }

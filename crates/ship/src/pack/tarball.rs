@@ -34,8 +34,11 @@ pub fn write(members: &Members, name: &str, mtime: u64, packing: Packing, file: 
     let file = io::BufWriter::new(file);
     let mut file = match packing {
         Packing::Zstd(level) => {
-            let workers = std::thread::available_parallelism().map_or(1, usize::from);
-            let mut packed = encoder(file, level, workers)?;
+            let mut packed = zstd::stream::write::Encoder::new(file, level)?;
+            // A program and its man pages contain repetitions that are further apart than the level's window.
+            packed.long_distance_matching(true)?;
+            packed.window_log(unpack::WINDOW_LOG)?;
+            packed.include_checksum(true)?;
             tar(members, name, mtime, &mut packed, &mut progress)?;
             packed.finish()?
         }
@@ -46,25 +49,6 @@ pub fn write(members: &Members, name: &str, mtime: u64, packing: Packing, file: 
         }
     };
     file.flush().context("cannot write the archive")
-}
-
-/// Maximum number of threads that compress an archive. Each needs about 250 MB of memory at [`LEVEL`].
-const WORKERS: usize = 8;
-
-/// Creates a zstd stream that up to `workers` threads compress. The number of threads does not affect the bytes: even
-/// a single worker splits the input into jobs, which without workers would not happen.
-fn encoder<W: Write>(
-    to: W,
-    level: i32,
-    workers: usize,
-) -> io::Result<zstd::stream::write::Encoder<'static, W>> {
-    let mut packed = zstd::stream::write::Encoder::new(to, level)?;
-    // A program and its man pages contain repetitions that are further apart than the level's window.
-    packed.long_distance_matching(true)?;
-    packed.window_log(unpack::WINDOW_LOG)?;
-    packed.include_checksum(true)?;
-    packed.multithread(workers.clamp(1, WORKERS) as u32)?;
-    Ok(packed)
 }
 
 /// Creates a gzip stream without a time and an operating system in its header.
@@ -96,8 +80,7 @@ impl<W: Write> Tar<W> {
         Self { builder: tar::Builder::new(to), mtime, folders: BTreeSet::new() }
     }
 
-    /// Writes a folder and its parents, unless they were written before. Names may begin with `./`, as in Debian
-    /// packages.
+    /// Writes a folder and its parents, unless they were written before. Names may begin with `./`, as dpkg's do.
     pub fn folder(&mut self, name: &str) -> Result<()> {
         let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
         for folder in ends.map(|end| &name[..end]) {
@@ -127,7 +110,7 @@ impl<W: Write> Tar<W> {
         let header = self.header(name, EntryType::Regular, member.size, mode)?;
         let mut counted = Counted { from: content, read: 0 };
         let appended = self.builder.append(&header, &mut counted);
-        // The reader's error would hide an interruption, which has its own exit code.
+        // The reader's error hides an interruption, which has its own exit code.
         crate::interrupt::check()?;
         appended?;
         // The list of digests already contains the digest of the old content.
@@ -205,26 +188,5 @@ impl<R: io::Read> io::Read for Counted<R> {
         let read = self.from.read(buffer)?;
         self.read += read as u64;
         Ok(read)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_number_of_threads_does_not_change_the_bytes() {
-        // Several jobs of the lowest level, which are 2 MiB each, of text that compresses.
-        let text: String =
-            (0..900_000_u64).map(|at| format!("{:x} ", at.wrapping_mul(0x9E37_79B9) >> 7)).collect();
-        let packed = |workers| {
-            let mut packed = encoder(Vec::new(), 1, workers).unwrap();
-            packed.write_all(text.as_bytes()).unwrap();
-            packed.finish().unwrap()
-        };
-        let one = packed(1);
-        assert!(text.len() > 8 << 20 && one.len() < text.len(), "{} of {}", one.len(), text.len());
-        assert!([0, 2, 3, 99].into_iter().all(|workers| packed(workers) == one));
-        assert_eq!(zstd::stream::decode_all(one.as_slice()).unwrap(), text.as_bytes());
     }
 }
