@@ -30,11 +30,12 @@ const PASS: Duration = Duration::from_millis(10);
 /// Returns the best loops for this CPU.
 pub fn kernels() -> ChosenLoops {
     let best = |kernels: Vec<Kernel>| kernels.into_iter().next_back();
-    let chosen = best(int8()).unwrap_or(PORTABLE_INT8);
-    let wide = || best(int8().into_iter().filter(|kernel| kernel.sum_bits == 32).collect());
+    let all = int8();
+    let chosen = all.last().copied().unwrap_or(PORTABLE_INT8);
+    let wide = all.into_iter().rfind(|kernel| kernel.sum_bits == 32);
     ChosenLoops {
         int8: chosen,
-        int8_wide: if chosen.sum_bits < 32 { wide() } else { None },
+        int8_wide: wide.filter(|_| chosen.sum_bits < 32),
         f32: best(f32()).unwrap_or(PORTABLE_F32),
         bf16: best(bf16()),
     }

@@ -105,7 +105,7 @@ fn say(words: &str) {
 #[derive(Default)]
 struct DownloadProgress {
     file: String,
-    there: u64,
+    on_disk: u64,
     total: u64,
     begun: Option<Instant>,
     shown: Option<Instant>,
@@ -122,30 +122,30 @@ impl DownloadProgress {
 
     fn text(&self, done: u64) -> String {
         let taken = self.begun.map(|begun| begun.elapsed()).unwrap_or_default();
-        let came = done.saturating_sub(self.there);
+        let came = done.saturating_sub(self.on_disk);
         let mut text = format!("{} {} of {}", printable(&self.file), Bytes(done), Bytes(self.total));
         if taken.as_secs_f64() >= 0.5 && came > 0 {
             text.push_str(&format!(", {}/s", Bytes((came as f64 / taken.as_secs_f64()) as u64)));
-            text.push_str(&time_left(seconds_left(taken, came, self.total.saturating_sub(self.there))));
+            text.push_str(&time_left(seconds_left(taken, came, self.total.saturating_sub(self.on_disk))));
         }
         text
     }
 }
 
 impl Watch for DownloadProgress {
-    fn begin(&mut self, file: &str, there: u64, total: u64) {
-        let tenths = (10 * there).checked_div(total).unwrap_or_default();
+    fn begin(&mut self, file: &str, on_disk: u64, total: u64) {
+        let tenths = (10 * on_disk).checked_div(total).unwrap_or_default();
         *self = DownloadProgress {
             file: file.to_string(),
-            there,
+            on_disk,
             total,
             tenths,
             begun: Some(Instant::now()),
             ..DownloadProgress::default()
         };
-        match there {
+        match on_disk {
             0 => say(&format!("{file}: downloading {}", Bytes(total))),
-            _ => say(&format!("{file}: resuming at {} of {}", Bytes(there), Bytes(total))),
+            _ => say(&format!("{file}: resuming at {} of {}", Bytes(on_disk), Bytes(total))),
         }
     }
 

@@ -40,8 +40,8 @@ impl Case {
         match sum.filter(|sum| *sum <= MAX_CTX) {
             Some(n_ctx) => Ok(n_ctx),
             None => wrong(format!(
-                "cannot test {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: together they \
-                 exceed the largest context ({MAX_CTX} tokens)"
+                "cannot test {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: a context has \
+                 at most {MAX_CTX} tokens"
             )),
         }
     }

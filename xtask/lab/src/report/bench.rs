@@ -108,8 +108,9 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
             Roof { name: "int8 dot products".to_string(), macs: most.int8_macs },
             Roof { name: "f32".to_string(), macs: most.f32_macs },
         ];
-        let name = || "int8 dot products, 32-bit sums".to_string();
-        roofs.extend(most.int8_wide_macs.map(|macs| Roof { name: name(), macs }));
+        let wide =
+            most.int8_wide_macs.map(|macs| Roof { name: "int8 dot products, 32-bit sums".to_string(), macs });
+        roofs.extend(wide);
         roofs.extend(bf16);
         blocks.push(Block::Plot(Plot {
             name: format!("roofline {}", roofline.cpu),

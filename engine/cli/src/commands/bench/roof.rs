@@ -92,6 +92,27 @@ fn rows(measured: &MeasuredRoof) -> Vec<RatesRow<'_>> {
 }
 
 impl RatesRow<'_> {
+    /// Returns the title and the cell of each column of the table.
+    fn columns(&self) -> Vec<(String, String)> {
+        let RatesRow { kernels, best, median, .. } = self;
+        let giga = |best: f64, median: f64| format!("{:.1} (median {:.1})", best / 1e9, median / 1e9);
+        let pair = |best: Option<f64>, median: Option<f64>| {
+            best.zip(median).map(|(best, median)| giga(best, median))
+        };
+        let macs = |of: &str, name: &str| format!("{of} GMAC/s ({name})");
+        let mut columns = vec![
+            ("threads".to_string(), best.threads.to_string()),
+            (format!("read GB/s ({})", kernels.read), giga(best.read_bytes, median.read_bytes)),
+            (macs("int8", kernels.int8), giga(best.int8_macs, median.int8_macs)),
+        ];
+        let wide = kernels.int8_wide.zip(pair(best.int8_wide_macs, median.int8_wide_macs));
+        columns.extend(wide.map(|(name, cell)| (macs("int8", name), cell)));
+        columns.push((macs("f32", kernels.f32), giga(best.f32_macs, median.f32_macs)));
+        let bf16 = pair(best.bf16_macs, median.bf16_macs).unwrap_or_default();
+        columns.push((macs("bf16", kernels.bf16.unwrap_or("none")), bf16));
+        columns
+    }
+
     fn fields(&self) -> Vec<(&'static str, Value)> {
         let RatesRow { roofline, kernels, best, median } = self;
         let affinity: Vec<String> = roofline.affinity.iter().map(u32::to_string).collect();
@@ -126,34 +147,15 @@ impl ResultRow for RatesRow<'_> {
     }
 
     fn head(&self) -> String {
-        let Kernels { read, int8, int8_wide, f32, bf16 } = self.kernels;
-        let macs = |of: &str, name: &str| format!("{of} GMAC/s ({name})");
-        let titles =
-            [Some("threads".to_string()), Some(format!("read GB/s ({read})")), Some(macs("int8", int8))];
-        let others = [int8_wide.map(|name| macs("int8", name)), Some(macs("f32", f32))];
-        let bf16 = Some(macs("bf16", bf16.unwrap_or("none")));
-        let titles = titles.into_iter().chain(others).chain([bf16]).flatten();
-        let titles: Vec<String> = titles.map(|title| format!("{title:>WIDTH$}")).collect();
+        let titles: Vec<String> =
+            self.columns().into_iter().map(|(title, _)| format!("{title:>WIDTH$}")).collect();
         let rules: Vec<String> = titles.iter().map(|title| "-".repeat(title.len() - 1) + ":").collect();
         format!("| {} |\n| {} |", titles.join(" | "), rules.join(" | "))
     }
 
     fn line(&self) -> String {
-        let (best, median) = (&self.best, &self.median);
-        let giga = |best: f64, median: f64| format!("{:.1} (median {:.1})", best / 1e9, median / 1e9);
-        let pair = |best: Option<f64>, median: Option<f64>| {
-            best.zip(median).map(|(best, median)| giga(best, median))
-        };
-        let cells = [
-            Some(best.threads.to_string()),
-            Some(giga(best.read_bytes, median.read_bytes)),
-            Some(giga(best.int8_macs, median.int8_macs)),
-            // The column is omitted if this rate was not measured.
-            pair(best.int8_wide_macs, median.int8_wide_macs),
-            Some(giga(best.f32_macs, median.f32_macs)),
-            Some(pair(best.bf16_macs, median.bf16_macs).unwrap_or_default()),
-        ];
-        let cells: Vec<String> = cells.into_iter().flatten().map(|cell| format!("{cell:>WIDTH$}")).collect();
+        let cells: Vec<String> =
+            self.columns().into_iter().map(|(_, cell)| format!("{cell:>WIDTH$}")).collect();
         format!("| {} |", cells.join(" | "))
     }
 }
