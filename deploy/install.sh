@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs an archive of Anneal on machines without Rust. It uses the same layout as `cargo xtask install`, so each can
-# continue the other's work: PREFIX/lib/anneal/versions/NAME, the links `current` and `previous` beside it, and links to
-# `current` in PREFIX/bin and PREFIX/share. A version is unpacked and checked in a work folder; one rename makes it current.
+# Installs an archive of Anneal on machines without Rust. The script and `cargo xtask install` use one layout, so that each can
+# continue the other's work: PREFIX/lib/anneal/versions/NAME, the links PREFIX/lib/anneal/current and previous, and links to
+# `current` in PREFIX/bin and PREFIX/share. The script unpacks and checks a version in a work folder; one rename makes it current.
 #
 # Exit codes: 0 done, 1 failed, 2 wrong usage, 69 this machine does not meet the build's requirements, 75 try again, 130 stopped.
 
@@ -15,14 +15,14 @@ usage() {
 Installs Anneal from an archive.
 
   sh install.sh --from FILE|URL [--prefix DIR]    install and make current
-  sh install.sh --rollback [--prefix DIR]         go back to the previous version
+  sh install.sh --rollback [--prefix DIR]         return to the previous version
   sh install.sh --uninstall [--all] [--prefix DIR]
                                                   remove the current version, or all versions
 
   --prefix DIR     folder to install to [default: /usr/local for root, else ~/.local]
-  --sha256 HEX     expected SHA-256 of the archive, instead of the one in FILE.sha256
+  --sha256 HEX     expected SHA-256 of the archive, instead of the checksum in FILE.sha256
   --no-check       install without a checksum; damage and forgery are not detected
-  --key FILE|KEY   public minisign key that must have signed the archive (FILE.minisig)
+  --key FILE|KEY   minisign public key that must verify the archive's signature (FILE.minisig)
                    [default: $ANNEAL_MINISIGN_KEY, else PREFIX/etc/anneal/minisign.pub if it exists]
 END
 }
@@ -44,12 +44,12 @@ show() {
     esac
 }
 
-# A subshell, because it may be killed if the reader has closed the pipe. The exit code shows the failure in any case.
+# Prints in a subshell, which the system may kill if the reader has closed the pipe. The exit code still shows the failure.
 tell() { (show "$*" >&2) || :; }
 
 warn() { tell "warning: $*"; }
 
-say() { # reports finished work, which remains valid even if stdout cannot be written
+say() { # reports finished work; a failed write to stdout does not undo the work
     code=0
     (show "$*") 2>/dev/null || code=$?
     # 141 is SIGPIPE: a reader that has closed the pipe is not an error.
@@ -61,11 +61,11 @@ say() { # reports finished work, which remains valid even if stdout cannot be wr
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# Maximum numbers of entries and of 512-byte blocks of one file, as in crates/ship/src/unpack.rs.
+# Maximum number of entries, and of 512-byte blocks of a file, as in crates/ship/src/unpack.rs.
 most_entries=20000
 most_blocks=4194304
 most_small=65536 # maximum size of a checksum file or signature in bytes, as in crates/ship/src/install/source.rs
-# Maximum length of the installer's folder, so that the paths of an archive's files below it fit into PATH_MAX.
+# Maximum length of the path PREFIX/lib/anneal, so that the paths of an archive's files fit into PATH_MAX.
 most_path=3500
 newline='
 '
@@ -74,7 +74,7 @@ do='' from='' prefix='' sum='' check=yes key="${ANNEAL_MINISIGN_KEY:-}" all=no
 while [ $# -gt 0 ]; do
     case $1 in
     --from | --prefix | --sha256 | --key)
-        # An empty value comes from an unset variable. Accepting it would skip the check of the key or checksum.
+        # An empty value may come from an unset variable, and would skip the check of the key or checksum.
         if [ $# -lt 2 ] || [ -z "$2" ]; then fail 2 "$1 needs a value"; fi
         case $1 in
         --from) from=$2 ;;
@@ -110,14 +110,14 @@ if [ -z "$prefix" ]; then
     if [ "$(id -u)" = 0 ]; then
         prefix=/usr/local
     else
-        prefix=${HOME:?is not set; name a folder to install to with --prefix DIR}/.local
+        prefix=${HOME:?is not set; choose a folder with --prefix DIR}/.local
     fi
 fi
 case $prefix in
 /*) ;;
 *) prefix=$PWD/$prefix ;;
 esac
-# Trailing slashes, which shell completion adds, would prevent the comparison with PATH.
+# Shell completion adds trailing slashes, with which the comparison with PATH would fail.
 while [ "$prefix" != "${prefix%/}" ]; do prefix=${prefix%/}; done
 home=$prefix/lib/anneal
 versions=$home/versions
@@ -126,13 +126,12 @@ case $prefix in
 *"$newline"*) fail 2 "cannot install to $prefix: the path contains a line break
 hint: choose another folder with --prefix DIR" ;;
 esac
-[ ${#home} -le $most_path ] || fail 2 "cannot install to a path of ${#home} bytes: with more than $most_path bytes \
-the paths of an archive's files would be too long
+[ ${#home} -le $most_path ] || fail 2 "cannot install to $home: the path has ${#home} bytes, more than the maximum of $most_path bytes
 hint: choose a shorter path with --prefix DIR"
 
 # --- existing installations ----------------------------------------------------------------------------------------
 
-is_name() { # true if $1 can be the name of a version
+is_name() { # succeeds if $1 can be the name of a version
     case $1 in
     *[!A-Za-z0-9._+-]* | '') return 1 ;;
     anneal-*) [ ${#1} -le 99 ] ;; # longer names do not fit into a tar header
@@ -142,7 +141,7 @@ is_name() { # true if $1 can be the name of a version
 
 foreign() {
     fail 1 "cannot replace $1: it was not created by Anneal's installer; nothing was changed
-hint: move it away, or choose another folder with --prefix DIR"
+hint: move this file away, or choose another folder with --prefix DIR"
 }
 
 named_by() { # prints the version that the link $1 names
@@ -174,11 +173,11 @@ pages() { # prints the man pages of Anneal below $1
     done
 }
 
-target_of() { # prints the target of a link at $1 below the prefix: relative, so that the prefix can be moved
+target_of() { # prints the target of the link at $1 below the prefix, as a relative path, so that users can move the prefix
     folder=${1%/*}
     if [ -d "$prefix/$folder" ]; then
         root=$(cd -P "$prefix" && pwd -P)
-        # Behind a symbolic link of the user (such as ~/.local/bin) a relative path would lead elsewhere.
+        # If the user made the folder a symbolic link (such as ~/.local/bin), a relative path would lead elsewhere.
         if [ "$(cd -P "$prefix/$folder" && pwd -P)" != "${root%/}/$folder" ]; then
             printf '%s/lib/anneal/current/%s\n' "${root%/}" "$1"
             return
@@ -190,7 +189,7 @@ target_of() { # prints the target of a link at $1 below the prefix: relative, so
 
 is_ours() { [ -L "$prefix/$1" ] && [ "$(readlink "$prefix/$1")" = "$(target_of "$1")" ]; }
 
-check_links() { # fails if a foreign file is at the path of a link of the version in $1
+check_links() { # fails if another program's file occupies the path of a link of the version in $1
     wanted "$1" | while read -r link; do
         if { [ -e "$prefix/$link" ] || [ -L "$prefix/$link" ]; } && ! is_ours "$link"; then
             foreign "$prefix/$link"
@@ -225,7 +224,7 @@ leave() {
         [ -z "$placed" ] || wipe "$placed"
     fi
     [ -z "$staging" ] || wipe "$staging"
-    # If the first installation was refused, nothing is installed, so no uninstallation would remove the folders.
+    # After a refused first installation, nothing is installed, so no uninstallation would remove the folders.
     if [ -n "$locked" ] && [ ! -L "$home/current" ] && [ ! -L "$home/previous" ] && rmdir "$versions" 2>/dev/null; then
         remove_empty
     fi
@@ -234,18 +233,18 @@ leave() {
 
 listen() { trap 'exit 130' INT TERM HUP; }
 
-# A stop while links and folders are exchanged would leave an inconsistent state. The exchange takes milliseconds.
+# Ignores signals while links and folders are exchanged, which takes milliseconds. A stop would leave an inconsistent state.
 deafen() { trap '' INT TERM HUP; }
 
-# After the exchange nothing is undone: the rest is completed, and the message says which version is current.
+# Records signals after the exchange. The script completes its work, and the message names the current version.
 heed() { trap 'stopped=yes' INT TERM HUP; }
 
 lock() {
     trap leave EXIT
     listen
-    # Through a link, the line that is written below would go to another file.
+    # A symbolic link would send the text for the lock file to another file.
     [ ! -L "$home/.lock" ] || fail 1 "cannot lock $home/.lock: it is a symbolic link
-hint: remove it"
+hint: remove the link"
     (: >>"$home/.lock") 2>/dev/null || {
         unmake
         fail 1 "cannot write to $home
@@ -255,12 +254,13 @@ hint: choose a writable folder with --prefix DIR, or install as root"
         exec 9>>"$home/.lock"
         if ! flock -n 9; then
             fail 75 "cannot lock $prefix: $(cat "$home/.lock") is running
-hint: wait until it has finished, then run the same command again"
+hint: wait until this process has finished, then run the command again"
         fi
-        [ -e "$home/.lock" ] || fail 75 "another installer has just finished
-hint: run the same command again"
+        [ -e "$home/.lock" ] || fail 75 "cannot lock $prefix: another installer has just removed the lock file
+hint: run the command again"
     else
-        warn "flock (of util-linux) is missing, so do not start a second installer"
+        warn "flock is missing, so a second installer would not be detected
+hint: install util-linux, or run only one installer"
     fi
     locked=yes
     printf '%s of process %s' "$do" $$ >"$home/.lock"
@@ -273,16 +273,16 @@ hint: run the same command again"
         *) [ -d "/proc/$pid" ] || wipe "$left" ;;
         esac
     done
-    # The name is set first, so that an interruption at any point removes the folder.
+    # Sets the name first, so that `leave` removes the folder after an interruption at any point.
     staging=$home/.staging-$$-$(random)
     mkdir -m 700 "$staging" || fail 1 "cannot write to $home"
 }
 
-random() { # prints eight hexadecimal digits, so that nobody can predict and occupy the name
+random() { # prints eight random hexadecimal digits for a name that other users cannot predict
     od -An -N4 -tx4 /dev/urandom | tr -d ' \n'
 }
 
-make_folder() { # creates $1 below the prefix, and records the created folders, which are removed with the last version
+make_folder() { # creates $1 below the prefix, and lists the created folders, which are removed with the last version
     missing='' folder=$prefix/$1
     while [ -n "$folder" ] && [ ! -d "$folder" ]; do
         missing="$missing$folder
@@ -298,7 +298,7 @@ hint: choose a writable folder with --prefix DIR, or install as root"
     [ -d "$home" ] || return 0
     # A folder that is not in the list would never be removed.
     beside=$home/.folders.$$-$(random)
-    # With noclobber an existing link is not followed.
+    # With noclobber, the shell does not follow an existing link.
     if ! made=$(told_folders) || ! (set -C && printf '%s\n' "$made" | sort -u >"$beside") ||
         ! mv -f "$beside" "$home/folders"; then
         rm -f "$beside"
@@ -312,20 +312,20 @@ unmake() { # removes the folders $missing, the deepest first
     printf '%s' "$missing" | while IFS= read -r folder; do rmdir "$folder" 2>/dev/null || :; done
 }
 
-told_folders() { # prints the folders in the list and those in $missing
+told_folders() { # prints the folders in the list and the folders in $missing
     [ ! -e "$home/folders" ] || cat "$home/folders" || return 1
     printf '%s' "$missing" | while IFS= read -r folder; do
         case $folder in
         "$prefix") printf '.\n' ;;
         "$prefix"/*) printf '%s\n' "${folder#"$prefix"/}" ;;
-        */..) ;; # a folder reached through `..` existed before
+        */..) ;; # a folder named by `..` existed before
         # An absolute path, because the prefix may get another name or be moved.
         *) (cd -P "$folder" && pwd -P) ;;
         esac
     done
 }
 
-remove_folders() { # removes the folders on stdin, the deepest first; folders with foreign files stay
+remove_folders() { # removes the folders on stdin, the deepest first, except folders with other files
     root=$(cd -P "$prefix" 2>/dev/null && pwd -P) || root=''
     awk -F/ '$0 != "" { print ($0 == "." ? 0 : ($0 ~ /^\// ? NF - 10000 : NF)), $0 }' | sort -rn | cut -d' ' -f2- |
         while IFS= read -r folder; do
@@ -364,7 +364,7 @@ hint: install one of sha256sum (coreutils), shasum (perl) or openssl"
     fi | cut -c 1-64
 }
 
-fetch() { # URL FILE MAX-BYTES MAX-SECONDS; returns 1 if the server reports that it does not exist
+fetch() { # URL FILE MAX-BYTES MAX-SECONDS: downloads URL to FILE; returns 1 if the server has no such file
     case $1 in
     https:*) protocols='=https' ;;
     *) protocols='=http,https' ;;
@@ -384,7 +384,7 @@ fetch() { # URL FILE MAX-BYTES MAX-SECONDS; returns 1 if the server reports that
 hint: check the network" ;;
         esac
     elif has wget; then
-        # wget cannot be restricted to https in redirects, so redirects are not followed.
+        # wget cannot restrict redirects to https, so it must not follow redirects.
         code=0
         limit=''
         [ "$4" = 0 ] || ! has timeout || limit="timeout $4"
@@ -397,8 +397,8 @@ hint: check the network" ;;
         status=$(sed -n 's,^ *HTTP/[0-9.]* \([0-9][0-9][0-9]\).*,\1,p' "$staging/answer" | tail -n 1)
         case $code:$status in
         0:* | *:[45]??) ;;
-        *:3??) fail 1 "cannot download $1: it is redirected, and wget may leave https
-hint: install curl, or give the address of the redirect" ;;
+        *:3??) fail 1 "cannot download $1: the server redirects it, and wget cannot restrict redirects to https
+hint: install curl, or give the address to which the server redirects" ;;
         *)
             plain <"$staging/answer" >&2
             fail 75 "cannot download $1
@@ -407,7 +407,7 @@ hint: check the network"
         esac
     else
         fail 1 "cannot download $1: curl and wget are missing
-hint: install one of them, or download the archive and its .sha256 by other means and give the file"
+hint: install curl or wget, or download the archive and its .sha256 file with another program and give the archive with --from"
     fi
     case $status in
     200) return 0 ;;
@@ -432,7 +432,7 @@ hint: check that the file is readable and that the disk is not full"
     esac
 }
 
-take_small() { # does the same for a checksum file or a signature, which are read line by line
+take_small() { # copies like `take`, but only a small file: a checksum file or a signature
     case $1 in
     http://* | https://*) fetch "$1" "$2" $most_small 60 ;;
     *)
@@ -445,7 +445,7 @@ take_small() { # does the same for a checksum file or a signature, which are rea
 
 told_sum() { # prints the checksum of $2 in the list $1
     cr=$(printf '\r')
-    # The last line may lack a line break.
+    # The last line may have no line break.
     while read -r told file rest || [ -n "$told" ]; do
         file=${file%"$cr"}
         if [ "${file#\*}" = "$2" ] && [ -z "$rest" ]; then
@@ -453,10 +453,10 @@ told_sum() { # prints the checksum of $2 in the list $1
             return 0
         fi
     done <"$1"
-    fail 1 "cannot check $2: $from.sha256 has no checksum for it and belongs to another file"
+    fail 1 "cannot check $2: $from.sha256 has no checksum for this file"
 }
 
-settle_key() { # sets the key: the given key, else the key in the prefix; fails if the prefix cannot be checked for a key
+settle_key() { # sets the key to the given key, else to the key in the prefix; fails if it cannot look for a key in the prefix
     [ -z "$key" ] || return 0
     kept=$prefix/etc/anneal/minisign.pub
     for folder in "$prefix/etc" "$prefix/etc/anneal"; do
@@ -470,7 +470,7 @@ settle_key() { # sets the key: the given key, else the key in the prefix; fails 
     fi
 }
 
-check_archive() { # checks $archive; its checksum and signature may be in $archive.sha256 and $archive.minisig
+check_archive() { # checks $archive against $archive.sha256 or --sha256, and against $archive.minisig if there is a key
     file=${archive##*/}
     if [ -n "$sum" ]; then
         expected=$sum
@@ -491,7 +491,7 @@ hint: download the archive again"
     fi
     [ -n "$key" ] || return 0
     [ -f "$archive.minisig" ] || fail 1 "cannot install $from: a minisign key is configured, but the archive has no \
-signature (.minisig) beside it"
+signature file $from.minisig"
     has minisign || fail 1 "cannot check the signature of $from: minisign is missing
 hint: install minisign, or remove the key"
     if [ -f "$key" ]; then flag=-p; else flag=-P; fi
@@ -522,13 +522,13 @@ hint: install zstd (apt install zstd, dnf install zstd), or use the .tar.gz"
     rm -f "$archive"
     tar -tf "$plain" >"$staging/names" || fail 1 "cannot unpack $from: it is damaged"
     tar -tvf "$plain" >"$staging/listing" || fail 1 "cannot unpack $from: it is damaged"
-    # Content that no archive of Anneal has is refused before anything is written.
+    # Refuses content that no archive of Anneal contains, before writing any file.
     [ "$(wc -l <"$staging/names")" -le $most_entries ] || fail 1 "archive refused: it contains more than $most_entries files"
     ! grep -v '^[-d]' "$staging/listing" >&2 || fail 1 "archive refused: it contains an entry that is neither a file nor a folder"
     ! grep -E ' (->|link to) ' "$staging/listing" >&2 || fail 1 "archive refused: it contains a link"
     ! cut -c 1-10 "$staging/listing" | grep -q '[sStT]' || fail 1 "archive refused: it contains files with setuid or setgid"
-    ! grep -E '[^ -~]|[\]' "$staging/names" >&2 || fail 1 "archive refused: a name in it has control characters"
-    ! grep -E '(^|/)\.{1,2}(/|$)|^/|//' "$staging/names" >&2 || fail 1 "archive refused: a path in it leads outside the folder"
+    ! grep -E '[^ -~]|[\]' "$staging/names" >&2 || fail 1 "archive refused: it contains a name with control characters"
+    ! grep -E '(^|/)\.{1,2}(/|$)|^/|//' "$staging/names" >&2 || fail 1 "archive refused: it contains a path that leads outside the folder"
     ! sed 's,/$,,' "$staging/names" | sort | uniq -d | grep . >&2 || fail 1 "archive refused: it contains a name twice"
     while read -r member; do
         case $member in
@@ -539,14 +539,14 @@ hint: install zstd (apt install zstd, dnf install zstd), or use the .tar.gz"
     # A sparse file is larger than its archive.
     awk '$3 !~ /^[0-9]+$/ { bad = 1 } { sum += $3 } END { exit bad || sum > 2147483648 }' "$staging/listing" ||
         fail 1 "archive refused: it contains more than 2 GiB, or an entry without a size"
-    # With a full disk tar prints an error for each file; the first one is enough.
+    # If the disk is full, tar prints an error for each file; the first error is enough.
     said=$(
         ulimit -f $most_blocks 2>/dev/null || :
         cd "$staging" && tar -xof "$plain" 2>&1
     ) || fail 1 "cannot unpack $from: $(printf '%s\n' "$said" | sed -n 1p)
 hint: check that $home has $(($(wc -c <"$plain") / 524288)) MiB of free space, twice the size of the content"
     rm -f "$plain"
-    [ -f "$staging/$name/bin/anneal" ] || fail 1 "archive refused: $from contains no program"
+    [ -f "$staging/$name/bin/anneal" ] || fail 1 "archive refused: it contains no program (bin/anneal)"
     [ -z "$(find "$staging/$name" ! -type f ! -type d -o -type f -links +1)" ] || fail 1 "archive refused: it contains a link"
 }
 
@@ -567,7 +567,7 @@ check_sums() { # checks the folder $1 against the list $2, or against its own li
     )
 }
 
-check_runs() { # fails unless the version in $1 runs
+check_runs() { # fails unless the program of the version in $1 runs
     head=$(od -An -tx1 -N20 "$1/bin/anneal" | tr -d ' \n')
     case $head in
     7f454c460201*3e00) built=x86_64 ;;
@@ -604,7 +604,7 @@ point() { # points the link $1 at $2 with one rename; returns 1 on failure
     fi
 }
 
-make_links() { # makes the links for the version in $1; they lead through `current`
+make_links() { # creates the links for the version in $1; each leads through `current`
     check_links "$1"
     wanted "$1" >"$staging/links"
     while read -r link; do
@@ -623,10 +623,10 @@ sweep() { # removes dangling links of Anneal
     done
 }
 
-switch() { # makes the version $1 current, and $2, if not empty, the previous one
+switch() { # makes the version $1 current, and makes $2, if not empty, the previous version
     earlier=$(named_by "$home/previous")
     deafen
-    # A process that is killed between the two leaves the current version in place.
+    # If the process is killed between the two renames, the current version stays in place.
     if { [ -z "$2" ] || point "$home/previous" "versions/$2"; } && point "$home/current" "versions/$1"; then
         return
     fi
@@ -647,29 +647,29 @@ make_current() { # makes the version $1 current
     settle "$1"
 }
 
-settle() { # completes the switch to the version $1, which is current now
+settle() { # completes the switch to the version $1, which is already current
     # A signal to the process group would end the subshells of `sweep`, and with them the script.
     deafen
     sweep
     heed
-    # A slow disk may take minutes. Ctrl-C also reaches `sync`, and then the second `sync` is not wanted.
+    # A slow disk may take minutes. Ctrl-C also stops `sync`; in this case, the script skips the second `sync`.
     if ! sync -f "$home" 2>/dev/null && { [ -n "$stopped" ] || ! sync; }; then
-        [ -n "$stopped" ] || fail 1 "cannot write $1 completely to the disk, although it is current now
-hint: run the same command again"
+        [ -n "$stopped" ] || fail 1 "$1 is current, but cannot be written completely to the disk
+hint: run the command again"
         fail 130 "stopped; $1 is current, but may not be completely on the disk
-hint: run sync before this machine is switched off"
+hint: run sync before you switch off this machine"
     fi
     [ -z "$stopped" ] || warn "the request to stop came too late: $1 is current"
 }
 
 check_still_runs() { # fails unless the version $1 is intact and runs, before it becomes current again
     check_sums "$versions/$1" || fail 1 "$1 is damaged
-hint: install it again"
+hint: install this version again"
     check_runs "$versions/$1"
 }
 
-repair() { # replaces the version $name by $tree
-    # No standard program can exchange two folders, so for a moment neither is in place.
+repair() { # replaces the version $name with $tree
+    # No standard program can exchange two folders, so for a moment neither folder is in place.
     deafen
     mv -T "$versions/$name" "$staging/damaged" || fail 1 "cannot move $versions/$name away"
     mv -T "$tree" "$versions/$name" || {
@@ -681,7 +681,7 @@ repair() { # replaces the version $name by $tree
 
 install() {
     [ -n "$from" ] || fail 2 "no archive is given
-hint: give it with --from FILE|URL; sh install.sh --help lists the arguments"
+hint: give an archive with --from FILE|URL; sh install.sh --help lists the arguments"
     if [ -n "$sum" ] && [ "$check" = no ]; then
         fail 2 "--no-check cannot be used with --sha256"
     fi
@@ -703,13 +703,13 @@ hint: archives are called anneal-VERSION-TARGET-PROFILE.tar.zst or .tar.gz"
     fi
     settle_key
     case $from in
-    # A checksum that the user gave, and a key, came through another channel.
-    http://*) [ -n "$sum$key" ] || warn "$from is not encrypted, so the archive and its checksum may be replaced in transit
+    # The user's checksum or key did not come over this connection.
+    http://*) [ -n "$sum$key" ] || warn "the connection to $from is not encrypted, so an attacker can replace the archive and its checksum
 hint: use https, a checksum from another source (--sha256) or a minisign key" ;;
     esac
     make_folder lib/anneal/versions
     lock
-    # The archive is copied to the work folder first, so that exactly the checked content is unpacked.
+    # Copies the archive to the work folder first, so that the script unpacks exactly the content that it checked.
     archive=$staging/$file
     [ -n "$sum" ] || take_small "$from.sha256" "$archive.sha256" || :
     [ -z "$key" ] || take_small "$from.minisig" "$archive.minisig" || :
@@ -722,10 +722,10 @@ hint: use https, a checksum from another source (--sha256) or a minisign key" ;;
     check_runs "$tree"
     check_links "$tree"
     if [ -e "$versions/$name" ]; then
-        # If only the list differs and the files match the new list, the installed list is damaged.
+        # If the files match the new list but the lists differ, the installed list is damaged.
         cmp -s "$tree/SHA256SUMS" "$versions/$name/SHA256SUMS" || check_sums "$versions/$name" "$tree/SHA256SUMS" ||
             fail 1 "$name is already installed with other content
-hint: uninstall it first (cargo xtask install --force replaces it)"
+hint: uninstall that version first, or replace it with cargo xtask install --force"
         if check_sums "$versions/$name" && [ -x "$versions/$name/bin/anneal" ]; then
             make_current "$name"
             say "$name is already installed and is current"
@@ -750,7 +750,7 @@ hint: add it to PATH in ~/.profile" ;;
 }
 
 installed() { # fails if nothing is installed
-    # --all also removes the leftovers of a killed installer.
+    # With --all, the script also removes leftovers of a killed installer.
     if [ "$all" = yes ] && [ -d "$home" ]; then return; fi
     if [ -z "$(others '')" ]; then
         fail 1 "nothing is installed in $prefix
@@ -764,7 +764,7 @@ rollback() {
     current=$(named_by "$home/current")
     previous=$(named_by "$home/previous")
     if [ -z "$previous" ] || [ "$current" = "$previous" ] || [ ! -d "$versions/$previous" ]; then
-        # A process was killed between the two renames of a switch.
+        # An installer was killed between the two renames of a switch.
         previous=$(others "$current" | tail -n 1)
     fi
     if [ -z "$current" ] || [ -z "$previous" ]; then
@@ -811,13 +811,13 @@ hint: --all removes all versions"
             rm -f "$home/previous"
         fi
         sweep
-        # The folder may have been removed by hand.
+        # The user may have removed the folder.
         [ ! -d "$versions/$current" ] || mv -T "$versions/$current" "$staging/gone"
         heed
         say "removed $current; $next is current"
         return
     fi
-    # Links are removed first, because a link must never lead to a partial version.
+    # Removes links first, because a link must never lead to a partial version.
     present | while read -r link; do rm -f "$prefix/$link"; done
     rm -f "$home/current" "$home/previous"
     others '' | while read -r folder; do mv -T "$versions/$folder" "$staging/$folder"; done
@@ -830,6 +830,6 @@ hint: --all removes all versions"
 
 for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
     has "$tool" || fail 1 "$tool is missing
-hint: install the package that contains it, such as coreutils, findutils, diffutils or tar"
+hint: install the package that contains $tool, such as coreutils, findutils, diffutils or tar"
 done
 $do

@@ -1,5 +1,5 @@
-//! Quality of a model's predictions on a text, and their distance from a reference model's. The figures and formulas
-//! are those of llama-perplexity.
+//! Quality of a model's predictions on a text, and their distance from a reference model's predictions. The figures
+//! and formulas are those of llama-perplexity.
 
 use std::fmt;
 
@@ -74,7 +74,7 @@ impl Pair {
 pub struct Divergence {
     /// Perplexity of the reference.
     pub reference_perplexity: Estimate,
-    /// Perplexity of the model divided by that of the reference.
+    /// Perplexity of the model divided by the perplexity of the reference.
     pub perplexity_ratio: Estimate,
     /// Mean KL divergence, in nats.
     pub mean_kld: Estimate,

@@ -52,9 +52,9 @@ impl GateLimits {
         mean_kld <= self.mean_kld && top1 >= self.top1
     }
 
-    /// Relaxes the limits for a model that is more sensitive to rounding. The arguments compare the reference with a
-    /// run of itself that adds in another order, at `positions` positions. The limit for `top1` allows two standard
-    /// errors of a proportion.
+    /// Relaxes the limits for a model that is more sensitive to rounding. The arguments are the results of comparing
+    /// two runs of the reference that add in different orders, at `positions` positions. The limit for `top1` allows
+    /// two standard errors of a proportion.
     #[must_use]
     pub fn or_as_near_as(self, mean_kld: f64, top1: f64, positions: u32) -> Self {
         if !mean_kld.is_finite() {

@@ -53,7 +53,7 @@ impl Host {
         }
         match self.cpu.x86_64_level {
             Some(level) if self.arch != "x86_64" => {
-                Some(format!("cpu.x86_64_level is {level}, but arch is {}: omit it", self.arch))
+                Some(format!("cpu.x86_64_level is {level}, but arch is {}: omit the level", self.arch))
             }
             Some(level) if !(1..=4).contains(&level) => {
                 Some(format!("cpu.x86_64_level is {level}: use 1 to 4"))
@@ -86,7 +86,7 @@ impl Host {
             ));
         }
         let quota = limits.cpu_quota.filter(|quota| !(quota.is_finite() && *quota > 0.0))?;
-        Some(format!("limits.cpu_quota is {quota}: use a number of cores above 0, or omit it"))
+        Some(format!("limits.cpu_quota is {quota}: use a number of cores above 0, or omit the quota"))
     }
 
     /// Escapes control characters in all strings.

@@ -34,8 +34,8 @@ pub fn divergence(reference: &[f64], other: &[f64]) -> f64 {
 /// Steps per nat in a [`compact`] log-probability.
 const STEPS: f64 = 2048.0;
 
-/// Encodes a log-probability in 16 bits: the number n stands for -n / 2048. The step of 0.0005 nats adds 1e-8 to a
-/// mean divergence. Values below -32 nats become -32, because such small probabilities do not matter.
+/// Encodes a log-probability in 16 bits: the number n means -n / 2048. The step of 0.0005 nats adds 1e-8 to a mean
+/// divergence. Values below -32 nats become -32, because such small probabilities do not matter.
 pub fn compact(log_probability: f64) -> u16 {
     (-log_probability * STEPS).round().clamp(0.0, f64::from(u16::MAX)) as u16
 }

@@ -20,7 +20,7 @@ use crate::switches::{OpenMp, Switches};
 use crate::threads::ThreadBudget;
 use crate::units::Bytes;
 
-/// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
+/// Version of the format, `major.minor`: a new major version breaks readers, and a new minor version adds fields.
 pub const SCHEMA_VERSION: &str = "1.7";
 
 /// The record of one build. It keeps the field names that existing scripts read (`build_type`, `date`, `hostname`,
@@ -326,7 +326,8 @@ pub enum ReadError {
     },
     /// A later version of Anneal wrote the file.
     #[error(
-        "{} has schema version {found}, but this program reads {SCHEMA_VERSION}; use the anneal program of that build",
+        "{} has schema version {found}, but this program reads {SCHEMA_VERSION}; use the `anneal` program \
+         from the same build",
         path.display()
     )]
     Newer {

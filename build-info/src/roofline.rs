@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the loops that measure a [`Roofline`]. Version 1 computed each product of 8-bit integers once for
-/// twelve sums, so its limit was too high on CPUs without VNNI.
+/// Version of the loops that measure a [`Roofline`]. The loop of version 1 computed each product of 8-bit integers
+/// once for twelve sums, so its limit was too high on CPUs without VNNI.
 pub const VERSION: u32 = 2;
 
 /// Measured limits of one machine.

@@ -97,7 +97,7 @@ pub fn budget(host: &Host, policy: Policy) -> ThreadBudget {
         (all, "physical cores".to_string())
     };
     if cpus.is_empty() {
-        (cpus, bound_by) = (vec![0], "the machine's properties could not be read".to_string());
+        (cpus, bound_by) = (vec![0], "missing information about the machine".to_string());
     }
     let mut cores = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
     if let Some(quota) = host.limits.cpu_quota {

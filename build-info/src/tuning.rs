@@ -11,7 +11,7 @@ use crate::defaults::Defaults;
 use crate::host::Host;
 use crate::units::Bytes;
 
-/// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
+/// Version of the format, `major.minor`: a new major version breaks readers, and a new minor version adds fields.
 pub const SCHEMA_VERSION: &str = "1.1";
 
 /// All tuning results, newest entry last.

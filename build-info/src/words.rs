@@ -1,7 +1,8 @@
-//! Text for terminals: without control characters, and without repeated causes.
+//! Text for terminals: without control characters, without repeated causes, and with the right plural.
 
 use std::borrow::Cow;
 use std::error::Error;
+use std::fmt;
 
 /// Start of the hint line that follows an error message.
 const HINT: &str = "\nhint: ";
@@ -20,8 +21,8 @@ pub fn with_inline_hint(text: &str) -> String {
     text.replace(HINT, "; ")
 }
 
-/// Splits an error message into the message and its hint. The last hint counts, because an earlier one may come from
-/// a file.
+/// Splits an error message into the message and its hint. Splits at the last hint, because an earlier hint may come
+/// from a file.
 pub fn split_hint(text: &str) -> (&str, Option<&str>) {
     text.rsplit_once(HINT).map_or((text, None), |(text, hint)| (text, Some(hint)))
 }
@@ -48,6 +49,13 @@ fn escaped(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// Formats `number` with the noun `one` in the singular or plural, as in `1 test` or `2 tests`.
+pub fn count(number: impl fmt::Display, one: &str) -> String {
+    let number = number.to_string();
+    let ending = if number == "1" { "" } else { "s" };
+    format!("{number} {one}{ending}")
+}
+
 /// Returns the messages of `error` and its causes, except causes that an earlier message already contains.
 pub fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
     let mut said = vec![error.to_string()];
@@ -64,8 +72,6 @@ pub fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt;
-
     use super::*;
 
     #[derive(Debug)]
@@ -104,6 +110,15 @@ mod tests {
         assert_eq!(split_hint(text), ("no a\nhint: make b", Some("use c")));
         assert_eq!(split_hint("no a"), ("no a", None));
         assert_eq!(printable("no a\nhint: use \u{1b}c"), "no a; use \\u{1b}c");
+    }
+
+    #[test]
+    fn one_is_singular_and_all_other_numbers_are_plural() {
+        assert_eq!([0, 1, 2].map(|number| count(number, "test")), ["0 tests", "1 test", "2 tests"]);
+        assert_eq!(
+            [1.0, 1.5, f64::NAN].map(|number| count(number, "slot")),
+            ["1 slot", "1.5 slots", "NaN slots"]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 #!/bin/sh
 # rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: creates the content of the images without a container engine. The script
-# creates a small Debian in DIR, without Rust and compilers, and installs ARCHIVE with the install.sh beside ARCHIVE. Needs root
-# and debootstrap.
+# creates a small Debian system in DIR, without Rust and compilers, and installs ARCHIVE with the install.sh in ARCHIVE's folder.
+# Needs root and debootstrap.
 #
 # SUITE is bookworm [default], or bullseye, which tests that glibc 2.31 is sufficient. URL is a Debian mirror [default:
 # debootstrap's].
@@ -25,8 +25,8 @@ fail() {
     echo "error: $*" >&2
     exit 1
 }
-[ "$(id -u)" = 0 ] || fail "debootstrap and chroot need root"
-command -v debootstrap >/dev/null || fail "debootstrap is missing"
+[ "$(id -u)" = 0 ] || fail "debootstrap and chroot need root; run this script as root"
+command -v debootstrap >/dev/null || fail "debootstrap is missing; install it"
 dist=$(dirname "$archive")
 for file in "$archive" "$archive.sha256" "$dist/install.sh"; do [ -f "$file" ] || fail "cannot find $file"; done
 # Debian's minimal system has gzip but not zstd.
@@ -35,12 +35,12 @@ case $archive in
 *.tar.gz) include='' ;;
 *) fail "$archive is neither a .tar.zst nor a .tar.gz" ;;
 esac
-[ ! -e "$root" ] || fail "cannot create $root: it already exists"
+[ ! -e "$root" ] || fail "cannot create $root: it already exists; give a new folder"
 
 # shellcheck disable=SC2086 # one word or none
 debootstrap --variant=minbase $include "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
     {
-        # A partial system would block the next attempt. File systems mounted in the partial system are left alone.
+        # A partial system would block the next attempt. File systems mounted in the partial system stay untouched.
         rm -rf --one-file-system "$root" || :
         fail "debootstrap failed; its output is in $root.log: $(tail -n 3 "$root.log")"
     }

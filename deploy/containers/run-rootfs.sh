@@ -1,9 +1,9 @@
 #!/bin/sh
-# run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL from a root file system of rootfs.sh as a container
-# engine would: with its own mount and process namespaces, read-only except for two tmpfs, without capabilities, as user 65532.
-# --cpus N adds a CPU quota, such as 1.5, if control groups can be created. FILE is a server_config.toml, mounted at the same path
-# as in the pods of deploy/kubernetes. The script then tests the server from outside: health, API key, an answer, the image's
-# health check, SIGTERM. Needs root, unshare and curl.
+# run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL as a container engine would, from a root file system
+# that rootfs.sh created: in separate mount and process namespaces, read-only except for two tmpfs, without capabilities, as user
+# 65532. --cpus N adds a CPU quota, such as 1.5, if the script can create a control group. FILE is a server_config.toml, mounted at
+# its path in the pods of deploy/kubernetes. The script tests the server from outside: health, API key, an answer, the image's health
+# check, SIGTERM. Needs root, unshare and curl.
 set -eu
 usage() {
     echo "usage: run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]" >&2
@@ -23,7 +23,7 @@ while [ $# -gt 2 ]; do
     shift 2
 done
 if [ $# -lt 2 ] || [ $# -gt 3 ]; then usage; fi
-[ "$(id -u)" = 0 ] || fail "mounts and chroot need root"
+[ "$(id -u)" = 0 ] || fail "mounts and chroot need root; run this script as root"
 root=$(cd "$1" && pwd)
 model=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
 [ -f "$model" ] || fail "cannot find $model"
@@ -33,7 +33,7 @@ work=$(mktemp -d)
 outer='' group=''
 leave() {
     code=$?
-    # This also kills all processes inside (--kill-child).
+    # With --kill-child, this also kills all processes in the namespaces.
     [ -z "$outer" ] || kill -9 "$outer" 2>/dev/null || :
     [ -z "$group" ] || rmdir "$group" 2>/dev/null || :
     rm -rf "$work"
@@ -41,14 +41,14 @@ leave() {
 }
 trap leave EXIT
 trap 'exit 130' INT TERM HUP
-# A server that other machines can reach needs API keys, which only its user may read.
+# A server that other machines can reach needs API keys, which only the server's user may read.
 mkdir -p "$work/etc/keys" "$work/etc/config"
 [ -z "$config" ] || cp "$config" "$work/etc/config/server_config.toml"
 key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 echo "$key" >"$work/etc/keys/api-keys.txt"
 chmod 440 "$work/etc/keys/api-keys.txt"
 chgrp 65532 "$work/etc/keys/api-keys.txt"
-# Other users cannot access the folder of mktemp; only this part of the folder is mounted.
+# Other users cannot access the folder of mktemp, so the part of it that is mounted needs these modes.
 chmod 755 "$work/etc" "$work/etc/keys" "$work/etc/config"
 
 cat >"$work/inside" <<'INSIDE'
@@ -71,14 +71,14 @@ mount --bind "$etc" "$root/etc/anneal"
 mount -o remount,bind,ro "$root/etc/anneal"
 mount -o remount,bind,ro "$root"
 shift 5
-# Only the environment of the image, and no way to regain privileges.
+# The server gets only the environment of the image, and cannot regain privileges.
 exec chroot "$root" /usr/bin/setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs --bounding-set=-all \
     --inh-caps=-all /usr/bin/env -i ANNEAL_STATE_DIR=/var/lib/anneal XDG_RUNTIME_DIR=/run/anneal \
     /usr/local/bin/anneal serve --socket /run/anneal/anneal.sock --listen "127.0.0.1:$port" "$@"
 INSIDE
 
 if [ -n "$cpus" ]; then
-    # Version 1 of control groups mounts the CPU controller separately, version 2 has a single hierarchy.
+    # Version 1 of control groups mounts the CPU controller separately; version 2 has a single hierarchy.
     controller=/sys/fs/cgroup
     [ ! -d "$controller/cpu" ] || controller=$controller/cpu
     group=$controller/anneal-rootfs-$$

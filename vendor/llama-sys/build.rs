@@ -1,7 +1,7 @@
 //! Generates Rust declarations of llama.cpp's C API and of the shim, with bindgen.
 //!
-//! The declarations depend on headers only, so that another build of the same sources does not recompile this crate
-//! or the engine. The headers come from the folders in `ANNEAL_LLAMA_HEADERS`, otherwise from the prefix in
+//! The declarations depend only on headers, so another build of the same sources does not recompile this crate or the
+//! engine. The headers come from the folders in `ANNEAL_LLAMA_HEADERS`, otherwise from the prefix in
 //! `ANNEAL_LLAMA_PREFIX`, otherwise from the pinned sources.
 
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn headers(out: &Path) -> Result<Vec<PathBuf>> {
     if let Some(folders) = std::env::var_os("ANNEAL_LLAMA_HEADERS") {
         return Ok(std::env::split_paths(&folders).collect());
     }
-    // Registered only here: if the headers are named explicitly, the prefix does not matter.
+    // The variable is registered only at this point: if the headers are given explicitly, the prefix does not matter.
     println!("cargo::rerun-if-env-changed=ANNEAL_LLAMA_PREFIX");
     if let Some(prefix) = std::env::var_os("ANNEAL_LLAMA_PREFIX") {
         let prefix = PathBuf::from(prefix);
@@ -53,7 +53,7 @@ fn find_libclang_as(prefix: &Path) -> Result<()> {
     let link: serde_json::Value =
         serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
     if let (Some(folder), None) = (link["libclang_dir"].as_str(), std::env::var_os("LIBCLANG_PATH")) {
-        // SAFETY: a build script has no thread besides the main thread.
+        // SAFETY: this build script has only the main thread.
         unsafe { std::env::set_var("LIBCLANG_PATH", folder) };
     }
     Ok(())
@@ -69,7 +69,7 @@ fn generate(headers: &[PathBuf], out: &Path) -> Result<()> {
         .allowlist_var("(LLAMA|GGML|ANNEAL)_.*")
         .default_enum_style(bindgen::EnumVariation::Consts)
         .prepend_enum_name(false)
-        // C comments are not rustdoc: their indented lines would become doctests.
+        // Comments in C are not rustdoc: their indented lines would become doctests.
         .generate_comments(false)
         .rust_edition(bindgen::RustEdition::Edition2024)
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()));
@@ -86,12 +86,13 @@ fn generate(headers: &[PathBuf], out: &Path) -> Result<()> {
 }
 
 /// Returns the folder of GCC's own headers (`stddef.h`, `stdbool.h`). libclang may be installed without clang's
-/// headers, for example from pip or from some distributions.
+/// headers, for example by pip or by some distributions.
 fn compiler_headers() -> Option<PathBuf> {
     let compiler = cc::Build::new().cargo_metadata(false).try_get_compiler().ok()?;
     let output = Command::new(compiler.path()).arg("-print-file-name=include").output().ok()?;
     let folder = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-    // A compiler without such a folder prints the bare name. For clang, libclang finds its own headers.
+    // A compiler without such a folder prints the bare name. If the compiler is clang, libclang finds clang's
+    // headers.
     (folder.is_absolute() && folder.join("stddef.h").is_file()).then_some(folder)
 }
 

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use crate::feature::{Feature, Level};
 
-/// Level of the x86-64 psABI, and instruction sets beyond it.
+/// Level of the x86-64 psABI, and instruction sets beyond that level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ceiling {
     level: Level,
     beyond: BTreeSet<String>,
 }
 
-/// Instruction sets that every CPU with another instruction set also has. The list follows clang, whose flag for an
+/// Instruction sets that every CPU with a given instruction set also has. The list follows clang, whose flag for an
 /// instruction set enables the implied sets, too (X86.td, `FeatureSSE42` and so on), and adds `popcnt`, which came
 /// with SSE4.2.
 const IMPLIED: [(&str, &[&str]); 7] = [
@@ -25,13 +25,13 @@ const IMPLIED: [(&str, &[&str]); 7] = [
 ];
 
 impl Ceiling {
-    /// Allows everything in `level`.
+    /// Creates a limit that allows everything in `level`.
     pub fn level(level: Level) -> Self {
         Self { level, beyond: BTreeSet::new() }
     }
 
-    /// Allows the instructions of every x86-64 CPU and those of `features`, including the instruction sets that
-    /// `features` imply.
+    /// Creates a limit that allows the instructions of every x86-64 CPU, those of `features`, and those of the
+    /// instruction sets that `features` imply.
     pub fn features<'a>(features: impl IntoIterator<Item = &'a str>) -> Self {
         let mut beyond = BTreeSet::new();
         let mut waiting: Vec<&str> = features.into_iter().collect();

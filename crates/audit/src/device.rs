@@ -35,18 +35,18 @@ pub struct DeviceCode {
 pub enum DeviceCodeKind {
     /// Text that the driver compiles at program start, for a GPU of this architecture or a later one.
     Ptx,
-    /// Binary for GPUs of the same major version with the same or a later minor version.
+    /// Binary for GPUs with the same major version of the compute capability, and the same or a later minor version.
     Binary,
 }
 
 /// Set of architecture features that a code object requires (CUDA programming guide, "Feature set compiler targets").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceTarget {
-    /// Features of all later architectures as well: `sm_90`.
+    /// Features that all later architectures also have: `sm_90`.
     Baseline,
-    /// Features of later architectures of the same family: `sm_100f`.
+    /// Features that later architectures of the same family also have: `sm_100f`.
     Family,
-    /// Features of this architecture only: `sm_120a`.
+    /// Features that only this architecture has: `sm_120a`.
     Architecture,
 }
 

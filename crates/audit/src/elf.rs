@@ -82,13 +82,13 @@ pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
     // Thousands of headers that refer to the same bytes would take hours to process.
     let total: u64 = sections.iter().map(|(_, section)| section.bytes.len() as u64).sum();
     if total > bytes.len() as u64 {
-        return Err(damaged("its executable sections overlap".to_string()));
+        return Err(damaged("executable sections overlap".to_string()));
     }
     let symbols = name(&file, &mut sections);
     Ok(Image { sections: sections.into_iter().map(|(_, section)| section).collect(), symbols })
 }
 
-/// Returns the format of `bytes` that are not an ELF file; `None` if the format is unknown.
+/// Returns a description of `bytes` that are not an ELF file; `None` for an ELF file.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x7f, b'E', b'L', b'F', ..] => None,
@@ -96,7 +96,7 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
         [b'!', b'<', b'a', b'r', b'c', b'h', b'>', ..] => Some("a static library"),
         [b'#', b'!', ..] => Some("a script"),
         [b'M', b'Z', ..] => Some("a program for Windows"),
-        _ => Some("something else"),
+        _ => Some("unknown format"),
     }
 }
 
@@ -212,7 +212,7 @@ impl Section<'_> {
         }
     }
 
-    /// Splits the whole section at the beginnings and ends of symbols, so that data in the code does not corrupt the
+    /// Splits the whole section at the beginnings and ends of symbols. Data in the code then does not corrupt the
     /// disassembly of the following code.
     pub fn ranges(&self) -> Vec<Range<'_>> {
         let mut ranges = Vec::new();

@@ -20,7 +20,10 @@ pub enum Error {
         path: PathBuf,
     },
     /// The file is larger than the limit.
-    #[error("{} is too large to audit: it has {size} bytes, and the limit is {most}", path.display())]
+    #[error(
+        "{} is too large to audit: the file has {size} bytes, and the limit is {most} bytes",
+        path.display()
+    )]
     TooLarge {
         /// Path of the file.
         path: PathBuf,
@@ -30,7 +33,7 @@ pub enum Error {
         most: u64,
     },
     /// The file is not an ELF file.
-    #[error("{} is not an ELF file but {found}: name a program or a shared library for Linux", path.display())]
+    #[error("{} is not an ELF file ({found}): name a program or a shared library for Linux", path.display())]
     NotElf {
         /// Path of the file.
         path: PathBuf,
@@ -49,7 +52,7 @@ pub enum Error {
         found: String,
     },
     /// The file is truncated, damaged or hostile.
-    #[error("{} is damaged or truncated ({what}): build it or copy it again", path.display())]
+    #[error("{} is damaged or truncated ({what}): build or copy the file again", path.display())]
     Damaged {
         /// Path of the file.
         path: PathBuf,

@@ -49,7 +49,7 @@ impl fmt::Display for Level {
 
 impl Feature {
     /// Returns the level of the instruction set. Instruction sets that are not in the table belong to no level, so
-    /// that a new instruction set fails an audit instead of passing it unnoticed.
+    /// that a new instruction set fails an audit.
     pub fn level(self) -> Level {
         use CpuidFeature as F;
         match self.0 {

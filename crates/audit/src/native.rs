@@ -32,7 +32,7 @@ pub struct InstructionSet {
     pub expected: bool,
     /// Number of instructions that need the instruction set.
     pub count: u64,
-    /// Functions that use the instruction set most, at most [`SHOWN`].
+    /// Functions with the most instructions of the set, at most [`SHOWN`].
     pub functions: Vec<String>,
 }
 
@@ -104,7 +104,8 @@ fn instruction_sets(
 ) -> Vec<InstructionSet> {
     let mut found: BTreeMap<String, Vec<(u64, &Function)>> = BTreeMap::new();
     for function in functions {
-        // Every build contains functions that check the CPU first, so they say nothing about ggml's kernels.
+        // Every build contains functions that check the CPU first, so these functions say nothing about ggml's
+        // kernels.
         for used in function.uses.iter().filter(|used| rules.allows(function, &used.feature.name()).is_none())
         {
             found.entry(used.feature.name()).or_default().push((used.count, function));

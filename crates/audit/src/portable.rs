@@ -14,8 +14,8 @@ use crate::rules::Rules;
 pub struct PortableVerdict {
     /// Functions that are not on the allow list.
     pub violations: Vec<Violation>,
-    /// Functions with instructions that the disassembler does not know. Unknown instructions fail the rule until
-    /// somebody has checked them. Omitted from JSON, because [`strange`] reports them for any program.
+    /// Functions with instructions that the disassembler does not know. Unknown instructions fail the rule until the
+    /// allow list contains them. Omitted from JSON, because [`strange`] reports them for any program.
     #[serde(skip)]
     pub unknown: Vec<Strange>,
     /// Functions that are on the allow list.
@@ -40,8 +40,8 @@ pub struct Strange {
     pub count: u64,
 }
 
-/// Returns the functions of `programs` with unknown instructions that `rules` do not allow, the functions with the
-/// most such instructions first.
+/// Returns the functions of `programs` with unknown instructions that `rules` do not allow, sorted by descending
+/// number of such instructions.
 pub fn strange(programs: &[Program], rules: &Rules) -> Vec<Strange> {
     let mut found = Vec::new();
     for program in programs {

@@ -55,7 +55,7 @@ pub struct Function {
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
-    /// All names of this address; empty if the symbol table has no name for it.
+    /// All names of this address; empty if the symbol table contains no name for the address.
     pub names: Vec<String>,
     /// Number of instructions.
     pub instructions: u64,

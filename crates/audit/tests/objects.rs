@@ -268,10 +268,10 @@ fn what_is_no_program_for_x86_64_is_refused_with_words() {
         no_code[sections + section * 64 + 8] &= !4;
     }
     let cases: [(&str, Vec<u8>, &str); 9] = [
-        ("empty", vec![], "not an ELF file but empty"),
-        ("text", b"int main() {}".to_vec(), "not an ELF file but something else"),
-        ("script", b"#!/bin/sh\n".to_vec(), "not an ELF file but a script"),
-        ("library", b"!<arch>\n".to_vec(), "but a static library"),
+        ("empty", vec![], "not an ELF file (empty)"),
+        ("text", b"int main() {}".to_vec(), "not an ELF file (unknown format)"),
+        ("script", b"#!/bin/sh\n".to_vec(), "not an ELF file (a script)"),
+        ("library", b"!<arch>\n".to_vec(), "(a static library)"),
         ("magic alone", whole[..4].to_vec(), "is damaged"),
         ("half", whole[..whole.len() / 2].to_vec(), "is damaged"),
         ("aarch64", machine(183), "is for Aarch64, but only x86-64"),

@@ -5,20 +5,20 @@
 use std::error::Error;
 use std::fmt;
 
-/// The work is done.
+/// The command succeeded.
 pub const DONE: u8 = 0;
-/// The work failed.
+/// The command failed.
 pub const FAILED: u8 = 1;
-/// The command line is wrong. clap exits with the same code.
+/// The command line is invalid. clap exits with the same code.
 pub const USAGE: u8 = 2;
 /// The CPU or a device does not meet the requirements of the build (`EX_UNAVAILABLE` of sysexits.h).
 pub const UNAVAILABLE: u8 = 69;
 /// The same command may succeed later (`EX_TEMPFAIL` of sysexits.h).
 pub const TRY_AGAIN: u8 = 75;
-/// The user stopped the program with ctrl-C: 128 + SIGINT, as shells count it.
+/// The user stopped the program with ctrl-C. By shell convention, the code is 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// Every exit code, with words that its row of the documentation contains.
+/// Every exit code, with words that the code's row in the documentation contains.
 pub const TABLE: [(u8, &str); 6] = [
     (DONE, "done"),
     (FAILED, "failed"),
@@ -45,7 +45,7 @@ impl fmt::Display for Coded {
 
 impl Error for Coded {}
 
-/// Returns the exit code that `error` or one of its causes asks for, otherwise [`FAILED`].
+/// Returns the exit code that `error` or one of its causes requests, otherwise [`FAILED`].
 pub fn code_of(error: &impl AsRef<dyn Error + 'static>) -> u8 {
     let mut causes = std::iter::successors(Some(error.as_ref()), |&error| error.source());
     causes.find_map(|cause| cause.downcast_ref::<Coded>()).map_or(FAILED, |coded| coded.code)
@@ -65,12 +65,12 @@ mod tests {
         let coded = Coded { code: TRY_AGAIN, message: "busy".to_string() };
         let wrapped = std::io::Error::other(Coded { code: USAGE, message: "a flag".to_string() });
         assert_eq!(coded.to_string(), "busy");
-        // An io::Error exposes the causes of its content, but not the content itself.
+        // An `io::Error` exposes the causes of the error inside it, but not that error itself.
         let errors: [Box<dyn Error>; 3] = [coded.into(), wrapped.into(), fmt::Error.into()];
         assert_eq!(errors.map(|error| code_of(&error)), [TRY_AGAIN, FAILED, FAILED]);
     }
 
-    /// The page for users, `install.sh` and the CPU guard are not written in Rust, so a test compares them.
+    /// The page for users, `install.sh` and the CPU guard are not written in Rust, so a test compares their codes.
     #[test]
     fn the_documentation_lists_these_codes() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,17 +1,16 @@
-//! Help of a program with many commands, grouped by task. clap has one heading for all commands.
+//! Help of a program with many commands, grouped by task. clap puts all commands under one heading.
 
 use std::fmt::Write;
 
 use clap::Command;
 
-/// Group of commands in the help: its heading, and the names of its commands in the order of the list.
+/// Group of commands in the help: the heading, and the names of the commands in order.
 pub type Group = (&'static str, &'static [&'static str]);
 
-/// `command` with its subcommands listed by `groups`. Hidden subcommands stay hidden.
+/// Returns `command` with its subcommands listed in `groups`. Hidden subcommands stay hidden.
 ///
 /// # Panics
-/// If a visible subcommand is in no group or in several, or if a group names a subcommand that does not exist: the
-/// table of groups is wrong.
+/// If a visible subcommand is in no group or in several groups, or if a group names a subcommand that does not exist.
 pub fn grouped(command: Command, groups: &[Group]) -> Command {
     let header = *command.get_styles().get_header();
     let literal = *command.get_styles().get_literal();

@@ -1,4 +1,4 @@
-//! Files that keep their name and content: locks and partial downloads.
+//! Files that are changed in place: locks and partial downloads.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,7 +15,7 @@ pub fn open_or_create(path: &Path) -> io::Result<File> {
         .write(true)
         .create(true)
         .truncate(false)
-        // Without O_NONBLOCK, opening a pipe would wait for its other end.
+        // Without O_NONBLOCK, opening a pipe would block until the other end is opened.
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {

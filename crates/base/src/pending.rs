@@ -44,7 +44,7 @@ impl Pending {
     /// If `destination` has no file name, or its folder is missing or not writable.
     pub fn beside(destination: &Path, access: Access) -> io::Result<Self> {
         let name = destination.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        // Only the mode of a regular file is kept, because the mode of a link is always 0777.
+        // Only the mode of a regular file is kept. The mode of a link is always 0777.
         let replaced = || {
             let found = fs::symlink_metadata(destination).ok().filter(fs::Metadata::is_file)?;
             Some(found.permissions().mode() & PERMISSIONS)
@@ -64,7 +64,7 @@ impl Pending {
         Ok(Self { file, destination: destination.to_path_buf(), mode })
     }
 
-    /// Temporary path, for a tool that opens the file by name.
+    /// Returns the temporary path, for a tool that opens the file by name.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -92,7 +92,7 @@ impl Pending {
     /// # Errors
     /// If the disk reports an error, for example that it is full.
     pub fn sync(&self) -> io::Result<()> {
-        // The mode must reach the disk too.
+        // The mode must also reach the disk.
         self.set_mode()?;
         self.file().sync_all()
     }
@@ -156,32 +156,29 @@ impl Write for Pending {
     }
 }
 
-/// Folder of the file at `path`: `.` if the path names no folder.
+/// Returns the folder of the file at `path`: `.` if the path names no folder.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes the names in `folder` to the disk, so that renames in `folder` survive a power failure.
-///
-/// # Errors
-/// If the folder cannot be opened, or the disk reports an error.
+/// Writes the directory entries of `folder` to the disk, so that renames in `folder` survive a power failure.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Builder of temporary names: `PREFIX`, random letters and digits, `SUFFIX`. This function makes all temporary
-/// names.
+/// Returns a builder of temporary names: `PREFIX`, random letters and digits, `SUFFIX`. This function makes all
+/// temporary names.
 pub(crate) fn named<'a>(prefix: &'a OsStr, suffix: &'a str, mode: u32) -> Builder<'a, 'a> {
     let mut builder = Builder::new();
     builder.prefix(prefix).suffix(suffix).rand_bytes(RANDOM).permissions(Permissions::from_mode(mode));
     builder
 }
 
-/// Number of random letters and digits in a temporary name: 62^12 names. After three collisions, tempfile reads the
-/// system's randomness, so an attacker who predicts tempfile's generator causes no delay either.
+/// Number of random letters and digits in a temporary name, which gives 62^12 names. After three collisions, tempfile
+/// reads the system's randomness, so even an attacker who predicts tempfile's generator causes no delay.
 pub(crate) const RANDOM: usize = 12;
 
-/// Converts bytes that need not be UTF-8.
+/// Converts bytes that are not necessarily UTF-8.
 pub(crate) fn os_string(bytes: Vec<u8>) -> OsString {
     OsString::from_vec(bytes)
 }

@@ -1,16 +1,13 @@
-//! Reads of whole files, with a limit.
+//! Reads of whole files, up to a size limit.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens the regular file at `path` for reading. Links are followed.
-///
-/// # Errors
-/// If `path` is a pipe, a device, a socket or a folder, or cannot be opened.
+/// Opens the regular file at `path` for reading. Follows links.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Without O_NONBLOCK, opening a pipe would wait for its other end.
+    // Without O_NONBLOCK, opening a pipe would block until the other end is opened.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
@@ -18,34 +15,23 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads the regular file at `path`, of at most `most` bytes.
-///
-/// # Errors
-/// If [`open`] fails, or if the file is larger or cannot be read.
+/// Reads the regular file at `path`, which may have at most `most` bytes.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     to_end(open(path)?, most)
 }
 
-/// Reads the regular file at `path`, a text in UTF-8 of at most `most` bytes.
-///
-/// # Errors
-/// If [`read`] fails, or the content is not UTF-8.
+/// Reads the regular file at `path`, a UTF-8 text of at most `most` bytes.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     text(read(path, most)?)
 }
 
-/// Reads a UTF-8 text of at most `most` bytes at `path`, which may be a pipe, as with a shell's `<(command)`.
-///
-/// # Errors
-/// If the text has more bytes, is not UTF-8 or cannot be read.
+/// Reads a UTF-8 text of at most `most` bytes from `path`, which may be a pipe (as in a shell's `<(command)`).
 pub fn read_text_or_pipe(path: &Path, most: u64) -> io::Result<String> {
     text(to_end(File::open(path)?, most)?)
 }
 
-/// Reads `source` to its end, at most `most` bytes. A device such as `/dev/zero` has no end.
-///
-/// # Errors
-/// If `source` has more bytes or cannot be read.
+/// Reads `source` to its end, up to `most` bytes. The limit is needed because a device such as `/dev/zero` has no
+/// end.
 pub fn to_end(source: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(most.saturating_add(1)).read_to_end(&mut bytes)?;

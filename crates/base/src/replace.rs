@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::pending::{Access, Pending, folder_of, named};
 use crate::unfinished;
 
-/// Replaces `path` with a file that contains `content`. Readers find the old file or the new one, even after a crash.
+/// Replaces `path` with a file that contains `content`. Readers find either the old file or the new file, even after
+/// a crash.
 ///
 /// # Errors
 /// If the file cannot be written; `path` is then unchanged.
@@ -17,7 +18,8 @@ pub fn replace(path: &Path, content: &[u8], access: Access) -> io::Result<()> {
     replace_with(path, access, |file| file.write_all(content))
 }
 
-/// Replaces `path` with a file that `write` writes. Readers find the old file or the new one, even after a crash.
+/// Replaces `path` with a file that `write` fills. Readers find either the old file or the new file, even after a
+/// crash.
 ///
 /// # Errors
 /// If `write` fails, or the file cannot be created, flushed or renamed; `path` is then unchanged.
@@ -40,7 +42,7 @@ pub fn replace_with<T, E: From<io::Error>>(
 pub fn switch_link(link: &Path, target: &Path) -> io::Result<()> {
     let name = link.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let prefix = unfinished::prefix(name.as_bytes());
-    // A link has no separate mode.
+    // A link has no mode, so 0o600 has no effect.
     let made = named(&prefix, unfinished::SUFFIX, 0o600)
         .make_in(folder_of(link), |beside| symlink(target, beside))?;
     made.into_temp_path().persist(link).map_err(|error| error.error)

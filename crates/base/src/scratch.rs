@@ -27,7 +27,7 @@ pub fn scratch_in(folder: &Path, prefix: &str) -> io::Result<TempDir> {
     named(OsStr::new(prefix), "", 0o700).tempdir_in(folder)
 }
 
-/// True if [`scratch_in`] creates folders with this name for `prefix`.
+/// True if `name` is a possible name of a folder that [`scratch_in`] creates with `prefix`.
 pub fn is_scratch(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|random| {
         random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric())

@@ -1,12 +1,12 @@
-//! Line of progress on a terminal, rewritten in place.
+//! Progress line on a terminal, rewritten in place.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// Last line of a terminal on standard error. If standard error is not a terminal, nothing is written; the caller
-/// then writes plain lines instead, at its own rate. The line has no colour, so `NO_COLOR` changes nothing.
+/// Progress line: the last line of a terminal on standard error. If standard error is not a terminal, nothing is
+/// written, and the caller prints plain lines instead. The line has no colour, so `NO_COLOR` changes nothing.
 ///
-/// Write errors are ignored: a closed standard error must not stop the work.
+/// Write errors are ignored, because a closed standard error must not stop the work.
 #[derive(Debug)]
 pub struct StatusLine {
     terminal: bool,
@@ -36,7 +36,7 @@ impl StatusLine {
         if self.terminal {
             self.open = true;
             let mut stderr = std::io::stderr().lock();
-            // The escape sequence erases the rest of a longer previous line.
+            // The escape sequence erases the rest of a previous, longer line.
             let _ = write!(stderr, "\r{text}\x1b[K").and_then(|()| stderr.flush());
         }
     }
@@ -62,8 +62,8 @@ impl Default for StatusLine {
     }
 }
 
-/// Estimates the remaining time in seconds at the speed so far: `done` of `total` took `elapsed`. `None` if nothing
-/// is done, or if less than a second is left.
+/// Estimates the remaining time in seconds, if `done` of `total` units took `elapsed`. Returns `None` if nothing is
+/// done, or if less than a second is left.
 pub fn seconds_left(elapsed: Duration, done: u64, total: u64) -> Option<f64> {
     let rest = total.saturating_sub(done) as f64;
     let left = (done > 0).then(|| elapsed.as_secs_f64() / done as f64 * rest)?;

@@ -7,7 +7,7 @@ use crate::pending::os_string;
 /// Suffix of an unfinished file's name.
 pub(crate) const SUFFIX: &str = ".part";
 
-/// Number of bytes of the destination's name that are kept, because a file name has at most 255 bytes.
+/// Number of bytes kept from the destination's name, because a file name has at most 255 bytes.
 const KEPT: usize = 200;
 
 /// Name of an unfinished file: `.NAME.PROCESS-RANDOM.part`.
@@ -15,12 +15,12 @@ const KEPT: usize = 200;
 pub struct Unfinished<'a> {
     /// Name of the destination, or its first 200 bytes.
     pub name: &'a str,
-    /// Process ID of the process that wrote the file, on its machine or in its container.
+    /// ID of the process that wrote the file, on its machine or in its container.
     pub process: u32,
 }
 
 impl<'a> Unfinished<'a> {
-    /// Parses a file's name. Returns `None` if the file is not an unfinished file.
+    /// Parses the name of a file. Returns `None` if the name is not that of an unfinished file.
     pub fn parse(file_name: &'a str) -> Option<Self> {
         let (name, rest) = file_name.strip_prefix('.')?.strip_suffix(SUFFIX)?.rsplit_once('.')?;
         let (process, random) = rest.split_once('-')?;
@@ -31,10 +31,10 @@ impl<'a> Unfinished<'a> {
     }
 }
 
-/// Prefix of the unfinished file's name for the destination `name`.
+/// Returns the prefix of the unfinished file's name for the destination `name`.
 pub(crate) fn prefix(name: &[u8]) -> OsString {
     let mut end = name.len().min(KEPT);
-    // A UTF-8 character must not be cut in two.
+    // A UTF-8 character must not be split.
     while end < name.len() && end > 0 && name[end] & 0xC0 == 0x80 {
         end -= 1;
     }

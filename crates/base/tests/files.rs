@@ -1,4 +1,4 @@
-//! Tests of replacing files in a folder with hostile links, pipes and folders.
+//! Tests that replace files in a folder with hostile links, pipes and folders.
 
 use std::fs;
 use std::io::{self, Write};

@@ -6,17 +6,18 @@ use std::path::Path;
 /// Environment variable that makes [`check`] write files.
 const UPDATE: &str = "UPDATE_DOCS";
 
-/// Compares the file at `path` with `text`. If `UPDATE_DOCS` is set, the file is written and nothing is compared.
+/// Compares the file at `path` with `text`. If `UPDATE_DOCS` is set, writes `text` to the file instead.
 ///
 /// # Panics
-/// If the file differs or cannot be written. For a different file, the message contains the command that writes it.
+/// If the file differs or cannot be written. If the file differs, the message contains the command that updates the
+/// file.
 #[track_caller]
 pub fn check(path: impl AsRef<Path>, text: &str) {
     check_by(path, text, &command());
 }
 
-/// Compares a file like [`check`], for a test that is not run by `cargo test -p PACKAGE TEST`. `command` runs the
-/// test.
+/// Compares a file like [`check`], for a test that `cargo test -p PACKAGE TEST` does not run. `command` is the
+/// command that runs the test.
 ///
 /// # Panics
 /// If [`check`] would panic.
@@ -32,7 +33,7 @@ pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
         return;
     }
     let found = std::fs::read_to_string(path).unwrap_or_default();
-    // Printing both texts in full would fill the terminal.
+    // Two full texts would fill the terminal.
     let line = found.lines().zip(text.lines()).take_while(|(found, wanted)| found == wanted).count() + 1;
     assert!(
         found == text,
@@ -56,10 +57,10 @@ pub fn with_part(page: &str, name: &str, part: &str) -> String {
     format!("{}{part}{}", &page[..from], &page[from + length..])
 }
 
-/// Returns the command that writes the files of the running test.
+/// Returns the command that updates the files of the running test.
 fn command() -> String {
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
-    // libtest names the thread of a test after the test.
+    // libtest gives the thread of a test the test's name.
     let thread = std::thread::current();
     format!("{UPDATE}=1 cargo test -p {package} {}", thread.name().unwrap_or_default())
 }

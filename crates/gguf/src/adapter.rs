@@ -1,7 +1,7 @@
-//! LoRA adapters: checks that an adapter fits a model, before llama.cpp loads it.
+//! Checks that a LoRA adapter fits a model, before llama.cpp loads the adapter.
 //!
-//! llama.cpp's loader checks the two most important dimensions. Everything else (a third dimension, types, the type
-//! of a number) is left to assertions of llama.cpp's graph, which end the process.
+//! llama.cpp's loader checks the two most important dimensions. All other faults (a third dimension, tensor types,
+//! the type of a number) fail assertions in llama.cpp's graph, which end the process.
 
 use build_info::Bytes;
 
@@ -50,13 +50,18 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
     let (own, base) = (architecture(adapter), model.first().map_or(String::new(), |file| architecture(file)));
     if own != base {
         return Err(format!(
-            "it is for the architecture {own}, but the model has {base}: use the model that the adapter was made for"
+            "it was made for the architecture {own}, but the model's architecture is {base}: use the model that the \
+             adapter was made for"
         ));
     }
     match (adapter.value_type("adapter.lora.alpha"), adapter.get("adapter.lora.alpha")) {
         (None, _) => {}
         (Some(ValueType::F32), Some(Value::Scalar(Scalar::Float(alpha)))) if alpha.is_finite() => {}
-        _ => return Err("its adapter.lora.alpha is not a finite 32-bit number: convert it again".to_string()),
+        _ => {
+            return Err(
+                "its adapter.lora.alpha is not a finite 32-bit float: convert the adapter again".to_string()
+            );
+        }
     }
     if adapter.get("adapter.alora.invocation_tokens").is_some() {
         return Err("it is an activated LoRA (aLoRA), which is unsupported".to_string());
@@ -64,7 +69,7 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
     let mut pairs = 0;
     for tensor in adapter.tensors() {
         let Some(base) = SUFFIXES.iter().find_map(|suffix| tensor.name.strip_suffix(suffix)) else {
-            // llama.cpp ignores these.
+            // llama.cpp ignores the norms of adapters.
             if tensor.name.ends_with("_norm.weight") {
                 continue;
             }
@@ -79,8 +84,7 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
         if tensor.name.ends_with(SUFFIXES[0]) {
             let other = format!("{base}{}", SUFFIXES[1]);
             let other = adapter.tensors().iter().find(|tensor| tensor.name == other);
-            let other =
-                other.ok_or_else(|| format!("it has {}, but no {base}{}", tensor.name, SUFFIXES[1]))?;
+            let other = other.ok_or_else(|| lonely(&tensor.name, &format!("{base}{}", SUFFIXES[1])))?;
             let weight = model.iter().flat_map(|file| file.tensors()).find(|tensor| tensor.name == base);
             let weight = weight.ok_or_else(|| {
                 format!("it changes {base}, which the model does not have: use the model that the adapter was made for")
@@ -89,13 +93,18 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
             check_scaled(base, weight, model)?;
             pairs += 1;
         } else if !adapter.tensors().iter().any(|tensor| tensor.name == format!("{base}{}", SUFFIXES[0])) {
-            return Err(format!("it has {}, but no {base}{}", tensor.name, SUFFIXES[0]));
+            return Err(lonely(&tensor.name, &format!("{base}{}", SUFFIXES[0])));
         }
     }
     match pairs {
-        0 => Err("it changes no tensor".to_string()),
+        0 => Err("it contains no LoRA tensors: convert the adapter again".to_string()),
         _ => Ok(adapter.total_tensor_bytes()),
     }
+}
+
+/// Returns the error for a LoRA tensor whose counterpart is missing.
+fn lonely(name: &str, missing: &str) -> String {
+    format!("it contains the tensor {name}, but no {missing}: convert the adapter again")
 }
 
 /// Rejects an adapter for an NVFP4 matrix that has a scale tensor, because llama.cpp's graph asserts that the matrix
@@ -106,13 +115,13 @@ fn check_scaled(base: &str, weight: &TensorInfo, model: &[&GgufFile]) -> Result<
     if weight.kind.name() == "nvfp4" && tensors.any(|tensor| Some(&tensor.name) == scale.as_ref()) {
         return Err(format!(
             "it changes {base}, but llama.cpp cannot apply adapters to a matrix of type nvfp4 with a scale: use the \
-             model in another type"
+             model in another quantisation"
         ));
     }
     Ok(())
 }
 
-/// Checks that `weight` + `b` `a` has the shape of `weight`.
+/// Checks that the product of `b` and `a` has the shape of `weight`.
 fn check_pair(a: &TensorInfo, b: &TensorInfo, weight: &TensorInfo) -> Result<(), String> {
     let four = |tensor: &TensorInfo| {
         let mut dims = [1; 4];
@@ -129,7 +138,8 @@ fn check_pair(a: &TensorInfo, b: &TensorInfo, weight: &TensorInfo) -> Result<(),
     match fits && rank > 0 {
         true => Ok(()),
         false => Err(format!(
-            "{} of {:?} and {} of {:?} do not fit the model's {} of {:?}: use the model that the adapter was made for",
+            "the shapes of its tensors {} {:?} and {} {:?} do not fit the model's {} {:?}: use the model that the \
+             adapter was made for",
             a.name, a.dims, b.name, b.dims, weight.name, weight.dims
         )),
     }

@@ -1,7 +1,7 @@
 //! Names of `general.file_type`, the quantisation mixture of a model.
 
 /// Returns the name of a file type in llama-quantize's spelling: `Q4_K_M` for 15. `None` if llama.cpp does not know
-/// the number. From `enum llama_ftype` of llama.h.
+/// the number. The numbers come from `enum llama_ftype` in llama.h.
 pub fn file_type_name(number: u32) -> Option<&'static str> {
     Some(match number {
         0 => "F32",

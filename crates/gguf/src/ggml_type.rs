@@ -75,7 +75,7 @@ const fn layout(id: u32, name: &'static str, elements: u64, bytes: u64) -> Layou
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownType {
     /// llama.cpp has removed the type.
-    #[error("type {0} was removed from llama.cpp: quantise the model again, from its original weights")]
+    #[error("type {0} was removed from llama.cpp: quantise the original weights again")]
     Removed(&'static str),
     /// The number is unknown; a later llama.cpp may know it.
     #[error("type number {0} is unknown: the file is damaged, or newer than this program")]
@@ -139,8 +139,8 @@ impl GgmlType {
         self.0.elements
     }
 
-    /// Returns the size of `elements` values in bytes; `None` if they are not a whole number of blocks, or the size
-    /// overflows.
+    /// Returns the size of `elements` values in bytes; `None` if `elements` is not a whole number of blocks, or the
+    /// size overflows.
     pub fn bytes_of(self, elements: u64) -> Option<u64> {
         let whole = elements.is_multiple_of(self.0.elements);
         whole.then_some(elements / self.0.elements)?.checked_mul(self.0.bytes)

@@ -5,7 +5,7 @@ use build_info::Bytes;
 use crate::read::{GgufFile, ReadError};
 use crate::value::{Scalar, Value};
 
-/// Granularity of a context's size in tokens: llama.cpp rounds up to a multiple of this.
+/// Granularity of a context's size in tokens. llama.cpp rounds the size up to a multiple of this number.
 pub const CTX_STEP: u32 = 256;
 
 /// Returns the size of the largest context whose cache fits into `room`, in tokens and in whole steps of
@@ -35,12 +35,12 @@ pub struct CacheShape {
     pub value: u64,
 }
 
-/// Number in a model's metadata, as the callback of [`CacheShape::new`] returns it.
+/// Result of the callback of [`CacheShape::new`], which looks up a number in a model's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// The key has this number.
+    /// The value of the key is this number.
     Is(u64),
-    /// The key has another kind of value, for example an array with one number per layer.
+    /// The value of the key has another type, for example an array with one number per layer.
     Other,
     /// The key is absent.
     Absent,

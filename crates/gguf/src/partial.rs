@@ -145,7 +145,10 @@ impl PartialFile {
                 .map_err(|error| PlaceError::from_io(&self.destination, error))
         });
         more.err().unwrap_or_else(|| {
-            PlaceError::from_io(&self.destination, io::Error::other("a part could not be written"))
+            PlaceError::from_io(
+                &self.destination,
+                io::Error::other("a part of the file could not be written"),
+            )
         })
     }
 

@@ -136,7 +136,7 @@ impl<W: Write> Writer<W> {
         Ok(Self { out, sizes, tensor: 0, filled: 0 })
     }
 
-    /// Writes the next bytes of the current tensor, which must not extend into the next one.
+    /// Writes the next bytes of the current tensor. `data` must not extend into the next tensor.
     ///
     /// # Errors
     /// If there is more data than the header announced, or `out` fails.

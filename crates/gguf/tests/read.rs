@@ -123,7 +123,7 @@ fn the_parts_of_a_model_are_found_by_their_names() {
     let second = write("m-00002-of-00003.gguf", 1, 3);
     let renamed = write("m.gguf", 0, 3);
     let cases = [
-        (&first, "is part 1 of 3: there is no ", "m-00003-of-00003.gguf; put all parts"),
+        (&first, "is part 1 of 3: the part ", "m-00003-of-00003.gguf is missing; put all parts"),
         (&second, "is part 2 of 3: load the model by its first part, ", "m-00001-of-00003.gguf"),
         (&renamed, "is part 1 of 3: rename it to its original name, ", "NAME-00001-of-00003.gguf"),
     ];
@@ -154,7 +154,7 @@ fn a_file_cut_off_anywhere_is_called_truncated() {
     assert!(open(&whole[..needed]).is_ok());
     let error = open(&whole[..needed - 1]).unwrap_err().to_string();
     let words = format!(
-        "is truncated: the file has {} bytes, tensor 'blk.0.attn_norm.weight' needs up to {needed};",
+        "is truncated: the file has {} bytes, but tensor 'blk.0.attn_norm.weight' ends at byte {needed};",
         needed - 1
     );
     assert!(error.contains(&words), "{error}");
@@ -208,21 +208,24 @@ fn damage_is_named_with_its_place() {
         (with(4, &[4]), "has version 4"),
         (with(4, &[1]), "has version 1"),
         (with(4, &[0, 0, 0, 3]), "has version 3, big endian"),
-        (u64_at(8, u64::MAX), "18446744073709551615 tensors cannot be in a file of this size"),
-        (u64_at(16, 1 << 40), "1099511627776 metadata keys cannot be in a file of this size"),
+        (u64_at(8, u64::MAX), "a file of this size cannot contain 18446744073709551615 tensors"),
+        (u64_at(16, 1 << 40), "a file of this size cannot contain 1099511627776 metadata keys"),
         (with(after("general.file_type"), &[99]), "'general.file_type' has the unknown type 99"),
-        (with(place("llama.context_length") - 8, &[0; 8]), "metadata key 3 of 7 has no name"),
+        (with(place("llama.context_length") - 8, &[0; 8]), "the name of metadata key 3 of 7 is empty"),
         (u64_at(after("general.architecture") + 4, 1 << 30), "'general.architecture' has 1073741824 bytes"),
         (u64_at(after("tokenizer.ggml.tokens") + 8, 1 << 31), "has 2147483648 elements"),
         (with(after("tokenizer.ggml.tokens") + 4, &[9]), "is an array of arrays"),
-        (u64_at(place("token_embd.weight") - 8, 64), "the name of tensor 1 of 3 has 64 bytes, more than 63"),
+        (
+            u64_at(place("token_embd.weight") - 8, 64),
+            "the name of tensor 1 of 3 has 64 bytes, but at most 63 are allowed",
+        ),
         (with(embd, &[5]), "has 5 dimensions"),
         (u64_at(embd + 4, 1 << 62), "has too many elements"),
         (u64_at(embd + 12, 4), "has the data offset 32 instead of 64"),
         (with(embd + 20, &[77]), "tensor 'token_embd.weight': type number 77 is unknown"),
         (with(embd + 20, &[31]), "type Q4_0_4_4 was removed"),
         (with(embd + 20, &[12]), "its rows are not whole blocks of 256 elements"),
-        (u64_at(embd + 24, 8), "has the data offset 8 instead of 0, and is not aligned"),
+        (u64_at(embd + 24, 8), "has the data offset 8, which is not aligned, instead of 0"),
         (b"PK\x03\x04 and so on".to_vec(), "is not a GGUF file"),
         (Vec::new(), "is empty"),
     ];

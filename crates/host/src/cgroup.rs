@@ -106,7 +106,8 @@ fn walk<'a>(
     // A version 1 hierarchy is often not mounted. An unmounted hierarchy sets no limit.
     if is_mounted && !is_whole {
         warnings.push(format!(
-            "cannot read all limits of control group {group} ({hierarchy}): the mounted hierarchy does not show it"
+            "cannot read all limits of control group {group} ({hierarchy}): the mounted hierarchy does not \
+             show this group"
         ));
     }
 }
@@ -202,8 +203,8 @@ fn quota_in_cores(quota: &str, period: &str, path: &str, warnings: &mut Vec<Stri
     }
 }
 
-/// Reads `memory.max` (`max` for no limit) or `memory.limit_in_bytes`. In `memory.limit_in_bytes`, no limit is a huge
-/// number: the largest multiple of the page size that fits, 2^63 - 4096 on x86.
+/// Reads `memory.max` (`max` for no limit) or `memory.limit_in_bytes`. `memory.limit_in_bytes` represents no limit by
+/// a huge number: the largest multiple of the page size that fits, 2^63 - 4096 on x86.
 fn memory(root: &Root, path: &str, warnings: &mut Vec<String>) -> Option<Bytes> {
     const NO_LIMIT: u64 = 1 << 62;
     let text = root.value(path)?;

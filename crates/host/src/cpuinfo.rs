@@ -40,8 +40,7 @@ impl CpuInfo {
         Self { processors }
     }
 
-    /// Returns the number, package and core of every processor; package and core are `None` if the file does not
-    /// state them.
+    /// Returns the number of every processor, and its package and core if the file states both.
     pub(crate) fn cpus(&self) -> impl Iterator<Item = (u32, Option<(u32, u32)>)> {
         self.processors.iter().filter_map(|block| {
             let number = |name: &str| block.get(name)?.parse::<u32>().ok();
@@ -174,7 +173,7 @@ const PARTS: &[(u32, u32, &str)] = &[
 ];
 
 /// Describes a processor of an architecture with other field names: RISC-V, POWER, s390. On x86, only the processor's
-/// name is used, because instruction sets come from CPUID, which names them differently.
+/// name is used, because instruction sets come from CPUID, which uses other names.
 fn other(block: &BTreeMap<String, String>, arch: &str) -> Cpu {
     let first_of =
         |names: &[&str]| names.iter().find_map(|name| block.get(*name)).cloned().unwrap_or_default();

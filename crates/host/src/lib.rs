@@ -4,9 +4,9 @@
 //! All readings go through one [`Root`], so that a test can replace the machine. Detection never fails: a value that
 //! cannot be read is `None` or empty in the host, with a message in [`Detected::warnings`].
 //!
-//! The engine can run the detection at every start: it reads a few CPUID leaves and small files below `/proc` and
-//! `/sys`, about 15 per core. The NVIDIA driver is only queried if it is loaded, through its library or, as fallback,
-//! through its program.
+//! The detection is fast enough for every start of the engine: it reads a few CPUID leaves and small files below
+//! `/proc` and `/sys`, about 15 per core. The NVIDIA driver is queried only if a driver is loaded: through the
+//! driver's library, or with `nvidia-smi` as fallback.
 
 mod cgroup;
 mod cpuid;

@@ -141,7 +141,7 @@ impl SnapshotReader {
                 self.nvidia_smi = Some(String::new());
                 self.open = Open::NvidiaSmi;
             }
-            _ => return Err(format!("unknown word {word:?}")),
+            _ => return Err(format!("unknown keyword {word:?}")),
         }
         Ok(())
     }
@@ -249,7 +249,7 @@ mod tests {
     fn mistakes_are_told_with_their_line() {
         let cases = [
             ("", 1, "arch"),
-            ("arch x\nwhat is this", 2, "unknown word"),
+            ("arch x\nwhat is this", 2, "unknown keyword"),
             ("arch x\n| lost", 2, "must follow a `file PATH`"),
             ("arch x\ncpuid 1 2 3", 2, "expected"),
             ("arch x\ncpuid 1 0 0 0 0 0x100000000", 2, "32 bits"),

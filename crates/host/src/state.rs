@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 /// Maximum wait for another program that is changing a record. A change takes much less time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Folder for tuning records, rooflines and verdicts: `$ANNEAL_STATE_DIR`, otherwise `anneal` in `$XDG_STATE_HOME`,
-/// otherwise `.local/state/anneal` in `$HOME`. `None` if none of these variables is set. A relative
-/// `$ANNEAL_STATE_DIR` is resolved against the current folder. Other relative values are ignored, as the XDG Base
-/// Directory Specification demands.
+/// Returns the folder for tuning records, rooflines and verdicts: `$ANNEAL_STATE_DIR`, otherwise `anneal` in
+/// `$XDG_STATE_HOME`, otherwise `.local/state/anneal` in `$HOME`. `None` if none of these variables is set. A
+/// relative `$ANNEAL_STATE_DIR` is resolved against the current folder. Other relative values are ignored, as the XDG
+/// Base Directory Specification demands.
 pub fn folder() -> Option<PathBuf> {
     folder_of(|name| std::env::var_os(name))
 }
@@ -23,13 +23,13 @@ fn folder_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
         .or_else(|| base_folder(&variable, "XDG_STATE_HOME", ".local/state"))
 }
 
-/// Folder for files that can be downloaded or computed again: `anneal` in `$XDG_CACHE_HOME`, otherwise
+/// Returns the folder for files that can be downloaded or computed again: `anneal` in `$XDG_CACHE_HOME`, otherwise
 /// `.cache/anneal` in `$HOME`. `None` if neither folder is an absolute path.
 pub fn cache() -> Option<PathBuf> {
     base_folder(&|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache")
 }
 
-/// Folder `anneal` in the folder that the variable `xdg` names, otherwise in `below_home` of `$HOME`.
+/// Returns the folder `anneal` in the folder that the variable `xdg` names, otherwise in `below_home` of `$HOME`.
 fn base_folder(variable: &impl Fn(&str) -> Option<OsString>, xdg: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     Some(absolute(xdg).or_else(|| Some(absolute("HOME")?.join(below_home)))?.join("anneal"))

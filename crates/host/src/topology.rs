@@ -87,8 +87,9 @@ fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
             if cores.is_empty() {
                 return cores;
             }
-            warnings
-                .push(format!("cannot read the siblings of CPU {cpu} in {topology}: it counts as a core"));
+            warnings.push(format!(
+                "cannot read the siblings of CPU {cpu} in {topology}: the CPU counts as a core"
+            ));
             cores.push(core(0, vec![cpu]));
             continue;
         };
@@ -122,8 +123,8 @@ fn cores_of_cpuinfo(online: &[u32], cpuinfo: &Lazy, warnings: &mut Vec<String>) 
     }
     if cores.iter().any(|core| !told.contains_key(&core.cpus[0])) {
         warnings.push(format!(
-            "cannot tell cores from SMT siblings: neither {CPUS} nor /proc/cpuinfo says which CPUs share a core, \
-             so each counts as a core"
+            "cannot tell cores from SMT siblings: neither {CPUS} nor /proc/cpuinfo says which CPUs share a \
+             core, so each CPU counts as a core"
         ));
     }
     cores
@@ -147,8 +148,8 @@ fn set_kinds(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, warnings:
     // A guest may have only one kind of core. The kernel then lists the performance cores.
     if says_hybrid && efficiency.is_empty() && !root.exists("/sys/devices/cpu_core/cpus") {
         warnings.push(
-            "the CPU is a hybrid, but the system does not distinguish performance and efficiency cores: \
-             all count as performance cores"
+            "the CPU is a hybrid, but the system does not distinguish performance and efficiency cores: all \
+             cores count as performance cores"
                 .to_string(),
         );
     }

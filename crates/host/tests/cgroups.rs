@@ -4,7 +4,7 @@ mod common;
 
 use build_info::{Policy, threads};
 
-/// Returns a machine with 8 CPUs and these control group files.
+/// Returns the snapshot of a machine with 8 CPUs and the control group files in `files`.
 fn machine(files: &str) -> String {
     format!(
         "arch riscv64\nfile /proc/cpuinfo = processor : 0\nfile /proc/meminfo = MemTotal: 1 kB\n\
@@ -149,7 +149,7 @@ fn what_cannot_be_read_is_said_and_no_limit() {
         ("0::/", "cpu.max", "99999999999999999999999 1", "CPU quota"),
         ("0::/", "memory.max", "much", "memory limit"),
         ("0::/", "memory.max", "-1", "memory limit"),
-        ("0::/../elsewhere", "cpu.max", "100000 100000", "does not show it"),
+        ("0::/../elsewhere", "cpu.max", "100000 100000", "does not show this group"),
     ];
     for (group, file, content, word) in cases {
         let text = format!(

@@ -73,7 +73,7 @@ fn nvidia_smi_in_the_wild() {
     let cases: [(Option<&str>, &[&str], &str); 7] = [
         (None, &[], "not on the PATH"),
         (Some("echo 'NVIDIA-SMI has failed: no driver'; exit 9"), &[], "no driver"),
-        (Some("exit 9"), &[], "printed nothing"),
+        (Some("exit 9"), &[], "no output"),
         (Some("echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2"), &[], "compute_cap"),
         (Some("echo 'NVIDIA GB10, 12.1, [N/A], 580.95.05'"), &["NVIDIA GB10"], "no memory"),
         (Some("echo 'A, [N/A], 1, 1'; echo 'B, 8.0, 1, 1'"), &["B"], "compute capability"),

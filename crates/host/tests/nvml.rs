@@ -73,7 +73,7 @@ fn each_fault_is_said_once_with_its_mend() {
         ("init 18\n".into(), &[], &["version mismatch", "restart the machine", "570.133.07 is loaded"]),
         ("init 4\n".into(), &[], &["Insufficient Permissions", "ls -l /dev/nvidia*"]),
         ("init 9\n".into(), &[], &["Driver Not Loaded", "modprobe"]),
-        ("init 999\n".into(), &[], &["error 999", "restart it"]),
+        ("init 999\n".into(), &[], &["error 999", "restart the container"]),
         ("count 999\n".into(), &[], &["count the GPUs"]),
         ("driver 1.2\n".into(), &[], &["1.2 is loaded but lists no GPU", "lspci"]),
         (format!("device\n handle -15\n{T4}"), &["Tesla T4"], &["GPU 0: GPU is lost", "dmesg"]),
@@ -95,8 +95,8 @@ fn what_cuda_does_not_show_is_not_counted_and_it_is_said_why() {
     /// CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, GPUs, words of the warning.
     type Case = (&'static str, Option<&'static str>, &'static [&'static str], &'static [&'static str]);
     let cases: [Case; 7] = [
-        ("", None, &[], &["CUDA_VISIBLE_DEVICES is empty", "hides both NVIDIA GPUs", "unset it"]),
-        ("-1", None, &[], &["-1 is not a GPU", "unset it"]),
+        ("", None, &[], &["CUDA_VISIBLE_DEVICES is empty", "hides both NVIDIA GPUs", "unset the variable"]),
+        ("-1", None, &[], &["-1 is not a GPU", "unset the variable"]),
         ("GPU-b", None, &["Tesla T4"], &[]),
         ("GPU-bb,GPU-aa", None, &["Tesla T4", "NVIDIA H200"], &[]),
         ("GPU-cc", None, &[], &["no GPU GPU-cc", "nvidia-smi -L"]),

@@ -68,7 +68,7 @@ fn what_goes_over_pcie_and_what_holds_clocks_back_is_told_where_the_driver_tells
     };
     let fault = tells_nothing(&Fake::new(H200));
     assert!(
-        fault.is_not_supported() && fault.to_string().contains("this GPU does not support it"),
+        fault.is_not_supported() && fault.to_string().contains("this GPU does not support the query"),
         "{fault}"
     );
     let fault = tells_nothing(&Fake::lacking("nvmlDeviceGetPcieThroughput", H200));
@@ -99,7 +99,7 @@ fn a_library_that_is_none_is_told_from_a_driver_that_refuses() {
         (18, "Driver/library version mismatch", "restart the machine"),
         (9, "Driver Not Loaded", "modprobe nvidia"),
         (4, "Insufficient Permissions", "/dev/nvidiactl"),
-        (999, "Unknown Error", "restart it"),
+        (999, "Unknown Error", "restart the container"),
         (77, "Unknown Error", "nvidia-smi"),
     ];
     for (code, said, mend) in cases {

@@ -28,7 +28,7 @@ pub struct Answer {
     /// Time from the request to the first piece of text; `None` if no text arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_us: Option<u64>,
-    /// Times between consecutive pieces. Pieces that arrived in one read have the same time.
+    /// Times between consecutive pieces. For pieces that arrived in one read, the time is 0.
     pub between_us: Vec<u32>,
     /// Time from the request to the end of the answer.
     pub whole_us: u64,
@@ -105,7 +105,7 @@ fn shortened(line: &[u8]) -> String {
 }
 
 /// Sends `ask` to `address` on a new connection and reads the answer to its end. The clock starts when the connection
-/// is open. `begin` is the beginning of the run.
+/// is open. `begin` is the start time of the run.
 pub fn ask(address: &Address, interface: Interface, ask: &Ask, patience: Duration, begin: Instant) -> Answer {
     let request = ask.bytes(interface);
     let mut pieces = Pieces::default();
@@ -121,7 +121,7 @@ pub fn ask(address: &Address, interface: Interface, ask: &Ask, patience: Duratio
 fn read(mut wire: Wire, interface: Interface, request: &[u8], pieces: &mut Pieces) -> Result<(), String> {
     let said = |why: io::Error| match why.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "the server sent nothing until the timeout".to_string()
+            "the server sent no data before the timeout".to_string()
         }
         _ => why.to_string(),
     };
@@ -159,7 +159,7 @@ fn read(mut wire: Wire, interface: Interface, request: &[u8], pieces: &mut Piece
     }
 }
 
-/// Sends `request` and reads the whole answer: status and body.
+/// Sends `request` and returns the status and the body of the answer.
 ///
 /// # Errors
 /// A message if the connection fails or the answer cannot be parsed.
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Starts a server that answers each connection with the next of `answers`, in pieces with pauses between them.
+    /// Starts a server that sends each connection the next of `answers`, in pieces with pauses between the pieces.
     fn server(answers: Vec<Vec<Vec<u8>>>) -> Address {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap());

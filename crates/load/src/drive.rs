@@ -19,7 +19,7 @@ pub struct LoadPlan {
     pub interface: Interface,
     /// Requests of each client, sent one after the other.
     pub clients: Vec<Vec<Ask>>,
-    /// Maximum time without any data.
+    /// Maximum time that a client waits for data.
     pub patience: Duration,
 }
 
@@ -73,7 +73,8 @@ impl Drive {
         self.answers().map(|answer| u64::from(answer.tokens)).sum()
     }
 
-    /// Returns the throughput of all clients together in tokens per second. The time includes the prompts.
+    /// Returns the throughput of all clients together in tokens per second. The measured time includes the evaluation
+    /// of the prompts.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens() as f64 / self.seconds
     }
@@ -82,7 +83,7 @@ impl Drive {
     pub fn decode_speeds(&self) -> Vec<f64> {
         let speed = |answer: &Answer| {
             let time: u64 = answer.between_us.iter().map(|time| u64::from(*time)).sum();
-            // The server counts the tokens: a character may consist of several tokens, which arrive as one piece.
+            // Use the server's token count, because several tokens that form one character arrive as one piece.
             (time > 0 && answer.tokens > 1).then(|| f64::from(answer.tokens - 1) * 1e6 / time as f64)
         };
         self.answers().filter_map(speed).collect()

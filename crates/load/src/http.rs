@@ -37,7 +37,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Returns the status, or 0 before it was received.
+    /// Returns the status, or 0 if the status has not been received yet.
     pub fn status(&self) -> u16 {
         self.status
     }
@@ -47,7 +47,7 @@ impl Decoder {
         self.state == ParserState::Over
     }
 
-    /// True if the answer is complete when the connection ends now.
+    /// True if the answer would be complete if the connection ended now.
     pub fn may_end(&self) -> bool {
         matches!(self.state, ParserState::Over | ParserState::Open)
     }
@@ -96,7 +96,7 @@ impl Decoder {
                     Some(_) => {}
                     None => return Ok(()),
                 },
-                ParserState::Over => return Err("data follows the end of the answer".to_string()),
+                ParserState::Over => return Err("data follows the end of the response".to_string()),
             }
         }
         Ok(())
@@ -226,7 +226,7 @@ mod tests {
                 "invalid chunk size",
             ),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n", "a line is longer than"),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab", "data follows the end of the answer"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab", "data follows the end of the response"),
         ];
         for (text, words) in cases {
             let found = decode(text.as_bytes(), 4).err().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Lines of a streamed answer: server-sent events, or lines of JSON. A search for a few bytes distinguishes the kinds
-//! of lines. This search is safe because neither server writes spaces inside the searched keys, and quotes in
+//! Lines of a streamed answer: server-sent events, or lines of JSON. The kind of a line is found by searching for a
+//! few bytes. The search is safe because neither server writes spaces inside the searched keys, and quotes in
 //! generated text are escaped.
 
 /// Kind of a line.
@@ -35,13 +35,13 @@ pub fn read(line: &[u8]) -> Line {
     if let Some(generated) = number_after(line, br#""completion_tokens":"#) {
         return Line::Counts { generated, cached: number_after(line, br#""cached_tokens":"#) };
     }
-    // A line of JSON is a token, even if its text is empty because the rest of a character is missing.
+    // A line of JSON is a token, even if its text is empty because a character is still incomplete.
     let piece =
         if event { has_text(line) } else { line.starts_with(b"{") && find(line, br#""token":"#).is_some() };
     if piece { Line::Piece } else { Line::Other }
 }
 
-/// True for a line of JSON with an error after the id. Events of a stream never match, because their errors have no
+/// True for a line of JSON with an error after the id. Server-sent events never match, because their errors have no
 /// id.
 fn has_error(line: &[u8]) -> bool {
     find(line, br#","error":{"#).is_some()

@@ -7,14 +7,14 @@ use std::fmt::Write;
 pub enum Interface {
     /// OpenAI's `/v1/completions`, streamed as server-sent events.
     Http,
-    /// Line of JSON, answered with one line per token.
+    /// Lines of JSON: one for the request, and one for each token of the answer.
     Lines,
 }
 
 /// Request for greedily generated text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Tokens of the prompt, the same for every server, whatever its tokeniser.
+    /// Tokens of the prompt. All servers get the same tokens, so their tokenisers do not matter.
     pub prompt: Vec<u32>,
     /// Number of tokens to generate.
     pub tokens: u32,
@@ -49,7 +49,7 @@ impl Ask {
     }
 }
 
-/// Builds an HTTP/1.1 request for one answer, after which the connection closes.
+/// Builds an HTTP/1.1 request that closes the connection after its answer.
 pub fn http(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\

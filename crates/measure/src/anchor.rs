@@ -12,7 +12,7 @@ const DEVIATIONS: f64 = 5.0;
 /// machine was before.
 const LEAST: f64 = 0.05;
 
-/// Minimum number of values before a judgement is possible.
+/// Minimum number of values for a judgement.
 const FEWEST: usize = 4;
 
 /// Number of consecutive disturbed values, close together, that count as a new level of the machine, for example
@@ -23,17 +23,17 @@ const NEW_LEVEL: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judgement {
-    /// The samples count.
+    /// The samples of the round count.
     Steady,
-    /// The samples do not count and must be measured again.
+    /// The samples of the round do not count and must be measured again.
     Disturbed,
-    /// The samples count, and the machine has a new level from here on. Earlier pairs stay valid, because the machine
-    /// had the same level for both members of each pair.
+    /// The samples of the round count, and the machine has a new level from now on. Earlier pairs stay valid, because
+    /// the machine had the same level for both members of each pair.
     NewLevel,
 }
 
 /// Judge of a configuration that is measured in every round. Fast and slow outliers are treated alike: if only slow
-/// rounds were dropped, the anchor would look faster than it is.
+/// rounds were dropped, the anchor would appear to be faster than it is.
 #[derive(Clone, Debug, Default)]
 pub struct Anchor {
     level: Vec<f64>,
@@ -79,8 +79,8 @@ pub fn floor(values: &[f64], pairs: usize) -> Option<f64> {
     if ratios.len() < 2 || pairs == 0 {
         return None;
     }
-    // Deviations are measured from 0 and not from the median: the configuration is the same, and the median of few
-    // ratios is inaccurate.
+    // Deviations are measured from 0 and not from the median, because the configuration is the same and the median of
+    // a few ratios is inaccurate.
     let sizes: Vec<f64> = ratios.iter().map(|ratio| ratio.abs()).collect();
     let sigma = 1.4826 * median(&sizes);
     Some(1.96 * 1.2533 * sigma / (pairs as f64).sqrt())

@@ -30,8 +30,8 @@ pub struct Card {
     pub theoretical_bandwidth: Option<f64>,
 }
 
-/// Returns the complete GPUs that CUDA shows to this process. Empty if no driver is loaded or the driver does not
-/// answer in time; `cargo xtask doctor` shows the reason.
+/// Returns the complete GPUs that CUDA shows to this process. The result is empty if no driver is loaded or the
+/// driver does not answer in time; `cargo xtask doctor` shows the reason.
 pub fn cards() -> Vec<Card> {
     if !host::nvml::driver_seems_loaded() {
         return Vec::new();

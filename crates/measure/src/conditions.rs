@@ -47,7 +47,7 @@ impl std::fmt::Display for Condition {
             Condition::Governor { governor, cpus } => write!(
                 f,
                 "{cpus} CPUs run under the governor {governor}: their clock follows the load, so short runs are slow \
-                 (as root, `cpupower frequency-set -g performance` changes them all)"
+                 (as root, run `cpupower frequency-set -g performance`)"
             ),
             Condition::Busy { pid, name, cpus } => {
                 write!(f, "{name} (process {pid}) uses {cpus:.1} CPUs: stop it, or expect wide intervals")
@@ -76,8 +76,8 @@ pub fn throttled(before: &Throttling) -> Option<Condition> {
     (periods > 0).then_some(Condition::Throttled { periods })
 }
 
-/// Returns the CPUs whose governor is not `performance`. A machine without governors, for example a guest, does not
-/// control its clock.
+/// Returns the CPUs whose governor is not `performance`. Returns nothing for a machine that does not control its
+/// clock, such as a virtual machine.
 fn governors(root: &Path) -> Vec<Condition> {
     let mut others: BTreeMap<String, usize> = BTreeMap::new();
     for cpu in fs::read_dir(root.join("sys/devices/system/cpu")).into_iter().flatten().flatten() {
@@ -89,7 +89,7 @@ fn governors(root: &Path) -> Vec<Condition> {
     others.into_iter().map(|(governor, cpus)| Condition::Governor { governor, cpus }).collect()
 }
 
-/// Returns the processes that used the CPU between two snapshots, the busiest first. This process is left out.
+/// Returns the processes that used the CPU between two snapshots, the busiest first, except this process.
 fn busy(
     before: &BTreeMap<u32, (String, f64)>,
     after: &BTreeMap<u32, (String, f64)>,

@@ -14,7 +14,7 @@ impl CpuTime {
         Self { ticks: ProcFolder::this().counters().as_ref().map(Counters::with_children) }
     }
 
-    /// Returns the CPU seconds used since this snapshot; `None` if the system does not report them. The work of a
+    /// Returns the CPU seconds used since this snapshot; `None` if the system does not report CPU time. The work of a
     /// server process, for example sccache's, is not included.
     pub fn seconds_since(&self) -> Option<f64> {
         let now = Self::now().ticks?;

@@ -16,11 +16,12 @@ use host::nvml::{CardSample, Device, Identity, LibrarySource, Nvml, Selection};
 /// core. The driver's utilisation is itself a mean over a sixth of a second or more.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Maximum length of the past interval over which the driver averages utilisation. A sample only describes the
+/// Length of the longest past interval over which the driver averages utilisation. A sample describes only the
 /// watched program if the watch is at least this old.
 pub const SETTLES: Duration = Duration::from_secs(1);
 
-/// Maximum wait for the last sample, or for the end of the thread: a hanging driver must not block the measurement.
+/// Maximum wait for the last sample, or for the end of the thread. The limit keeps a hanging driver from blocking the
+/// measurement.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Sampling of the GPUs from creation to drop.
@@ -37,8 +38,8 @@ pub struct GpuWatch {
 
 impl GpuWatch {
     /// Starts sampling. Returns `None` if no NVIDIA driver is loaded; the check takes three file system accesses. The
-    /// driver is initialised once per process, in the thread, and kept until the process ends. If initialisation
-    /// fails, the result has no figures; `cargo xtask doctor` shows the reason.
+    /// thread initialises the driver once per process and keeps it until the process ends. If initialisation fails,
+    /// the result has no figures; `cargo xtask doctor` shows the reason.
     pub fn start() -> Option<Self> {
         Self::start_settling(Duration::ZERO)
     }
@@ -55,8 +56,8 @@ impl GpuWatch {
         })
     }
 
-    /// Starts sampling with the driver at `place`, like [`GpuWatch::start`] for the system's driver. Samples taken
-    /// before the watch is `settles` old only contribute to memory and energy ([`SETTLES`]).
+    /// Starts sampling with the driver at `place`, like [`GpuWatch::start`] with the system's driver. Until the watch
+    /// is `settles` old, samples only contribute to memory and energy ([`SETTLES`]).
     pub fn of(place: &LibrarySource, settles: Duration) -> Option<Self> {
         match place {
             LibrarySource::System => Self::start_settling(settles),
@@ -64,7 +65,8 @@ impl GpuWatch {
         }
     }
 
-    /// Starts sampling with the library at `place`, which is initialised and shut down with the watch.
+    /// Starts sampling with the library at `place`. The library is initialised when the watch starts and shut down
+    /// when it ends.
     pub fn at(place: LibrarySource, every: Duration, settles: Duration) -> Self {
         Self::with(every, settles, move |looks| {
             if let Ok(driver) = Nvml::start(&place) {
@@ -88,7 +90,7 @@ impl GpuWatch {
         Self { cards, ask: Some(ask), ended: Mutex::new(ended), thread: thread.ok(), started }
     }
 
-    /// Returns the figures so far. Empty until the driver is initialised.
+    /// Returns the figures so far. The result is empty until the driver is initialised.
     pub fn read(&self) -> Vec<GpuUse> {
         if self.started.load(Ordering::Acquire)
             && let Some(ask) = &self.ask
@@ -123,7 +125,7 @@ struct Looks {
     started: Arc<AtomicBool>,
     asked: Receiver<Sender<()>>,
     every: Duration,
-    /// Time from which samples describe only the watched interval.
+    /// Time from which samples describe only the watched program.
     counts_from: Instant,
 }
 
@@ -135,7 +137,7 @@ impl Looks {
             self.look(&devices);
             self.started.store(true, Ordering::Release);
             match self.asked.recv_timeout(self.every) {
-                // The reply is sent after the sampling round that follows.
+                // The reply is sent after the next sampling round.
                 Ok(reply) => {
                     self.look(&devices);
                     let _ = reply.send(());
@@ -151,7 +153,7 @@ impl Looks {
 
     fn look(&self, devices: &[Visible<'_>]) {
         let settled = Instant::now() >= self.counts_from;
-        // The driver is queried without holding the lock.
+        // The lock is not held while the driver is queried.
         for (at, of) in devices.iter().enumerate() {
             let seen = of.device.sample();
             lock(&self.cards)[at].add(seen, settled);
@@ -183,8 +185,8 @@ pub(crate) struct Visible<'a> {
     pub device: Device<'a>,
 }
 
-/// Returns the complete GPUs that `CUDA_VISIBLE_DEVICES` selects, in CUDA's order; all GPUs if the selection is
-/// unclear.
+/// Returns the complete GPUs that `CUDA_VISIBLE_DEVICES` selects, in CUDA's order. If the selection is unclear,
+/// returns all GPUs.
 pub(crate) fn visible(driver: &Nvml) -> Vec<Visible<'_>> {
     let read = |name: &str| std::env::var(name).ok();
     shown(driver, read("CUDA_VISIBLE_DEVICES").as_deref(), read("CUDA_DEVICE_ORDER").as_deref())
@@ -201,7 +203,7 @@ fn shown<'a>(driver: &'a Nvml, variable: Option<&str>, order: Option<&str>) -> V
             let named = |device: &Device<'_>| device.uuid().is_some_and(|uuid| variable.contains(&uuid));
             let holds = |device: &Device<'_>| named(device) || device.instances().iter().any(named);
             let chosen: Vec<usize> = (0..devices.len()).filter(|at| holds(&devices[*at])).collect();
-            // CUDA uses only one MIG instance.
+            // CUDA uses at most one MIG instance.
             let is_one = chosen.len() == 1;
             (chosen, is_one)
         }
@@ -305,8 +307,8 @@ impl Mean {
     }
 }
 
-/// Combines the figures of all GPUs into one value per figure: utilisation and clock of the busiest GPU, memory,
-/// power and energy of all GPUs. `None` without GPUs.
+/// Combines the figures of all GPUs: utilisation and clock of the busiest GPU, and the sums of memory, power and
+/// energy. Returns `None` if there are no GPUs.
 pub fn together(gpus: &[GpuUse]) -> Option<GpuUse> {
     let utilisation = |gpu: &&GpuUse| gpu.utilisation.unwrap_or(-1.0);
     let busiest = gpus.iter().max_by(|a, b| utilisation(a).total_cmp(&utilisation(b)))?;
@@ -353,8 +355,7 @@ mod tests {
         let first = watch.read();
         assert_eq!((first.len(), first[0].samples), (2, 2));
         assert_eq!((first[0].utilisation, first[0].joules), (Some(0.8), Some(0.5)));
-        // The other GPU only reports its memory. The GPUs have different names, so it is unknown which of them is
-        // CUDA0.
+        // The other GPU reports only its memory. The GPUs have different names, so it is unknown which GPU is CUDA0.
         let t4 =
             GpuUse { name: "Tesla T4".to_string(), samples: 2, memory_peak: Some(0), ..GpuUse::default() };
         assert_eq!(first[1], t4);
@@ -382,7 +383,7 @@ mod tests {
         assert_eq!((summary.watts, summary.joules, summary.samples), (Some(500.0), Some(8.0), 3));
         assert_eq!((summary.sm_mhz, summary.sm_mhz_lowest), (Some(1880.0), Some(1780)));
         assert_eq!(summary.memory_peak, Some(90));
-        // A sample that is not settled only contributes to memory and energy.
+        // A sample before the settling time only contributes to memory and energy.
         card.add(Ok(sample(0.1, 100.0, 345, 95, 9.5)), false);
         let later = card.summary();
         assert_eq!((later.utilisation, later.sm_mhz_lowest), (summary.utilisation, Some(1780)));
@@ -448,7 +449,7 @@ mod tests {
             // MIG instances, by their own name and by an old driver's name.
             (Some("MIG-5"), bus, &["B0"]),
             (Some("MIG-GPU-2/1/0"), None, &["B0"]),
-            // These GPUs are not alike and the fastest is unknown, so all are returned without numbers.
+            // These GPUs differ and the fastest GPU is unknown, so all GPUs are returned without numbers.
             (None, None, &["A?", "B?", "C?"]),
             (Some("2,0"), None, &["A?", "B?", "C?"]),
             (Some("0"), Some("FASTEST_FIRST"), &["A?", "B?", "C?"]),

@@ -1,10 +1,10 @@
 //! Successive halving (Jamieson, Talwalkar, 2016): all contestants are measured for a short time, the worse half is
 //! dropped, and the others are measured for longer.
 //!
-//! Contestants are dropped by one of two rules. [`run`] is for builds, which are few and expensive: a contestant in
-//! the worse half is only dropped if it is shown to be slower than the best, or if the time does not suffice. [`cut`]
-//! is for settings, which are many: the worse half is dropped by medians after two rounds, which are too few for an
-//! interval.
+//! Two functions decide which contestants are dropped. [`run`] is for builds, which are few and expensive. It drops a
+//! contestant in the worse half only if the contestant is shown to be slower than the best, or if there is too little
+//! time. [`cut`] is for settings, which are many. It drops the worse half by medians after two rounds, which are too
+//! few for an interval.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct Heat {
 /// Result of a heat.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
-    /// Contestants that ran to the end; the first is the baseline.
+    /// Contestants that completed the heat; the first is the baseline.
     pub field: Vec<usize>,
     /// Samples of each contestant, one value per round; more is better.
     pub samples: Vec<Vec<f64>>,
@@ -67,15 +67,15 @@ pub struct Standing {
     pub who: usize,
     /// Speedup over the baseline.
     pub against_base: Ratio,
-    /// Speedup over the best contestant; at most about 1.
+    /// Speedup over the best contestant. At most about 1.
     pub against_best: Ratio,
 }
 
 /// Fraction of the remaining time that a heat other than the last may take.
 const SHARE: f64 = 0.5;
 
-/// Runs the heats and returns the standings of the last heat, the best first. A heat other than the last is skipped
-/// if at most two contestants remain.
+/// Runs the heats and returns the standings of the last heat, the best first. If at most two contestants remain, all
+/// heats except the last are skipped.
 ///
 /// # Errors
 /// The first error of `course`.
@@ -121,8 +121,7 @@ pub fn standings(ran: &Ran) -> Vec<Standing> {
     all
 }
 
-/// Returns the number of contestants, at least two, that the next heat has time for, with enough rounds for a
-/// verdict.
+/// Returns the maximum number of contestants, at least two, for which the next heat has time for a verdict.
 fn room(heat: &Heat, next: &Heat, lap: Duration, left: Duration) -> usize {
     let grows = |now: u32, then: u32| if now == 0 { 1.0 } else { f64::from(then) / f64::from(now) };
     let longer = grows(heat.prompt, next.prompt).max(grows(heat.generate, next.generate));
@@ -162,7 +161,7 @@ fn better_half(n: usize) -> usize {
     n.div_ceil(2)
 }
 
-/// Speedup below which, in all rounds, [`cut`] drops a contestant.
+/// [`cut`] drops a contestant whose speedup is below this value in every round.
 const HOPELESS: f64 = 0.95;
 /// Number of rounds after which [`cut`] also drops a contestant that was slower than the baseline in every round.
 const FUTILE: usize = 4;
@@ -200,7 +199,7 @@ pub struct Cut {
     pub worse_half: Vec<Entrant>,
 }
 
-/// Decides by medians which contestants are dropped after a rung. The baseline is not among the `entrants`. A single
+/// Decides by medians which contestants are dropped after a rung. `entrants` does not contain the baseline. A single
 /// entrant stays unless it is hopeless.
 pub fn cut(entrants: Vec<Entrant>) -> Cut {
     let (hopeless, mut stay): (Vec<_>, Vec<_>) = entrants.into_iter().partition(Entrant::is_hopeless);
@@ -218,13 +217,16 @@ pub fn choose(
 ) -> Option<(usize, String)> {
     let best = standings.first()?;
     let simplest = |among: &mut dyn Iterator<Item = &Standing>| {
-        // Among equally simple contestants, the first one is the fastest.
+        // Among equally simple contestants, the first contestant is the fastest.
         among.map(|standing| standing.who).min_by_key(|who| steps(*who))
     };
     if best.against_best.pairs < FEWEST_PAIRS {
         let stays = simplest(&mut standings.iter())?;
         let pairs = best.against_best.pairs;
-        return Some((stays, format!("{pairs} pairs are too few for a decision: {} stays", name(stays))));
+        return Some((
+            stays,
+            format!("{pairs} pairs are too few for a decision, so {} is kept", name(stays)),
+        ));
     }
     let winner = simplest(&mut standings.iter().filter(|standing| standing.against_best.high >= 1.0))?;
     let words = if winner == best.who {
@@ -248,7 +250,7 @@ pub fn choose(
     } else {
         let own = standings.iter().find(|standing| standing.who == winner)?;
         format!(
-            "{} is simpler than {}, and {} times as fast: no difference shown",
+            "{} is simpler than {} and {} times as fast (no difference shown)",
             name(winner),
             name(best.who),
             own.against_best
@@ -342,7 +344,7 @@ mod tests {
             (&[1.0, 1.0, 1.0, 1.0], &[0, 1, 1, 2], 0, "no difference shown"),
             (&[1.0, 1.3, 1.3], &[0, 2, 1], 2, "no difference shown"),
             (&[1.0, 0.7], &[1, 0], 0, "is the fastest"),
-            // In this case, the baseline is not the simplest.
+            // In this case, the baseline is not the simplest contestant.
             (&[0.7, 1.0, 1.0, 0.95], &[1, 0, 1, 1], 1, "no difference shown"),
             (&[1.0, 1.0], &[0, 1], 0, "no difference shown"),
         ];

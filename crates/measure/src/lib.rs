@@ -1,5 +1,5 @@
 //! Measurements on shared and noisy machines. Only ratios of interleaved runs count, and each ratio has an interval.
-//! The orchestrator uses this crate to compare builds, and the engine to compare settings.
+//! xtask uses this crate to compare builds, and the engine uses it to compare settings.
 
 pub mod anchor;
 pub mod cards;

@@ -4,15 +4,15 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Named objectives with their numbers of prompt tokens and generated tokens. Only the ratio of the two numbers
-/// decides which of several candidates is faster.
+/// decides which candidate is faster.
 const NAMED: [(&str, u32, u32); 4] = [
-    // A question and a long answer.
+    // A short question and a long answer.
     ("chat", 128, 512),
     // Documents in the prompt and a short answer.
     ("rag", 2048, 256),
-    // Texts rewritten, translated or summarised, with as much output as input.
+    // Rewriting, translating or summarising a text, with as much output as input.
     ("batch", 512, 512),
-    // The time to the start of an answer: a prompt and a first sentence.
+    // Time to the beginning of an answer: a prompt and one sentence.
     ("latency", 512, 16),
 ];
 
@@ -71,7 +71,8 @@ impl Objective {
         Some(part(self.prompt, prefill)? + part(self.generate, decode)?)
     }
 
-    /// Returns a realistic prompt length with the same ratio, because small numbers only express a ratio.
+    /// Returns a realistic prompt length with the same ratio of prompt to answer, because small numbers only express
+    /// a ratio.
     pub fn usual_prompt(&self) -> u32 {
         if self.prompt >= 64 || self.prompt == 0 { self.prompt } else { 512 }
     }

@@ -1,4 +1,4 @@
-//! Races: interleaved rounds of contestants until the result is known.
+//! Races: interleaved rounds of contestants that end when the result is known.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ pub struct Race {
     pub rule: Rule,
     /// Number of warm-up rounds, which do not count.
     pub warm_up: usize,
-    /// Maximum number of rounds that are repeated because of a disturbed anchor. Further disturbed rounds count,
-    /// because a race on a machine that never settles must end.
+    /// Maximum number of rounds that are repeated because of a disturbed anchor. Later disturbed rounds count, so
+    /// that the race also ends on a machine that never settles.
     pub repeats: usize,
     /// Maximum total time. No round starts that would exceed this time.
     pub time: Option<Duration>,
@@ -34,7 +34,7 @@ pub struct Finish {
     pub stop: Stop,
     /// Samples of each contestant, one value per counted round.
     pub samples: Vec<Vec<f64>>,
-    /// Other load on the machine in the counted rounds.
+    /// Load from other processes in the counted rounds.
     pub rounds: Vec<Round>,
     /// Values of dropped rounds, in which the anchor was disturbed or a value was not a positive number.
     pub dropped: Vec<Vec<f64>>,
@@ -48,7 +48,7 @@ impl Finish {
         Ratio::of(&self.ratios(number))
     }
 
-    /// Returns the ratios of the pairs behind [`Finish::ratio`].
+    /// Returns the paired ratios from which [`Finish::ratio`] is computed.
     pub fn ratios(&self, number: usize) -> Vec<f64> {
         self.samples[number].iter().zip(&self.samples[0]).map(|(own, anchor)| own / anchor).collect()
     }
@@ -91,8 +91,7 @@ impl Race {
         Ok(finish)
     }
 
-    /// Returns the reason to stop once every contestant has a reason: the reason of the contestant that reached it
-    /// last.
+    /// Returns the reason to stop; `None` until every contestant has a reason.
     fn over(&self, finish: &Finish) -> Option<Stop> {
         self.rule.over_for_all((1..self.contestants).map(|number| finish.ratios(number)))
     }

@@ -2,8 +2,8 @@
 
 use crate::anchor::{Anchor, Judgement};
 
-/// Judge of a race's rounds by its anchor. A round with a disturbed anchor is measured again, up to a given number of
-/// times, because a race on a machine that never settles must end.
+/// Judge of a race's rounds by its anchor. A round with a disturbed anchor is measured again. The number of repeated
+/// rounds is limited, so that a race also ends on a machine that never settles.
 #[derive(Clone, Debug)]
 pub struct Referee {
     anchor: Anchor,
@@ -16,7 +16,7 @@ pub struct Referee {
 pub enum Call {
     /// The round counts.
     Counts,
-    /// The round counts, and the machine has a new level from here on; see [`Judgement::NewLevel`].
+    /// The round counts, and the machine has a new level from now on; see [`Judgement::NewLevel`].
     NewLevel,
     /// The round does not count and must be measured again.
     Again,
@@ -28,8 +28,8 @@ impl Referee {
         Self { anchor: Anchor::new(), repeats, repeated: 0 }
     }
 
-    /// Judges a round by its anchor value. A round without an anchor value never counts: one of its values was not a
-    /// positive number.
+    /// Judges a round by its anchor value. A round without an anchor value never counts, because a value of the round
+    /// was not a positive number.
     pub fn judge(&mut self, anchor: Option<f64>) -> Call {
         let judgement = anchor.map_or(Judgement::Disturbed, |value| self.anchor.judge(value));
         match judgement {

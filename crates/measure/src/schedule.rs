@@ -1,8 +1,8 @@
 //! Order of the contestants in a round.
 
 /// Returns the order of `n` contestants in round `round`: A B C, B C A, C A B, then each reversed, C B A, A C B, B A
-/// C. Each contestant is first as often as last, and runs before any other contestant as often as after it. A machine
-/// that slows down or speeds up therefore favours no contestant.
+/// C. Each contestant is first as often as last, and runs before any other contestant as often as after it.
+/// Therefore, a machine that slows down or speeds up favours no contestant.
 pub fn order(round: usize, n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).map(|place| (place + round) % n).collect();
     if n > 0 && (round / n) % 2 == 1 {

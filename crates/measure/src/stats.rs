@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
 
-/// Minimum number of pairs for a statement at 95 %. Five pairs on the same side happen by chance in one case of
-/// sixteen (sign test: 2 / 2^n).
+/// Minimum number of pairs for a statement at 95 %. By chance, five pairs lie on the same side in one case of sixteen
+/// (sign test: 2 / 2^n).
 pub const FEWEST_PAIRS: usize = 6;
 
 /// Speedup of one contestant over another, from paired runs.
@@ -74,7 +74,7 @@ impl Ratio {
         if self.pairs < FEWEST_PAIRS { "too few pairs" } else { self.side() }
     }
 
-    /// Returns the verdict for values without noise, for which one pair is enough.
+    /// Returns the verdict for values without noise. One pair is enough for such values.
     pub fn side(&self) -> &'static str {
         // Values that are equal to three decimals count as equal.
         let equal = |end: f64| (end - 1.0).abs() < 0.000_5;
@@ -101,7 +101,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the [`median`] of values whose order may change, in a third of the time that a sort takes.
+/// Returns the [`median`] in a third of the time that sorting takes. Changes the order of `values`.
 fn middle(values: &mut [f64]) -> f64 {
     let (half, odd) = (values.len() / 2, values.len() % 2 == 1);
     let (below, &mut upper, _) = values.select_nth_unstable_by(half, f64::total_cmp);
@@ -125,9 +125,9 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
 }
 
 /// Returns the order statistics that enclose the median with a probability of at least 95 %, for any distribution
-/// (David and Nagaraja: "Order statistics", 7.1). They are the k-th smallest and the k-th greatest value, with the
-/// greatest k for which 2 P(X < k) ≤ 5 %, where X is the number of heads of n coins. For few values, the order
-/// statistics are the smallest and the greatest value.
+/// (David and Nagaraja: "Order statistics", 7.1). The order statistics are the k-th smallest and the k-th greatest
+/// value, with the greatest k for which 2 P(X < k) ≤ 5 %, where X is the number of heads of n coins. If there are few
+/// values, they are the smallest and the greatest value.
 fn exact(sorted: &[f64]) -> (f64, f64) {
     let n = sorted.len();
     let mut below = 0.0;
@@ -140,7 +140,7 @@ fn exact(sorted: &[f64]) -> (f64, f64) {
 }
 
 /// Returns the probabilities of 0, 1, 2, … heads of `n` coins: C(n, k) / 2^n, each computed from the previous one.
-/// The computation uses logarithms, because 2^-n underflows from 1,075 coins on. Probabilities below the smallest
+/// The computation uses logarithms, because 2^-n underflows for 1,075 or more coins. Probabilities below the smallest
 /// floating-point number are 0.
 fn heads(n: usize) -> impl Iterator<Item = f64> {
     let mut log = -(n as f64) * std::f64::consts::LN_2;

@@ -1,9 +1,9 @@
 //! Stopping rule of a race.
 //!
-//! Checking after every pair and stopping at the first interval that excludes 1 finds differences between equal
-//! contestants, because each check is another chance. Therefore a difference ends a race early only at a few planned
-//! checks and at a much stricter level, and the 95 % interval is judged once, at the end (Pocock 1977; here with the
-//! sign test, which only assumes that pairs are independent).
+//! Checking after every pair and stopping at the first interval that excludes 1 would find differences between equal
+//! contestants, because each check is another chance. Therefore, a difference ends a race early only at a few planned
+//! checks and at a much stricter level. The 95 % interval is judged once, at the end (Pocock 1977; here with the sign
+//! test, which only assumes that pairs are independent).
 
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ impl Rule {
         if LOOKS.contains(&pairs) && sign_test(ratios) <= CHANCE {
             return Some(Stop::Decided);
         }
-        // Few pairs can be close together by chance, and a single additional pair changes little.
+        // A few pairs can be close together by chance, and a single additional pair changes little.
         if self.precision > 0.0 && pairs >= FEWEST_PAIRS && pairs.is_multiple_of(WIDTH_EVERY) {
             let ratio = Ratio::of(ratios);
             if (ratio.high - ratio.low) / 2.0 <= self.precision {
@@ -61,8 +61,8 @@ impl Rule {
         None
     }
 
-    /// Returns the reason to stop once every contestant has a reason: the reason of the last contestant. Each
-    /// contestant is given by its paired ratios.
+    /// Returns the reason of the last contestant, or `None` if any contestant has no reason to stop. Each contestant
+    /// is given by its paired ratios.
     pub fn over_for_all(&self, contestants: impl IntoIterator<Item = Vec<f64>>) -> Option<Stop> {
         let mut last = None;
         for ratios in contestants {

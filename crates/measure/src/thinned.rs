@@ -1,4 +1,5 @@
-//! Series of bounded length: when it is full, every other item is dropped, and the caller samples half as often.
+//! Series of bounded length. When a series is full, every other item is dropped, and the caller samples half as
+//! often.
 
 /// Maximum length of a series.
 pub const MOST: usize = 2000;

@@ -1,8 +1,8 @@
-//! Time series of CPU and GPU use during a run: the values behind a mean.
+//! Time series of CPU and GPU use during a run. A mean is computed from such a series.
 //!
-//! Unlike [`GpuWatch`](crate::GpuWatch), a trace also records PCIe traffic, which takes a driver 40 ms per GPU and
-//! sample. Use a trace for runs that are observed, not for timed runs. With three GPUs a sample takes longer than the
-//! sampling interval, and samples are taken five times per second.
+//! Unlike [`GpuWatch`](crate::GpuWatch), a trace also records PCIe traffic, which takes the driver 40 ms per GPU and
+//! sample. Use a trace for runs that are observed, not for timed runs. With three GPUs, a sample takes longer than
+//! the sampling interval, so samples are taken five times per second.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -19,7 +19,7 @@ use crate::usage::{cores, shares};
 /// Sampling interval. If a sample takes longer, the actual interval is a multiple of this one.
 pub const EVERY: Duration = Duration::from_millis(100);
 
-/// Maximum wait for the last sample: a hanging driver must not block the measurement.
+/// Maximum wait for the last sample. The limit keeps a hanging driver from blocking the measurement.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Time series of one run.
@@ -29,7 +29,7 @@ pub struct Trace {
     pub gpus: Vec<Traced>,
     /// Samples in order. A long series is thinned: every other sample is dropped, and the sampling interval doubles.
     pub moments: Vec<Moment>,
-    /// Reason why no GPU is reported.
+    /// Reason why the trace contains no GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
@@ -52,7 +52,7 @@ pub struct Traced {
 pub struct Moment {
     /// Time since the start, in seconds.
     pub seconds: f64,
-    /// Fraction of the time since the previous sample that each online CPU was busy, with any process.
+    /// Fraction of the time since the previous sample during which each online CPU has been busy, with any process.
     pub cores: Vec<f64>,
     /// Sample of each GPU.
     pub gpus: Vec<GpuMoment>,
@@ -104,7 +104,7 @@ impl TraceWatch {
         let (stop, stopped) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let looks = Looks { begin, trace: Arc::clone(&trace), stopped, every };
-        // The thread is not joined, because it would never return from a hanging driver.
+        // The thread is not joined, because joining would block if the driver hangs.
         let thread = std::thread::Builder::new().name("trace".to_string()).spawn(move || {
             looks.with(&place);
             drop(end);
@@ -116,11 +116,11 @@ impl TraceWatch {
     }
 
     /// Ends the trace and returns the samples of the first `seconds`. A hanging driver counts as a fault of every
-    /// GPU, because the trace cannot determine which GPU causes it.
+    /// GPU, because the trace cannot determine which GPU causes the fault.
     pub fn end(self, seconds: f64) -> Trace {
         drop(self.stop);
         let hangs = self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
-        // The thread keeps its own reference, because the driver may still return.
+        // The thread keeps its own reference to the trace, because the driver may still return.
         let mut trace = lock(&self.trace).clone();
         if hangs {
             let last = trace.moments.last().map_or(0.0, |moment| moment.seconds);
@@ -150,7 +150,7 @@ impl Looks {
         let driver = Nvml::start(place);
         let devices = driver.as_ref().map(visible).unwrap_or_default();
         let missing = match &driver {
-            Ok(_) if devices.is_empty() => Some("the driver shows no GPU".to_string()),
+            Ok(_) if devices.is_empty() => Some("the driver reports no GPU".to_string()),
             Ok(_) => None,
             Err(fault) => Some(fault.to_string()),
         };
@@ -244,7 +244,7 @@ impl Trace {
         mean(&told)
     }
 
-    /// Returns the number of the busiest GPU; the number of the first GPU if no utilisation is known.
+    /// Returns the number of the busiest GPU. If no utilisation is known, returns the number of the first GPU.
     pub fn busiest(&self) -> usize {
         let busy = |gpu: &usize| self.utilisation(*gpu).unwrap_or(-1.0);
         (0..self.gpus.len()).rev().max_by(|a, b| busy(a).total_cmp(&busy(b))).unwrap_or(0)
@@ -258,8 +258,8 @@ impl Trace {
         (!peaks.is_empty()).then(|| peaks.iter().sum())
     }
 
-    /// Returns the mean fraction of the time that each CPU was busy. A CPU may go on- or offline, so only the samples
-    /// that include the CPU count.
+    /// Returns the mean fraction of the time that each CPU was busy. A CPU may go offline or come online, so only the
+    /// samples that include the CPU count.
     pub fn cores(&self) -> Vec<f64> {
         let most = self.moments.iter().map(|moment| moment.cores.len()).max().unwrap_or(0);
         let of = |core: usize| {
@@ -268,14 +268,14 @@ impl Trace {
         (0..most).map(|core| mean(&of(core)).unwrap_or_default()).collect()
     }
 
-    /// Returns the mean, over all samples, of the busiest CPU's share. A thread that moves between CPUs keeps none of
-    /// them busy for long.
+    /// Returns the mean, over all samples, of the busiest CPU's share. If a thread moves between CPUs, the share of
+    /// each CPU is lower.
     pub fn busiest_core(&self) -> Option<f64> {
         let most = |moment: &Moment| moment.cores.iter().copied().max_by(f64::total_cmp);
         mean(&self.moments.iter().filter_map(most).collect::<Vec<_>>())
     }
 
-    /// Estimates the bytes sent over PCIe to all GPUs and from them in `seconds`: mean throughput times duration. The
+    /// Estimates the bytes sent over PCIe to and from all GPUs in `seconds`: mean throughput times duration. The
     /// result is an estimate because each sample measures 20 ms of an interval of 100 ms or more. `None` if a GPU's
     /// figures are missing or incomplete.
     pub fn pcie(&self, seconds: f64) -> Option<[f64; 2]> {
@@ -376,7 +376,7 @@ mod tests {
             refused.missing.as_ref().is_some_and(|why| why.contains("restart the machine")),
             "{refused:?}"
         );
-        assert_eq!(trace("", 1).missing.as_deref(), Some("the driver shows no GPU"));
+        assert_eq!(trace("", 1).missing.as_deref(), Some("the driver reports no GPU"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Resource usage of a process during a measurement: CPU time, context switches, page faults and memory, with figures
-//! of the machine and its control group. The figures come from /proc and /sys, so that they are available for child
-//! processes as well. GPU figures come from the NVIDIA driver.
+//! Resource usage of a process during a measurement: CPU time, context switches, page faults and memory. Figures of
+//! the machine and of the process's control group are included. The figures come from /proc and /sys, so that they
+//! are also available for child processes. GPU figures come from the NVIDIA driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub struct Usage {
     /// Fraction of the time that each online CPU was busy, with any process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<f64>,
-    /// Number of periods in which a CPU quota throttled this control group or one of its ancestors.
+    /// Number of periods in which a CPU quota throttled this control group or an ancestor group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled_periods: Option<u64>,
     /// Energy of all CPU packages, in joules; `None` if RAPL cannot be read.
@@ -75,7 +75,8 @@ impl UsageWatch {
         Self::of("self".to_string(), Path::new("/"), GpuWatch::start())
     }
 
-    /// Starts measuring the running process `pid`. For a child that was just started, earlier usage is included.
+    /// Starts measuring the running process `pid`. For a child that was just started, the usage includes the child's
+    /// earlier usage.
     pub fn process(pid: u32) -> Self {
         Self::of(pid.to_string(), Path::new("/"), GpuWatch::start())
     }
@@ -90,8 +91,8 @@ impl UsageWatch {
         Self { root: root.to_path_buf(), process, started: Instant::now(), first, gpus }
     }
 
-    /// Returns the usage since the start. For a process that has ended, only figures of the machine remain, so call
-    /// this function before the process ends.
+    /// Returns the usage since the start. For a process that has ended, only figures of the machine are available, so
+    /// call this function before the process ends.
     pub fn read(&self) -> Usage {
         let now = Reading::take(&self.root, &self.process);
         let mut usage = now.since(&self.first);
@@ -276,7 +277,7 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
         let usage = watch.read();
-        // On a loaded machine, the process may have had only a part of a CPU, but never more CPUs than the machine
+        // On a loaded machine, the process may have used only a part of a CPU, but never more CPUs than the machine
         // has.
         assert!(usage.cpu_user.is_some_and(|seconds| seconds >= 0.01), "{usage:?}");
         assert!(usage.peak_memory.is_some_and(|bytes| bytes > 1 << 20), "{usage:?}");

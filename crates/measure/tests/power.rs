@@ -1,5 +1,5 @@
-//! Statistical power of a race, simulated with recorded noise from docs/results/optimised-builds.json (builds that
-//! were found equal, 20 rounds each on three models).
+//! Statistical power of a race, simulated with noise recorded in docs/results/optimised-builds.json. The builds were
+//! found equal in 20 rounds on each of three models.
 
 use measure::{Ratio, Rule, Stop, median};
 
@@ -68,7 +68,7 @@ fn races(number: usize, phase: &str, factor: f64, rule: Rule) -> (f64, f64, f64)
 #[test]
 fn two_identical_builds_are_called_equal_in_95_of_100_races() {
     for phase in ["prefill", "decode"] {
-        // A race with a precision computes many intervals, so fewer races are simulated.
+        // A race with a target precision computes many intervals, so fewer races are simulated.
         for (number, precision) in [(1000, 0.0), (300, 0.01)] {
             let (faster, slower, pairs) = races(number, phase, 1.0, Rule { pairs: 40, precision });
             println!("{phase}, precision {precision}: {faster} faster, {slower} slower, {pairs:.1} pairs");

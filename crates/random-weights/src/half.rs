@@ -1,7 +1,7 @@
 //! Conversion to half precision.
 
-/// Converts `value` to the bits of the nearest IEEE 754 binary16, ties to even. A value that is too large becomes
-/// infinite.
+/// Converts `value` to the bits of the nearest IEEE 754 binary16, with ties to even. A value that is too large
+/// becomes infinity.
 pub fn f16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = ((bits >> 16) & 0x8000) as u16;
@@ -13,12 +13,12 @@ pub fn f16_bits(value: f32) -> u16 {
         return sign | 0x7c00; // 65536 and more
     }
     if magnitude >= 0x3880_0000 {
-        // Normal half: the exponent's bias changes from 127 to 15, then 13 bits are dropped. A carry out of the
+        // Normal half: the exponent's bias changes from 127 to 15, and 13 bits are dropped. A carry out of the
         // mantissa correctly raises the exponent, up to infinity.
         let rebiased = magnitude - (112 << 23);
         return sign | (round_shift(rebiased, 13) as u16);
     }
-    // Subnormal half: an integer multiple of 2^-24. Below half of that unit, the result is zero.
+    // Subnormal half: an integer multiple of 2^-24. A value below half of 2^-24 becomes zero.
     let exponent = magnitude >> 23;
     if exponent < 102 {
         return sign;

@@ -1,6 +1,6 @@
-//! Random weights for large models, generated in their storage format. The weights depend on the seed only.
+//! Random weights for large models, generated in their storage format. The weights depend only on the seed.
 //!
-//! The crate is separate because, unlike the rest of model synthesis, it must be compiled with optimisation.
+//! The crate is separate because, unlike the rest of model synthesis, it must always be optimised.
 
 mod half;
 mod random;

@@ -1,8 +1,8 @@
-//! Random numbers that depend on the seed only, not on the number of threads.
+//! Random numbers that depend only on the seed, not on the number of threads.
 
 use std::sync::OnceLock;
 
-/// Number of entries in a quantile table: one per 16-bit random number.
+/// Number of entries in a quantile table: one for each 16-bit random number.
 pub const TABLE: usize = 1 << 16;
 
 /// Generator xoshiro256++ 1.0 (Blackman and Vigna 2018, public domain).
@@ -40,7 +40,7 @@ impl Xoshiro {
         result
     }
 
-    /// Returns a number below `n`, which must be small: the bias of n / 2^32 is then negligible.
+    /// Returns a number below `n`. `n` must be small: the bias, n / 2^32, is then negligible.
     pub fn below(&mut self, n: usize) -> usize {
         (((self.next_u64() >> 32) * n as u64) >> 32) as usize
     }
@@ -56,9 +56,9 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Returns the 65,536 quantiles (i + 1/2) / 65,536 of the standard normal distribution. Selecting a quantile with 16
-/// random bits draws from the distribution, up to 4.3 standard deviations. A lookup takes 1 ns; Box-Muller takes 10
-/// ns.
+/// Returns the 65,536 quantiles (i + 1/2) / 65,536 of the standard normal distribution. A quantile selected by 16
+/// random bits is a sample of the distribution, limited to 4.3 standard deviations. A lookup takes 1 ns; Box-Muller
+/// takes 10 ns.
 pub fn normal_quantiles() -> &'static [f32; TABLE] {
     static QUANTILES: OnceLock<Box<[f32; TABLE]>> = OnceLock::new();
     QUANTILES.get_or_init(|| {

@@ -16,7 +16,7 @@ impl HalfTable {
         Self(table)
     }
 
-    /// Appends `len` little-endian halves to `out`. Each 64-bit random number gives four values.
+    /// Appends `len` little-endian halves to `out`. Each 64-bit random number yields four values.
     pub fn append(&self, out: &mut Vec<u8>, len: usize, random: &mut Xoshiro) {
         let start = out.len();
         out.resize(start + 2 * len, 0);
@@ -34,12 +34,13 @@ impl HalfTable {
     }
 }
 
-/// Appends `len` little-endian floats from the normal distribution with `mean` and `std` to `out`.
+/// Appends `len` little-endian floats to `out`, from the normal distribution with `mean` and standard deviation
+/// `std`.
 pub fn draw_normals(out: &mut Vec<u8>, len: usize, mean: f64, std: f64, random: &mut Xoshiro) {
     draw(out, len, random, |normal| mean + std * normal);
 }
 
-/// Appends `len` little-endian floats to `out`, each of them `value` or `-value`.
+/// Appends `len` little-endian floats to `out`; each is `value` or `-value`.
 pub fn draw_signs(out: &mut Vec<u8>, len: usize, value: f64, random: &mut Xoshiro) {
     draw(out, len, random, |normal| value.copysign(normal));
 }

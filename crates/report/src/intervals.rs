@@ -1,4 +1,4 @@
-//! Plots of ratios as dots and their intervals as bars, one row each, and a line at 1.
+//! Plots of ratios, one per row. A dot marks the ratio, a bar its interval, and a vertical line the value 1.
 
 use crate::scale::{Scale, is_sane};
 use crate::svg::{Align, COLOURS, Svg, places};

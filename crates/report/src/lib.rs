@@ -1,7 +1,7 @@
-//! Reports of measurements for people: a self-contained HTML file (no scripts, no network, light and dark, from a
-//! width of 360 pixels), the same content as Markdown, and every plot as an SVG file.
+//! Reports of measurements for human readers. A report is a self-contained HTML file (no scripts, no network, light
+//! and dark theme, from a width of 360 pixels), the same content as Markdown, and every plot as an SVG file.
 //!
-//! The crate converts data to text. It reads, measures and decides nothing.
+//! The crate only converts data to text: it reads no files, measures nothing and makes no decisions.
 
 mod curves;
 mod document;

@@ -55,7 +55,7 @@ fn line(words: &str) -> String {
             '<' => text.push_str("&lt;"),
             '&' => text.push_str("&amp;"),
             '`' | '\\' | '*' => text.extend(['\\', c]),
-            // Only the middle of a link is escaped, because intervals also have brackets.
+            // The middle of a link is enough to escape, because brackets alone also enclose intervals.
             '(' if text.ends_with(']') => text.push_str("\\("),
             c => text.push(c),
         }

@@ -1,4 +1,4 @@
-//! Roofline plots: work per second over work per byte, both on logarithmic scales (Williams, Waterman, Patterson:
+//! Roofline plots: work per second against work per byte, both on logarithmic scales (Williams, Waterman, Patterson:
 //! "Roofline", 2009).
 
 use crate::scale::{Scale, is_sane, short};

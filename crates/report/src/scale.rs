@@ -28,8 +28,8 @@ impl Scale {
         self.to.0 + share * (self.to.1 - self.to.0)
     }
 
-    /// Returns round values for ticks: about `n` on a linear scale; powers of ten, and two and five times them, on a
-    /// logarithmic scale.
+    /// Returns round values for ticks. A linear scale has about `n` ticks. A logarithmic scale has ticks at 1, 2 and
+    /// 5 times the powers of ten.
     pub fn ticks(&self, n: usize) -> Vec<f64> {
         let (least, most) = self.from;
         // Infinite limits would give infinitely many ticks.
@@ -69,7 +69,7 @@ impl Scale {
         };
         let all = |digits: usize| ticks.iter().map(|tick| words(*tick, digits)).collect::<Vec<String>>();
         let differ = |words: &Vec<String>| words.windows(2).all(|pair| pair[0] != pair[1]);
-        // A rounded label would name the wrong position: 0.975 is not 0.97.
+        // A rounded label would be wrong: 0.975 is not 0.97.
         let exact = |words: &Vec<String>| {
             words.iter().zip(&ticks).all(|(word, tick)| {
                 word.parse::<f64>().map_or(true, |value| (value - tick).abs() <= tick.abs() * 1e-6 + 1e-12)
@@ -80,7 +80,7 @@ impl Scale {
     }
 }
 
-/// True if a value can be drawn: a number that is not so large that differences vanish or overflow.
+/// True if `value` can be drawn: it is finite, and not so large that differences vanish or overflow.
 pub fn is_sane(value: f64) -> bool {
     value.is_finite() && value.abs() < 1e18
 }

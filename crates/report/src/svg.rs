@@ -8,7 +8,8 @@ use crate::words::tidy;
 /// Width of a stand-alone image, in pixels.
 const WIDTH: u32 = 720;
 
-/// Colours of both themes. Series use a colour-blind-safe palette (Okabe and Ito, 2008), darker on white.
+/// Colours of both themes. The series use a colour-blind-safe palette (Okabe and Ito, 2008), with darker colours on
+/// white.
 pub const STYLE: &str = "\
 :root{--bg:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--s0:#0072b2;--s1:#b34700;--s2:#00795a;--s3:#a3467f;\
 --s4:#7a5d00;--s5:#444c56}\
@@ -79,7 +80,7 @@ impl Svg {
         );
     }
 
-    /// Adds vertical lines at round values of `scale`, from `span.0` to `span.1` pixels, with labels below them.
+    /// Adds vertical lines at round values of `scale`, from `span.0` to `span.1` pixels, and labels below the lines.
     pub fn marks_below(&mut self, scale: &Scale, span: (f64, f64)) {
         for (value, words) in scale.marks(4) {
             let x = scale.place(value);

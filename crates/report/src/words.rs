@@ -39,7 +39,7 @@ pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
         let place = rest.char_indices().nth(most).map(|(place, _)| place);
         let end = match place {
             Some(place) if all.len() + 1 < lines => {
-                // A space directly at the limit is a valid break, too.
+                // A space exactly at the limit is also a valid break.
                 let space =
                     rest.char_indices().take_while(|(at, _)| *at <= place).filter(|(_, c)| *c == ' ').last();
                 space.map_or(place, |(at, _)| at)
@@ -53,7 +53,7 @@ pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
 }
 
 fn shortened(words: &str, most: usize) -> String {
-    // Runs of spaces are merged in this loop, so that a text of ten million spaces also ends early.
+    // Runs of spaces are merged in this loop, so that a text of ten million spaces does not take long.
     let mut text = String::new();
     let mut length = 0;
     for c in words.chars() {

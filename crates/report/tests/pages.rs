@@ -5,8 +5,8 @@ use report::{
     Spread, Spreads, Table,
 };
 
-/// Returns the names of all elements in order. Fails if an element is not closed, or is closed by another element.
-/// `html` allows elements without an end tag.
+/// Returns the names of all elements in order. Returns an error if an element is not closed, or if another element's
+/// end tag closes it. `html` allows elements without an end tag.
 fn elements(text: &str, html: bool) -> Result<Vec<String>, String> {
     let (mut names, mut open, mut rest) = (Vec::new(), Vec::new(), text);
     while let Some((words, after)) = rest.split_once('<') {

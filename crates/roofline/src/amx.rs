@@ -1,7 +1,7 @@
-//! Loops that use AMX tile instructions, written in assembly because Rust has no stable intrinsics for them.
+//! Loops of AMX tile instructions, written in assembly because Rust has no stable intrinsics for tiles.
 //!
-//! A tile is 16 rows of 64 bytes. `tdpbusd` multiplies two tiles as matrices of 8-bit integers: 16 × 16 sums, each of
-//! 64 products.
+//! A tile consists of 16 rows of 64 bytes. `tdpbusd` multiplies two tiles as matrices of 8-bit integers: 16 × 16
+//! sums, each of 64 products.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use crate::kernel::Kernel;
 
-/// Number of tiles that contain sums, so that a multiplication need not wait for the previous result.
+/// Number of tiles that contain sums. With several sums, a multiplication need not wait for the previous result.
 const SUMS: usize = 4;
 const ROWS: usize = 16;
 const ROW_BYTES: usize = 64;
@@ -19,8 +19,8 @@ const ROW_BYTES: usize = 64;
 #[repr(C, align(64))]
 struct Tile([u8; ROWS * ROW_BYTES]);
 
-/// Operand of `ldtilecfg` (Intel's manual, volume 1, chapter 18): palette 1, and for each tile the bytes per row and
-/// the number of rows.
+/// Operand of `ldtilecfg` (Intel's manual, volume 1, chapter 18): palette 1, and the bytes per row and the number of
+/// rows of each tile.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -32,7 +32,7 @@ struct Config {
 
 /// Returns the loop over 8-bit integers if the CPU has AMX and the system permits its use.
 pub fn int8() -> Option<Kernel> {
-    // CPUID leaf 7.0, EDX: bit 24 indicates tiles, bit 25 8-bit integers in tiles.
+    // CPUID leaf 7.0, EDX: bit 24 indicates tiles, bit 25 indicates 8-bit integers in tiles.
     let run = run_int8;
     (has(24) && has(25) && granted()).then_some(Kernel {
         name: "amx_int8",
@@ -63,16 +63,16 @@ fn has(bit: u32) -> bool {
     is_x86_feature_detected!("avx2") && __cpuid_count(7, 0).edx & 1 << bit != 0
 }
 
-/// Asks the system, once, to save tile registers for this process's threads. Without this permission, the first use
-/// of a tile would end the process.
+/// Asks the system, once, for permission to use tile registers in this process. Without this permission, the first
+/// use of a tile would end the process.
 #[cfg(target_os = "linux")]
 fn granted() -> bool {
-    /// Constants `ARCH_REQ_XCOMP_PERM` and `XFEATURE_XTILEDATA` of Linux's asm/prctl.h and documentation
+    /// Constants `ARCH_REQ_XCOMP_PERM` and `XFEATURE_XTILEDATA` from Linux's asm/prctl.h and documentation
     /// (x86/xstate.rst).
     const REQUEST: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
     static GRANTED: OnceLock<bool> = OnceLock::new();
-    // SAFETY: the call asks for a permission and touches no memory.
+    // SAFETY: the call requests a permission and accesses no memory.
     *GRANTED.get_or_init(|| unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) } == 0)
 }
 
@@ -142,13 +142,13 @@ fn run_int8(rounds: u64) -> f64 {
 /// Separate function for the same reason as `run_int8`.
 #[inline(never)]
 fn run_bf16(rounds: u64) -> f64 {
-    // The bytes are 1.0 as bf16: the upper half of the bits of a 32-bit float.
+    // The bytes are 1.0 as bf16, which is the upper half of the bits of a 32-bit float.
     let ones = Tile(std::array::from_fn(|at| 0x3f80u16.to_le_bytes()[at % 2]));
     let sums = tiles!("tdpbf16ps", rounds, ones);
     lanes(&sums).map(|lane| f64::from(f32::from_le_bytes(lane))).sum()
 }
 
-/// Returns the sums, four bytes each.
+/// Returns the sums as groups of four bytes.
 fn lanes(sums: &[Tile; SUMS]) -> impl Iterator<Item = [u8; 4]> {
     sums.iter().flat_map(|tile| tile.0.as_chunks::<4>().0).copied()
 }

@@ -1,18 +1,18 @@
 //! Buffers for read measurements.
 
-/// Numbers in memory of this thread's NUMA node. The system places a page on the node of the thread that first writes
-/// to the page.
+/// Numbers in memory of this thread's NUMA node. The system places a page on the node of the thread that writes to
+/// the page first.
 pub struct Buffer {
     numbers: Vec<u64>,
     /// Start of the next part.
     next: usize,
 }
 
-/// Length of a block, which every kernel reads at once: 64 numbers, or 512 bytes.
+/// Length of a block, which a kernel reads per round: 64 numbers, or 512 bytes.
 const BLOCK: u64 = 64;
 
-/// Number of parts of a buffer. The parts are read one after the other. If the parts are short, at least one of them
-/// is probably undisturbed on a machine with some other load.
+/// Number of parts of a buffer. The parts are read one after the other. Even under some other load, a short part has
+/// a good chance of being read undisturbed.
 const PARTS: usize = 8;
 
 impl Buffer {
@@ -25,8 +25,8 @@ impl Buffer {
         Buffer { numbers, next: 0 }
     }
 
-    /// Returns the next part and the sum of its numbers, modulo 2^64. The first part follows the last. By that time
-    /// all other parts were read, so no cache still contains the first part.
+    /// Returns the next part and the sum of its numbers, modulo 2^64. The first part follows the last part. By then,
+    /// all other parts have been read, so no cache still contains the first part.
     pub fn part(&mut self) -> (&[u64], u64) {
         let block = BLOCK as usize;
         let size = (self.numbers.len() / PARTS).next_multiple_of(block).max(block);
@@ -42,7 +42,7 @@ impl Buffer {
         self.numbers[index] ^= 1 << 40;
     }
 
-    /// Returns all numbers and their sum.
+    /// Returns all numbers and their sum, modulo 2^64.
     #[cfg(test)]
     pub fn whole(&self) -> (&[u64], u64) {
         (&self.numbers, sum(0, self.numbers.len() as u64))
@@ -55,8 +55,8 @@ fn sum(from: u64, to: u64) -> u64 {
     (below(to) - below(from)) as u64
 }
 
-/// Asks for huge pages before the first write, so that TLB misses do not distort the measurement. On a system without
-/// huge pages, nothing changes.
+/// Asks for huge pages before the first write, so that TLB misses do not distort the measurement. Systems without
+/// huge pages ignore the request.
 #[cfg(target_os = "linux")]
 fn huge_pages(numbers: &mut Vec<u64>) {
     const PAGE: usize = 4096;

@@ -2,7 +2,7 @@
 
 use build_info::Bytes;
 
-/// Reason why a roofline could not be measured.
+/// Error of a roofline measurement.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum Error {
     /// The number of threads is 0 or exceeds the number of cores.
@@ -19,8 +19,8 @@ pub enum Error {
     },
     /// The buffers do not fit into the available memory.
     #[error(
-        "the read bandwidth needs buffers of {needed}, a multiple of the caches, but only {available} of memory is \
-         available: close other programs, or raise the limit of the control group"
+        "cannot measure the read bandwidth: its buffers need {needed}, a multiple of the caches, but only {available} \
+         of memory is available\nhint: close other programs, or raise the memory limit of the control group"
     )]
     Memory {
         /// Memory needed for the buffers.
@@ -29,7 +29,7 @@ pub enum Error {
         available: Bytes,
     },
     /// The system did not bind a thread to a CPU.
-    #[error("cannot bind a thread to CPU {cpu}: {why}; the affinity mask may have changed, so try again")]
+    #[error("cannot bind a thread to CPU {cpu}: {why}\nhint: the affinity mask may have changed; try again")]
     Affinity {
         /// Number of the CPU.
         cpu: u32,
@@ -38,7 +38,7 @@ pub enum Error {
     },
     /// The loop computed a result that does not match its operands.
     #[error(
-        "{kernel} computed a wrong sum, so no figure of this machine can be trusted: check its memory and its CPU"
+        "{kernel} computed a wrong sum, so the measurements cannot be trusted\nhint: check the machine's memory and CPU"
     )]
     WrongSum {
         /// Name of the loop.

@@ -9,7 +9,7 @@ pub struct Kernel {
     pub macs: u64,
     /// Number of bits in each sum to which products are added.
     pub sum_bits: u32,
-    /// Function that runs the given number of rounds with operands of 1 and returns the total sum, which equals the
-    /// number of multiply-adds.
+    /// Function that runs the given number of rounds with all operands equal to 1. The function returns the total
+    /// sum, which equals the number of multiply-adds.
     pub run: fn(u64) -> f64,
 }

@@ -8,7 +8,7 @@ use crate::kernel::Kernel;
 use crate::passes::Passes;
 use crate::team;
 
-/// Loops with the most multiply-adds per round that this CPU supports, one for each kind of operand.
+/// Loops that this CPU supports, one for each kind of operand: those with the most multiply-adds per round.
 #[derive(Clone, Copy, Debug)]
 pub struct ChosenLoops {
     /// Loop over 8-bit integers.
@@ -21,7 +21,7 @@ pub struct ChosenLoops {
     pub bf16: Option<Kernel>,
 }
 
-/// Rounds of one run. A round adds at most 32 to a float, which counts exactly up to 2^24.
+/// Number of rounds in one run. A round adds at most 32 to a float, and floats count exactly up to 2^24.
 const ROUNDS: u64 = 1 << 19;
 
 /// Target duration of a pass, long enough that the clock's resolution and the start of the threads do not matter.
@@ -58,7 +58,7 @@ pub fn measure(kernel: &Kernel, cpus: &[u32], seconds: f64) -> Result<Passes, Er
     team::run(cpus, seconds, || (), |()| (0..runs).try_fold(0.0, |done, _| Ok(done + run()?)))
 }
 
-/// Returns all loops over 8-bit integers for this CPU, the best last.
+/// Returns all loops over 8-bit integers that this CPU supports, the best last.
 fn int8() -> Vec<Kernel> {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
     let mut all = vec![PORTABLE_INT8];
@@ -82,7 +82,7 @@ fn bf16() -> Vec<Kernel> {
     Vec::new()
 }
 
-/// Lanes of the portable loops: enough for several vectors of any width.
+/// Number of lanes in the portable loops: enough for several vectors of any width.
 const LANES: usize = 64;
 
 const PORTABLE_INT8: Kernel =
@@ -94,7 +94,7 @@ fn portable_int8(rounds: u64) -> f64 {
     let mut b = [1i8; LANES * 4];
     let mut sums = [0i32; LANES];
     for _ in 0..rounds {
-        // `black_box` makes the operand opaque in every round, so that the compiler cannot reuse a product.
+        // `black_box` hides the operand's value in every round, so that the compiler cannot reuse a product.
         black_box(&mut b);
         for (lane, sum) in sums.iter_mut().enumerate() {
             for at in lane * 4..lane * 4 + 4 {
@@ -112,7 +112,7 @@ fn portable_f32(rounds: u64) -> f64 {
     for _ in 0..rounds {
         black_box(&mut b);
         for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(&b)) {
-            // The addition is only fused if every CPU of the target supports it: a software implementation is a
+            // The multiply-add is only fused if every CPU of the target supports this: a software implementation is a
             // hundred times slower.
             *sum = if cfg!(target_arch = "aarch64") { a.mul_add(*b, *sum) } else { *sum + a * b };
         }

@@ -15,22 +15,22 @@ const MACS_SECONDS: f64 = 0.15;
 
 /// Total size of all threads' buffers, as a multiple of the size of all last-level caches.
 const CACHES: u64 = 4;
-/// Minimum total size of the buffers. The system may not report the size of a cache, or may report too small a size
-/// (a guest's share).
+/// Minimum total size of the buffers. The system may not report the size of a cache, or may report only a guest's
+/// share.
 const LEAST: Bytes = Bytes(256 << 20);
 
 /// Measured roofline, with details of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredRoof {
-    /// Best pass of each rate.
+    /// Fastest pass of each rate.
     pub roofline: Roofline,
-    /// Median pass of each rate, in the same order.
+    /// Median pass of each rate, in the same order as in `roofline`.
     pub medians: Vec<Rates>,
     /// Loops that measured the rates.
     pub kernels: Kernels,
 }
 
-/// Instructions that measured each rate, by the name of their extension: `avx512_vnni`.
+/// Instruction set extension that measured each rate, for example `avx512_vnni`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in `Rates`")]
 pub struct Kernels {
@@ -41,17 +41,17 @@ pub struct Kernels {
     pub bf16: Option<&'static str>,
 }
 
-/// Returns thread counts that show the scaling: 1, 2, 4, … and all cores of `budget`.
+/// Returns the thread counts to measure: 1, 2, 4, … and all cores of `budget`.
 pub fn thread_counts(budget: &ThreadBudget) -> Vec<u32> {
     let doubling = std::iter::successors(Some(1u32), |threads| threads.checked_mul(2));
     doubling.take_while(|threads| *threads < budget.cores).chain([budget.cores]).collect()
 }
 
-/// Measures `host`, which must be this machine, with each number of threads. `say` receives a line for each step.
-/// `date` is stored in the result.
+/// Measures `host`, which must be this machine, with each number of threads. `say` receives a progress line for each
+/// step. `date` is stored in the result.
 ///
 /// # Errors
-/// If a number of threads is not allowed, the memory does not suffice, a thread cannot be bound, or a result is
+/// If a number of threads is not allowed, the memory is not sufficient, a thread cannot be bound, or a result is
 /// wrong.
 pub fn measure(
     host: &Host,
@@ -110,8 +110,7 @@ pub fn measure(
     Ok(MeasuredRoof { roofline, medians, kernels })
 }
 
-/// Returns the total size of the threads' buffers: far more than the caches can contain, so that no read hits a
-/// cache.
+/// Returns the total size of the threads' buffers, which is far larger than the caches, so that no read hits a cache.
 fn buffer_size(host: &Host) -> Result<Bytes, Error> {
     let needed = Bytes(last_level_caches(host).0.saturating_mul(CACHES).max(LEAST.0));
     let limits = [Some(host.memory.available).filter(|bytes| bytes.0 > 0), host.limits.memory];
@@ -122,7 +121,7 @@ fn buffer_size(host: &Host) -> Result<Bytes, Error> {
     }
 }
 
-/// Returns the total size of the last-level caches. Each core contributes its share of a cache, so that a shared
+/// Returns the total size of the last-level caches. Each core contributes its share of its cache, so that a shared
 /// cache counts once. The result is at least one whole cache, because a guest may see a cache that it shares with
 /// other guests.
 pub fn last_level_caches(host: &Host) -> Bytes {

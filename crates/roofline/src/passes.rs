@@ -1,6 +1,6 @@
 //! Passes of a measurement.
 
-/// Rates of all passes, ascending; never empty.
+/// Rates of all passes in ascending order; never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Passes(pub Vec<f64>);
 

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::passes::Passes;
 use crate::team;
 
-/// Function that adds up numbers, modulo 2^64, and its name.
+/// Name and function of a loop that adds up numbers, modulo 2^64.
 pub type Sum = (&'static str, fn(&[u64]) -> u64);
 
 /// Reads `bytes` for `seconds` with one thread per CPU of `cpus`; each thread reads its own part.
@@ -21,7 +21,7 @@ pub fn measure(cpus: &[u32], bytes: Bytes, seconds: f64) -> Result<Passes, Error
     let share = bytes.0 / cpus.len().max(1) as u64;
     let work = |buffer: &mut Buffer| {
         let (numbers, expected) = buffer.part();
-        // `black_box` makes the memory opaque, so that the compiler cannot reuse the previous sum.
+        // `black_box` hides the content of the memory, so that the compiler cannot reuse the previous sum.
         if sum(black_box(numbers)) != expected {
             return Err(Error::WrongSum { kernel });
         }
@@ -48,7 +48,8 @@ fn all() -> Vec<Sum> {
     all
 }
 
-/// Adds eight independent sums, which the compiler vectorises with the instructions that the target guarantees.
+/// Adds up numbers in eight independent sums, which the compiler vectorises with the instructions that the target
+/// guarantees.
 fn portable(numbers: &[u64]) -> u64 {
     let mut sums = [0u64; 8];
     let (blocks, rest) = numbers.as_chunks::<8>();

@@ -1,4 +1,4 @@
-//! Threads that work in step, each on a separate CPU.
+//! Threads that run passes at the same time, each thread on a separate CPU.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, PoisonError, RwLock};
@@ -18,7 +18,7 @@ struct Pass {
     units: f64,
 }
 
-/// Runs `work` on every CPU of `cpus` at the same time, repeatedly for `seconds`, with the state that `prepare`
+/// Runs `work` repeatedly for `seconds`, on every CPU of `cpus` at the same time, with the state that `prepare`
 /// created on that CPU. `work` returns the number of units done. The first pass is not counted, because clocks and
 /// caches settle during this pass.
 pub fn run<S>(
@@ -40,7 +40,7 @@ pub fn run<S>(
         barrier.wait();
         let begin = Instant::now();
         loop {
-            // One thread decides for all threads, before the barrier after which all threads read the decision.
+            // One thread decides for all threads. The threads read the decision after the next barrier.
             if index == 0 {
                 let enough =
                     begin.elapsed() > Duration::from_secs_f64(seconds) && passes.len() > LEAST_PASSES;

@@ -1,12 +1,12 @@
-//! Loops that use x86 vector instructions.
+//! Loops of x86 vector instructions.
 //!
-//! Each loop is listed only if the CPU and the operating system support its instructions, which
+//! A loop is listed only if the CPU and the operating system support its instructions, which
 //! `is_x86_feature_detected!` checks at run time. A loop has [`SUMS`] sums. A multiply-add takes 4 or 5 cycles, and
 //! two can start in each cycle, so with fewer than 10 sums the units would wait for their own results.
 //!
-//! Without VNNI, a product of bytes uses `vpmaddubsw`, which adds pairs of products into 16 bits. A kernel may widen
-//! each result to 32 bits with `vpmaddwd` at once, which works for any operands. Or a kernel may first add several
-//! results in 16 bits, which only works for codes of few bits. Each way has its own loop.
+//! Without VNNI, products of bytes use `vpmaddubsw`, which adds pairs of products into 16 bits. A kernel can widen
+//! each result to 32 bits immediately with `vpmaddwd`, which works for any operands. Alternatively, a kernel can
+//! first add several results in 16 bits, which works only for codes of few bits. Both methods are measured.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -15,19 +15,19 @@ use std::hint::black_box;
 use crate::kernel::Kernel;
 use crate::read::Sum;
 
-/// Number of sums in a loop: together with the operands, they fit into AVX2's sixteen registers.
+/// Number of sums in a loop. The sums and the operands together fit into AVX2's sixteen registers.
 const SUMS: usize = 12;
 
-/// Number of 16-bit results that are added before they are widened: the results of 32 elements of a row with 4 bytes
-/// per 32-bit lane, the block of most quantisations.
+/// Number of 16-bit results that are added before they are widened. This is the number of results for 32 elements of
+/// a row with 4 bytes per 32-bit lane, the block size of most quantisations.
 const DEPTH: usize = 8;
 
-/// Number of 32-bit sums in a loop with 16-bit sums. A few sums suffice, because products do not wait for a sum; the
+/// Number of 32-bit sums in a loop with 16-bit sums. A few sums suffice, because products do not wait for a sum. The
 /// compiler would not keep more sums in registers.
 const NARROW_SUMS: usize = 4;
 
-/// Makes a register opaque to the compiler at no cost. Otherwise the compiler would compute a product once and use it
-/// for several sums, or once for the whole loop.
+/// Hides the value of a register from the compiler at no cost. Otherwise the compiler would reuse a product for
+/// several sums, or compute it only once for the whole loop.
 macro_rules! opaque {
     ($class:ident, $value:ident) => {
         // SAFETY: the assembly is a comment; it only reads and writes the given register.
@@ -49,7 +49,7 @@ macro_rules! rounds {
     }};
 }
 
-/// Wraps a function with target features in a safe function, for a list that is built after detection.
+/// Wraps a function with target features in a safe function, for a list of detected functions.
 macro_rules! detected {
     ($function:path) => {
         // SAFETY: a function is listed only if its instructions were detected.
@@ -116,7 +116,7 @@ pub fn bf16() -> Option<Kernel> {
     detected.then_some(Kernel { name: "avx512_bf16", macs: (32 * SUMS) as u64, sum_bits: 32, run })
 }
 
-/// Length of the block that a round of reading loads: eight loads of eight numbers of 8 bytes.
+/// Length of the block that one round of a read loop loads: eight loads of eight 8-byte numbers.
 const BLOCK: usize = 64;
 
 #[target_feature(enable = "avx2")]
@@ -175,7 +175,7 @@ macro_rules! narrow_rounds {
     }};
 }
 
-/// Loop for codes of any size: bytes to pairs in 16 bits, pairs to 32 bits, and the addition.
+/// Loop for codes of any size: multiplies bytes to 16-bit pairs, widens the pairs to 32 bits, and adds them.
 #[target_feature(enable = "avx2")]
 fn int8_avx2(rounds: u64) -> f64 {
     let (mut a, b) = (black_box(_mm256_set1_epi8(1)), black_box(_mm256_set1_epi8(1)));
@@ -187,7 +187,7 @@ fn int8_avx2(rounds: u64) -> f64 {
     sums.into_iter().map(|sum| lanes_256(sum)).sum()
 }
 
-/// Loop for codes of few bits, such as 0 to 15: sums of [`DEPTH`] products in 16 bits, then pairs to 32 bits.
+/// Loop for codes of few bits, such as 0 to 15: adds [`DEPTH`] products in 16 bits, then widens pairs to 32 bits.
 #[target_feature(enable = "avx2")]
 fn int8_avx2_narrow(rounds: u64) -> f64 {
     let (mut a, b) = (black_box(_mm256_set1_epi8(1)), black_box(_mm256_set1_epi8(1)));
@@ -305,13 +305,13 @@ mod tests {
 
     type Run = unsafe fn(u64) -> f64;
 
-    /// Vector instructions of a round by mnemonic, each with its number.
+    /// Vector instructions of a round: each mnemonic with its number of occurrences.
     type Counts<'a> = &'a [(&'a str, usize)];
 
     /// Upper bound on the size of a function in this file.
     const LARGEST: usize = 4096;
 
-    /// Decodes the function at `start` up to its last return.
+    /// Decodes the function `start` up to its last return.
     fn decoded(start: Run) -> Vec<Instruction> {
         let address = start as *const u8;
         // SAFETY: the code of this program is mapped and readable, and continues behind the function, because the
@@ -332,7 +332,8 @@ mod tests {
         panic!("the function has no end within {LARGEST} bytes");
     }
 
-    /// Returns the instructions of the first loop of `body`: the rounds. A later loop may add the sums.
+    /// Returns the instructions of the first loop of `body`, which contains the rounds. A later loop may add up the
+    /// sums.
     fn first_loop(body: &[Instruction]) -> &[Instruction] {
         let is_back = |branch: &Instruction| {
             branch.flow_control() == FlowControl::ConditionalBranch
@@ -376,7 +377,7 @@ mod tests {
             }
             let expected = expected.iter().map(|(name, count)| (name.to_string(), *count)).collect();
             assert_eq!(vector, expected, "{name}");
-            // The loop otherwise contains only the count of rounds and the branch.
+            // The rest of the loop is only the round counter and the branch.
             assert!(
                 round.len() <= vector.values().sum::<usize>() + 3,
                 "{name}: {} instructions",

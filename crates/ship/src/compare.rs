@@ -34,7 +34,7 @@ pub fn compare(one: &Path, other: &Path) -> Result<Vec<Difference>> {
     let mut found = trees(first, second)?;
     if found.is_empty() && first_sum != second_sum {
         let member = one.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let what = "the same files, packed differently: times, order or compression".to_string();
+        let what = "the files are equal, but their times, order or compression differ".to_string();
         found.push(Difference { member, what });
     }
     Ok(found)

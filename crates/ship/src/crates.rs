@@ -140,7 +140,7 @@ fn join(lines: &[TreeLine], locked: Vec<Locked>) -> Result<Vec<Crate>> {
             needs: BTreeSet::new(),
         });
     }
-    // Path from the root to the previous line.
+    // Indices of the crates on the path from the root to the previous line.
     let mut above: Vec<usize> = Vec::new();
     for line in lines {
         let place = places[&id(line)];

@@ -21,7 +21,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Base of the deadline for a small file, including redirects; the deadline grows with the file's size.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Download speed, in bytes per second, that the deadline of a file allows for.
+/// Slowest download, in bytes per second, that meets the deadline of a file.
 const SLOWEST: u64 = 50_000;
 
 /// Maximum number of consecutive redirects.
@@ -149,7 +149,7 @@ fn get(url: &str, deadline: Option<Instant>) -> Result<Option<Response<Body>>> {
     let agent: Agent = Agent::config_builder()
         .user_agent(concat!("anneal/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
-        // Redirects are followed here, so that none can leave an encrypted connection.
+        // `get` follows redirects itself, so that no redirect can lead from https to http.
         .max_redirects(0)
         .max_redirects_will_error(false)
         .timeout_resolve(Some(SILENCE))

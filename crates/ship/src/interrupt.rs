@@ -34,7 +34,7 @@ pub fn catch_signals() -> Result<()> {
 /// If the user asked to stop.
 pub fn check() -> Result<()> {
     match STOPPED.load(Ordering::SeqCst) {
-        true => Err(exit::interrupted("stopped; nothing that existed before has changed")),
+        true => Err(exit::interrupted("stopped; existing files are unchanged")),
         false => Ok(()),
     }
 }

@@ -110,7 +110,7 @@ pub struct Item {
     pub executable: bool,
 }
 
-/// Fields of a Debian package that an archive lacks.
+/// Fields that only a Debian package needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deb {
@@ -160,7 +160,7 @@ pub struct Part {
     pub license: String,
     /// Package URL.
     pub purl: String,
-    /// Description of its purpose and origin.
+    /// Description of the component's purpose and origin.
     pub description: String,
     /// Names and digests of the patches applied to the component.
     pub patches: Vec<(String, Sha256)>,
@@ -202,7 +202,7 @@ pub struct Archive {
     pub path: PathBuf,
     /// Size of the file.
     pub size: Bytes,
-    /// Digest of its content.
+    /// Digest of the file's content.
     pub sha256: Sha256,
 }
 
@@ -275,7 +275,7 @@ pub struct Install {
     pub no_check: bool,
     /// Public minisign key: a file, or the key itself.
     pub key: Option<String>,
-    /// True to replace other content under the same name.
+    /// True to replace an installed version with the same name and other content.
     pub force: bool,
     /// True to only return what would be done.
     pub dry_run: bool,
@@ -365,7 +365,7 @@ pub struct InstalledVersion {
     pub name: String,
     /// True if the version is current.
     pub current: bool,
-    /// True if a rollback makes it current.
+    /// True if a rollback makes the version current.
     pub previous: bool,
     /// Total size of the version's files.
     pub size: Bytes,
@@ -396,6 +396,6 @@ pub struct Listed {
     pub profile: String,
     /// Size of the file.
     pub size: Bytes,
-    /// Digest of its content.
+    /// Digest of the file's content.
     pub sha256: Sha256,
 }

@@ -13,7 +13,7 @@ use crate::key::{self, Configured};
 /// Maximum size of a key or signature, which has a few lines.
 const LARGEST: u64 = 1 << 16;
 
-/// Public key that must have signed an archive.
+/// Public key that must verify an archive's signature.
 pub struct TrustedKey {
     key: PublicKey,
     /// Source of the key, for messages.

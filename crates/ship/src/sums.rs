@@ -46,9 +46,9 @@ pub fn parse(text: &[u8], path: &Path) -> Result<BTreeMap<String, Sha256>> {
 /// If the file has no line for `name`.
 pub fn beside(text: &[u8], list: &Path, name: &str) -> Result<Sha256> {
     let sums = parse(text, list)?;
-    sums.get(name)
-        .cloned()
-        .with_context(|| format!("{} has no checksum for {name} and belongs to another file", list.display()))
+    sums.get(name).cloned().with_context(|| {
+        format!("{} has no checksum for {name}; it may belong to another archive", list.display())
+    })
 }
 
 /// Checks every file below `folder` against the list in `folder`, and the list against the files.

@@ -58,10 +58,7 @@ pub fn unpack(archive: impl Read, name: &str, into: &Path, seen: impl FnMut(u64)
         } else if magic.starts_with(&[0x1f, 0x8b]) {
             writer.take_all(flate2::bufread::MultiGzDecoder::new(packed))?;
         } else {
-            bail!(
-                "it is compressed neither with zstd nor with gzip, so it is incomplete or not an archive of \
-                 Anneal"
-            );
+            bail!("it is not compressed with zstd or gzip; it is incomplete, or not an archive of Anneal");
         }
     }
     // The rest is read too, because the digest must cover the whole file.
@@ -134,7 +131,7 @@ impl<'a> Writer<'a> {
             let mut entry = entry.context("it is damaged, or not an archive")?;
             ensure!(
                 self.names.len() + self.folders.len() < MOST_ENTRIES,
-                "it contains more than {MOST_ENTRIES} files and folders, more than any build"
+                "it contains more than {MOST_ENTRIES} files and folders, which no build needs"
             );
             let path = entry.path_bytes().into_owned();
             let name = String::from_utf8(path).ok().context("it contains a name that is not valid UTF-8")?;
@@ -142,7 +139,7 @@ impl<'a> Writer<'a> {
         }
         // Data after the end of the archive must be limited too, and the decoder must reach its checksum.
         let mut rest = archive.into_inner();
-        files::copy(&mut rest, io::sink(), |_| {}).context("it is damaged after its last file")?;
+        files::copy(&mut rest, io::sink(), |_| {}).context("the data after its last file is damaged")?;
         Ok(())
     }
 
@@ -151,7 +148,7 @@ impl<'a> Writer<'a> {
         ensure!(mode & 0o7000 == 0, "it has setuid, setgid or sticky bits (mode {mode:o})");
         match entry.header().entry_type() {
             EntryType::Directory => {
-                ensure!(entry.header().size()? == 0, "it is a folder with content");
+                ensure!(entry.header().size()? == 0, "it is a folder, but has file content");
                 let name = name.strip_suffix('/').unwrap_or(name);
                 self.check(name)?;
                 ensure!(!self.names.contains(name), "a file has the same name");
@@ -205,7 +202,7 @@ impl<'a> Writer<'a> {
         // The size in the header is checked before anything is written.
         ensure!(
             size <= MOST_BYTES - self.bytes,
-            "with its size of {}, the content would be larger than {}, more than any build, so it may be a \
+            "its size of {} makes the content larger than {}, which no build needs; the archive may be a \
              decompression bomb",
             Bytes(size),
             Bytes(MOST_BYTES)

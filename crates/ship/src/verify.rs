@@ -51,8 +51,8 @@ pub fn verify(order: &Verify) -> Result<Verified> {
             let count = count(&content, needle.as_bytes());
             if let Some(first) = count.1 {
                 bail!(
-                    "{name} contains {what}, {} times, first at byte {first}: {:?}; it reveals the build host, \
-                     and no other machine could reproduce the file",
+                    "{name} contains {what}, {} times, first at byte {first}: {:?}; this path reveals the \
+                     build host, and other machines could not reproduce the file",
                     count.0,
                     around(&content, first)
                 );
@@ -110,7 +110,8 @@ fn count(content: &[u8], needle: &[u8]) -> (usize, Option<usize>) {
     (count, first)
 }
 
-/// Returns the offset of the first `needle`. Searches for its first byte first, which is fast with `position`.
+/// Returns the offset of the first occurrence of `needle`. Searches for the needle's first byte with `position`,
+/// because `position` is fast.
 fn find(content: &[u8], needle: &[u8]) -> Option<usize> {
     let (first, mut at) = (*needle.first()?, 0);
     while let Some(found) = content[at..].iter().position(|byte| *byte == first) {

@@ -1,4 +1,4 @@
-//! Tests with a full disk, a read-only prefix, and kills at any moment: the earlier version keeps running, and
+//! Tests with a full disk, a read-only prefix, and kills at any moment: the earlier version stays usable, and
 //! leftovers do not hinder the next installer.
 
 mod common;

@@ -194,8 +194,8 @@ fn what_arrived_in_pieces_or_changed_is_refused() {
         for (content, expected) in [
             (&flipped[..], &["unpack"][..]),
             (&whole[..whole.len() / 2], &["unpack"]),
-            (b"", &["unpack", "compressed neither"]),
-            (b"no archive at all", &["compressed neither", "unpack"]),
+            (b"", &["unpack", "not compressed with zstd"]),
+            (b"no archive at all", &["not compressed with zstd", "unpack"]),
         ] {
             let archive = write(&hostile, "0.2.0", content);
             refused(installer, &archive, &prefix, expected);

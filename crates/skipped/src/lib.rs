@@ -1,10 +1,10 @@
-//! Reports of tests that cannot run on a machine. libtest counts such a test as passed and hides its output, so the
-//! report bypasses libtest's capture, and `cargo xtask test` reads it.
+//! Reports of tests that cannot run on a machine. libtest counts a skipped test as passed and hides its output.
+//! Therefore, the report bypasses libtest's capture, and `cargo xtask test` reads the report.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// Beginning of the line about a skipped test. The test's name, a colon and the reason follow the mark.
+/// Prefix of the line about a skipped test. The test's name, a colon and the reason follow the prefix.
 const MARK: &str = "NOT RUN: ";
 
 /// Skipped test, parsed from its line.
@@ -16,16 +16,16 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Reports that the running test is skipped because of `why`, a reason that no installation would remove.
+/// Reports that the running test is skipped because of `why`, a reason that installing software would not remove.
 pub fn because(why: impl Display) {
-    // libtest names the thread of a test after the test.
+    // libtest gives the thread of a test the test's name.
     let thread = std::thread::current();
     let line = format!("{MARK}{}: {why}\n", thread.name().unwrap_or("a test"));
     // A single write keeps lines of parallel tests apart. A closed stderr cannot be reported anywhere.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Reports that the running test is skipped because this machine lacks `what`; `how` says how to install it.
+/// Reports that the running test is skipped because `what` is missing on this machine. `how` says how to install it.
 ///
 /// # Panics
 /// In continuous integration (`CI=true`), where everything that can be installed must be installed.
@@ -37,9 +37,9 @@ pub fn for_want_of(what: impl Display, how: impl Display) {
 
 /// Parses a line of a test program's output. Returns `None` if the line is not about a skipped test.
 pub fn parse(line: &str) -> Option<Skipped> {
-    // An unfinished line of another test may precede it.
+    // An unfinished line of another test may precede the mark.
     let (_, rest) = line.split_once(MARK)?;
-    // Names contain double colons without a space after them.
+    // A test's name may contain double colons, but no space follows them.
     let (test, why) = rest.split_once(": ")?;
     Some(Skipped { test: test.to_string(), why: why.trim_end().to_string() })
 }

@@ -9,7 +9,7 @@ use crate::location::Location;
 use crate::order::Ask;
 use crate::place::{self, StoreBackend};
 
-/// Maximum size of an entry. A typical entry takes about ten kilobytes; most of them are the plan.
+/// Maximum size of an entry. A typical entry takes about ten kilobytes, mostly for the plan.
 const LARGEST_ENTRY: Bytes = Bytes(1 << 20);
 
 /// Returns the entry of a key, or `None` if the store has no such entry.

@@ -11,7 +11,7 @@ use crate::place::{self, StoreBackend};
 use crate::publish::{is_listed, list};
 use crate::{ask, layout};
 
-/// Reads everything that the entry of a key names and returns the defects; `None` if the entry does not exist.
+/// Reads every object that the entry of a key names and returns the defects; `None` if the entry does not exist.
 ///
 /// # Errors
 /// If the store cannot be read or the entry is refused.

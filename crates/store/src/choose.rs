@@ -28,7 +28,10 @@ pub fn choose(order: &Choose) -> Result<ChosenBuild> {
 fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
     let (build, path) = (&entry.build, layout::newest(kind, &order.profile));
     let wrong = || {
-        format!("{path} in the store {} names {}, which does not belong to that list", order.store, entry.key)
+        format!(
+            "the list {path} in the store {} names {}, which belongs to another list",
+            order.store, entry.key
+        )
     };
     ensure!(build.profile == order.profile, "{}: it is a build of {}", wrong(), build.profile);
     ensure!(build.parts.kind() == kind, "{}: it is for {}", wrong(), build.parts.kind());
@@ -64,8 +67,8 @@ fn ends_the_search(error: &anyhow::Error) -> bool {
         || error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_of_this_machine))
 }
 
-/// Returns the newest intact build of the first kind with such a build, and its archive. Kinds that may not be
-/// listed, missing entries and refused builds become notes if another build is found.
+/// Returns the newest intact build, with its archive, from the first kind that has an intact build. Kinds whose list
+/// may not be read, missing entries and refused builds become notes if another build is found.
 fn find(
     place: &dyn StoreBackend,
     order: &Choose,
@@ -104,8 +107,8 @@ fn find(
                     return Ok(found);
                 }
                 Ok(None) => gone.push(format!(
-                    "{} is missing from the store {}, although {path} names it; to restore it, run `cargo xtask publish \
-                     --profile {}` on the machine that built it",
+                    "{} is missing from the store {}, although the list {path} names it; to restore it, \
+                     run `cargo xtask publish --profile {}` on the machine that built it",
                     layout::build(&pointer.key),
                     order.store,
                     order.profile

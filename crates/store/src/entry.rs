@@ -118,7 +118,10 @@ impl Entry {
         }
         for object in std::iter::once(&entry.archive).chain(&entry.tree) {
             if object.size > LARGEST_OBJECT {
-                return refuse(format!("it lists an object of {}, larger than any build", object.size));
+                return refuse(format!(
+                    "it lists an object of {}, which is larger than any build",
+                    object.size
+                ));
             }
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);

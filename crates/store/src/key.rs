@@ -20,7 +20,7 @@ pub struct Parts {
     pub plan: Value,
     /// Digest of the engine's Rust sources.
     pub engine: Sha256,
-    /// Digest of the correctness gate's reference, which the build has passed.
+    /// Digest of the reference of the correctness gate that the build has passed.
     pub gate: Sha256,
     /// Digest of the audit's rules, which the build satisfies.
     pub audit: Sha256,
@@ -98,10 +98,10 @@ impl Parts {
 
     /// Returns the parts of the key, one line each, for finding the difference between two machines.
     pub fn explain(&self) -> Vec<String> {
-        let cpu = self.cpu.as_ref().map_or("any (the build does not depend on it)".to_string(), |cpu| {
+        let cpu = self.cpu.as_ref().map_or("any (the build does not depend on the CPU)".to_string(), |cpu| {
             format!("{} ({})", cpu.id(), cpu.features.join(" "))
         });
-        let glibc = self.glibc.map_or("of the compilers, not of this machine".to_string(), |glibc| {
+        let glibc = self.glibc.map_or("from the compilers, not from this machine".to_string(), |glibc| {
             format!("{glibc} of this machine")
         });
         vec![

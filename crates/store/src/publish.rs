@@ -51,7 +51,7 @@ pub fn publish(order: &Publish) -> Result<Published> {
     };
     let entry = Entry { schema: entry::SCHEMA, key: key.clone(), build: order.build.clone(), archive, tree };
     // An entry that could not be parsed must not be written.
-    Entry::parse(&entry.to_json(), &key).context("this build cannot be described in a store")?;
+    Entry::parse(&entry.to_json(), &key).context("cannot write a valid store entry for this build")?;
     let (entry, was_there) = match order.force {
         true => {
             let file = order.work.join("entry.json");
@@ -81,8 +81,8 @@ fn put_first(place: &dyn StoreBackend, store: &Location, entry: Entry) -> Result
         std::thread::sleep(Duration::from_millis(100 << turn));
     }
     Err(exit::try_again(format!(
-        "cannot write {path}: another publisher interfered {MOST_TURNS} times without writing it\nhint: try \
-         again later"
+        "cannot write {path}: other publishers blocked {MOST_TURNS} attempts, but did not write it\nhint: \
+         try again later"
     )))
 }
 
@@ -128,7 +128,7 @@ pub fn list(place: &dyn StoreBackend, entry: &Entry) -> Result<()> {
             Some(Err(Refused::Wrong(_))) | None => Newest::default(),
         };
         let changed = newest.clone().with(entry);
-        // The list already names the entry, or the entry is too old for the list.
+        // Nothing changes if the list already names the entry, or the entry is too old for the list.
         Ok((changed != newest).then(|| serde_json::to_vec_pretty(&changed)).transpose()?)
     })
 }

@@ -76,7 +76,7 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
                 put = newer.len();
                 Ok((put > 0).then_some(text))
             })
-            .with_context(|| format!("cannot put {path} into the store {}", order.store))?;
+            .with_context(|| format!("cannot write {path} to the store {}", order.store))?;
         entries += put;
     }
     Ok(Tuned { entries })
@@ -104,7 +104,7 @@ fn fitted(record: &mut TuningRecord) -> Result<Vec<u8>> {
         if text.len() as u64 <= LARGEST.0 {
             return Ok(text);
         }
-        ensure!(record.entries.len() > 1, "a single entry is larger than the {LARGEST} that readers accept");
+        ensure!(record.entries.len() > 1, "a single entry is larger than {LARGEST}, the limit of readers");
         let oldest =
             record.entries.iter().enumerate().min_by(|(_, one), (_, other)| one.date.cmp(&other.date));
         if let Some((at, _)) = oldest {

@@ -19,14 +19,14 @@ pub struct Edge {
 /// Files that import each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Circle {
-    /// All files of the strongly connected component, sorted.
+    /// All files of the strongly connected component, in sorted order.
     pub files: Vec<String>,
-    /// Shortest cycle of more than two files; a cycle of two files if all cycles have two files.
+    /// Shortest cycle of more than two files. If all cycles have two files, a cycle of two files.
     pub shortest: Vec<Edge>,
 }
 
 impl Circle {
-    /// Returns the message of a failed test about a circle in the crate `name`, whose files lie in `source`.
+    /// Returns the message of a failed test about a circle in the crate `name`, whose source files are in `source`.
     pub fn message(&self, name: &str, source: &Path) -> String {
         let ways: Vec<String> = self
             .shortest
@@ -34,8 +34,8 @@ impl Circle {
             .map(|edge| format!("{} -> {} (by the path {})", edge.from, edge.to, edge.path))
             .collect();
         format!(
-            "{name}, in {}: {}. At most two files of a crate import each other, but {} do: {}. Move what they share into a file \
-             that imports none of them, or import an item from the file that defines it",
+            "{name}, in {}: {}. At most two files of a crate may import each other, but {} do: {}. Move the shared items into \
+             a file that imports none of these files, or import each item from the file that defines it",
             source.display(),
             ways.join(", "),
             self.files.len(),
@@ -80,7 +80,7 @@ fn shortest(imports: &Imports, files: &[&str]) -> Vec<Edge> {
     let mut best: Option<Vec<String>> = None;
     for from in files {
         for to in imports[*from].keys().filter(|to| files.contains(&to.as_str())) {
-            // The path back must not consist of the same pair of files.
+            // The path back must not use only the same pair of files.
             let Some(back) = way(imports, files, to, from) else { continue };
             let rank = |way: &Vec<String>| (way.len() < 3, way.len());
             let way = back;
@@ -99,8 +99,8 @@ fn shortest(imports: &Imports, files: &[&str]) -> Vec<Edge> {
     way.iter().zip(next).map(edge).collect()
 }
 
-/// Returns the files on a path from `to` to `from`, which imports `to`. The direct path is only used if no longer
-/// path exists.
+/// Returns the files on a path from `to` to `from`, where `from` imports `to`. The direct path is used only if it is
+/// the only path.
 fn way(imports: &Imports, files: &[&str], to: &str, from: &str) -> Option<Vec<String>> {
     let search = |direct: bool| {
         let mut before: BTreeMap<&str, &str> = BTreeMap::new();

@@ -13,8 +13,8 @@ pub struct Member {
     pub name: String,
     /// Folder of the crate, relative to the workspace.
     pub folder: PathBuf,
-    /// Names of the workspace's crates that this crate depends on, on any target and including its build script.
-    /// Dependencies that only the crate's tests use are left out.
+    /// Names of the workspace's crates that this crate or its build script depends on, on any target. Dependencies of
+    /// tests are left out.
     pub dependencies: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ struct Package {
 /// Reads the members of the workspace at `root`.
 ///
 /// # Errors
-/// A message with the path of the manifest that cannot be read.
+/// If a manifest cannot be read; the message contains its path.
 pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     let Workspace { workspace } = read(&root.join("Cargo.toml"))?;
     let mut found = Vec::new();
@@ -74,17 +74,17 @@ pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     Ok(found)
 }
 
-/// Returns a line for each dependency that does not lead from a layer to a lower layer. `layers` names all crates,
-/// the lowest layer first.
+/// Returns a line for each dependency that does not lead to a lower layer. `layers` names all crates, the lowest
+/// layer first.
 ///
 /// # Errors
-/// A message if a crate has no layer, or a layer names a crate that does not exist.
+/// If a crate has no layer, or a layer names a crate that does not exist.
 pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, String> {
     let layer = |name: &str| layers.iter().position(|layer| layer.contains(&name));
     for name in layers.iter().flat_map(|layer| layer.iter()) {
         if !members.iter().any(|member| member.name == **name) {
             return Err(format!(
-                "the layers name {name}, which is not a crate of the workspace: remove the name"
+                "the list of layers contains {name}, which is not a crate of the workspace: remove it from the list"
             ));
         }
     }
@@ -106,7 +106,7 @@ pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, Str
     Ok(wrong)
 }
 
-/// Name of the package in an entry of a dependency table: the value of `package`, otherwise the key.
+/// Returns the name of the package in an entry of a dependency table: the value of `package`, otherwise the key.
 fn package_of((key, value): (String, toml::Value)) -> String {
     value.get("package").and_then(toml::Value::as_str).map_or(key, str::to_string)
 }

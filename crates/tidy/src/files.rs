@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the Rust files below `folder`, sorted: files of the crate's library and programs, its tests and its build
-/// script. Crates inside the folder are left out.
+/// Returns the Rust files below `folder` in sorted order: the crate's library, programs, tests and build script.
+/// Crates inside the folder are left out.
 ///
 /// # Errors
-/// A message with the path of the folder that cannot be read.
+/// If a folder cannot be read; the message contains its path.
 pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use crate::Member;
 
-/// Dimensions in pixels: width and height of a box, space around each box, width of a line that passes a row, height
+/// Dimensions in pixels: width and height of a box, space around each box, width of a line that crosses a row, height
 /// of a row.
 const BOX: usize = 112;
 const HEIGHT: usize = 26;
@@ -16,7 +16,8 @@ const ROW: usize = 74;
 const STYLE: &str = "text{font:13px sans-serif;text-anchor:middle;fill:#1f2328}\
                      rect{fill:#fff;stroke:#57606a}path{fill:none;stroke:#8c959f}";
 
-/// Returns the dependencies of each crate, without those that another of its dependencies also has.
+/// Returns the dependencies of each crate, without indirect dependencies: a dependency is left out if another
+/// dependency of the crate also depends on it.
 fn reduced(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
     let direct: BTreeMap<&str, Vec<&str>> = members
         .iter()
@@ -41,7 +42,7 @@ fn reduced(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
         .collect()
 }
 
-/// Box, or the point where a line between two crates passes a row.
+/// Box, or the point at which a line between two crates crosses a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node<'a> {
     Crate(&'a str),
@@ -60,10 +61,10 @@ impl Node<'_> {
 /// Node with the number of its row.
 type Place<'a> = (usize, Node<'a>);
 
-/// Draws `members` as SVG, with the highest of `layers` on top. Lines that pass a row run between its boxes.
+/// Draws `members` as SVG, with the highest of `layers` on top. Lines that cross a row run between its boxes.
 ///
 /// # Panics
-/// If `layers` do not name all crates.
+/// If a crate is missing in `layers`.
 pub fn draw(members: &[Member], layers: &[&[&str]]) -> String {
     let mut rows: Vec<Vec<Node>> =
         layers.iter().rev().map(|layer| layer.iter().map(|name| Node::Crate(name)).collect()).collect();
@@ -89,7 +90,7 @@ pub fn draw(members: &[Member], layers: &[&[&str]]) -> String {
         beside.entry(pair[0]).or_default().push(pair[1]);
         beside.entry(pair[1]).or_default().push(pair[0]);
     }
-    // Each row is sorted by the mean position of the connected nodes, alternating between the rows above and below.
+    // Each row is sorted by the mean position of the connected nodes, alternately in the row above and the row below.
     for turn in 0..24 {
         let mut numbers: Vec<usize> = (0..rows.len()).collect();
         if turn % 2 == 1 {
@@ -136,7 +137,7 @@ pub fn draw(members: &[Member], layers: &[&[&str]]) -> String {
     )
 }
 
-/// Returns the centre of each node. The free width of a row is divided evenly among its nodes.
+/// Returns the horizontal centre of each node. The free width of a row is divided evenly among its nodes.
 fn middles<'a>(rows: &[Vec<Node<'a>>], width: usize) -> BTreeMap<Place<'a>, usize> {
     let mut all = BTreeMap::new();
     for (number, row) in rows.iter().enumerate() {

@@ -8,7 +8,8 @@ use syn::visit::Visit;
 
 use crate::paths::{PathsOfFile, is_test};
 
-/// Files that each file imports, each with one path that refers to it. All files are relative to the crate's `src`.
+/// Files that each file imports, each with one path that refers to the imported file. All file names are relative to
+/// the crate's `src`.
 pub type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Module in a separate file or inside another module's file.
@@ -17,10 +18,10 @@ struct Module {
 }
 
 /// Reads the modules of the crate whose root is `root` (`src/lib.rs` or `src/main.rs`). Test modules are left out. A
-/// path counts as an import of the file that it names, whether that file defines the item or re-exports it.
+/// path counts as an import of the file that it names, even if that file only re-exports the item.
 ///
 /// # Errors
-/// A message with the path of the file that cannot be read.
+/// If a file cannot be read; the message contains its path.
 pub fn imports(root: &Path) -> Result<Imports, String> {
     let source = root.parent().unwrap_or(Path::new("."));
     let mut reader = ModuleReader { source, modules: BTreeMap::new(), found: Vec::new() };
@@ -86,7 +87,8 @@ impl ModuleReader<'_> {
         Ok(())
     }
 
-    /// Reads the file of a module that is declared by `mod name;` in a module whose children lie in `folder`.
+    /// Reads the file of the module that `child` (`mod name;`) declares in `module`. The files of child modules are
+    /// in `folder`.
     fn child(&mut self, child: &syn::ItemMod, module: &[String], folder: &Path) -> Result<(), String> {
         let name = child.ident.to_string();
         let named = child.attrs.iter().find_map(|attribute| match &attribute.meta {
@@ -121,7 +123,7 @@ impl ModuleReader<'_> {
                     rest = &rest[1..];
                 }
             }
-            // The name is a child module. Any other name was imported, and that import is already counted.
+            // The name is a child module. Any other name was imported by another path, which is already counted.
             name => {
                 let child: ModulePath = [&base[..], &[name.to_string()]].concat();
                 self.modules.get(&child)?;

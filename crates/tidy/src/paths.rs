@@ -5,14 +5,14 @@ use std::path::Path;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// Paths that were found.
+/// Paths found in a file.
 #[derive(Default)]
 pub struct PathsOfFile {
     /// Components of each path.
     pub paths: Vec<Vec<String>>,
 }
 
-/// True if the file at `path`, relative to the crate's `src`, belongs to a module called `tests`.
+/// True if the file at `path`, relative to the crate's `src`, belongs to a module named `tests`.
 pub fn is_test_file(path: &Path) -> bool {
     path.with_extension("").iter().any(|part| part == "tests")
 }

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use crate::paths::{is_test, is_test_file};
 
-/// Returns the types and traits that the file `text` at `path` defines outside of functions and tests, as line number
+/// Returns the types and traits that the file `text` at `path` defines outside functions and tests, as line number
 /// and name. `path` is relative to the crate's `src`.
 ///
 /// # Errors
-/// A message if `text` is not valid Rust.
+/// If `text` is not valid Rust.
 pub fn type_names(path: &Path, text: &str) -> Result<Vec<(usize, String)>, String> {
     if is_test_file(path) {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Convention for unit tests: they belong in a module `tests`, inline or in files of that name.
+//! Convention for unit tests: they belong in a module `tests`, either inline or in separate files.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use crate::paths::{is_test_file, is_test_function};
 /// relative to the crate's `src`.
 ///
 /// # Errors
-/// A message if `text` is not valid Rust.
+/// If `text` is not valid Rust.
 pub fn misplaced_tests(path: &Path, text: &str) -> Result<Vec<(usize, String)>, String> {
-    // Parsing takes long, so files without tests are skipped.
+    // Parsing is slow, so files without tests are skipped.
     if !text.contains("test") || is_test_file(path) {
         return Ok(Vec::new());
     }
@@ -44,7 +44,10 @@ fn items(all: &[syn::Item], wrong: &mut Vec<(usize, String)>) {
             }
             syn::Item::Fn(function) if function.attrs.iter().any(is_test_function) => {
                 let line = function.sig.span().start().line;
-                wrong.push((line, format!("the test {} is outside of a module tests", function.sig.ident)));
+                wrong.push((
+                    line,
+                    format!("the test {} is outside a module called `tests`", function.sig.ident),
+                ));
             }
             _ => {}
         }
@@ -56,7 +59,7 @@ fn fixtures(module: &syn::ItemMod, wrong: &mut Vec<(usize, String)>) {
     items(module.content.as_ref().map_or(&[], |(_, all)| all), wrong);
 }
 
-/// True for a `cfg` that mentions `test` outside of `not(…)`.
+/// True for a `cfg` that mentions `test` outside `not(…)`.
 fn names_test(attribute: &syn::Attribute) -> bool {
     match &attribute.meta {
         syn::Meta::List(list) => list.path.is_ident("cfg") && mentions_test(list.tokens.clone()),

@@ -6,9 +6,9 @@ use syn::visit::{self, Visit};
 /// Returns the unsafe code in the file `text`, as the line number and the kind of each construct.
 ///
 /// # Errors
-/// A message if `text` is not valid Rust.
+/// If `text` is not valid Rust.
 pub fn unsafe_code(text: &str) -> Result<Vec<(usize, &'static str)>, String> {
-    // Parsing takes long, so files without these words are skipped.
+    // Parsing is slow, so files without these words are skipped.
     if !text.contains("unsafe") && !text.contains("extern") {
         return Ok(Vec::new());
     }
@@ -30,7 +30,7 @@ impl UnsafeLines {
         self.lines.push((span.start().line, what));
     }
 
-    /// Finds unsafe code in tokens of macros and attributes, which are not parsed further.
+    /// Finds unsafe code in the tokens of macros and attributes, which syn does not parse further.
     fn tokens(&mut self, tokens: TokenStream, what: &'static str) {
         for token in tokens {
             match token {

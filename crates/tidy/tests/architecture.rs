@@ -1,4 +1,4 @@
-//! Tests of the repository's structure: crates in layers, modules without circles, a small public library.
+//! Tests of the repository's structure: layered crates, modules without circles, a small public library.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "roofline"
 const UNSAFE_FILES: &[(&str, &str)] =
     &[("engine/anneal/src/auditable.rs", "puts the list of dependencies into a section of the program")];
 
-/// Type names that programs and crates use by convention: clap's names, and errors.
+/// Type names that any crate may use by convention: clap's names and `Error`.
 const CONVENTIONAL: &[&str] = &["Args", "Command", "Error"];
 
 /// Maximum number of types with the same name.
@@ -110,12 +110,17 @@ fn each_crate_says_what_it_is_and_hides_nothing() {
             let text = std::fs::read_to_string(&path).expect("a file");
             let first = text.lines().next().unwrap_or_default();
             let says = first.starts_with("//! ") && first.len() > 24;
-            assert!(says, "{}: no first line that says what it is: {first:?}", path.display());
+            assert!(says, "{}: the first line does not describe the crate: {first:?}", path.display());
         }
         for path in rust_files(&folder).expect("a crate") {
             let text = std::fs::read_to_string(&path).expect("a file");
             let hides = hidden_modules(&text);
-            assert!(hides.is_empty(), "{}: #[doc(hidden)] pub mod {}", path.display(), hides.join(", "));
+            assert!(
+                hides.is_empty(),
+                "{}: the documentation hides pub mod {}: remove #[doc(hidden)]",
+                path.display(),
+                hides.join(", ")
+            );
         }
     }
 }
@@ -167,8 +172,8 @@ fn unsafe_code_stays_at_the_border() {
             }
             wrong.extend(found.into_iter().map(|(line, what)| {
                 format!(
-                    "{}: {what} in {name}:{line}. Unsafe code is only in {} and in UNSAFE_FILES. Use a safe function, or \
-                     write one in one of these crates",
+                    "{}: {what} in {name}:{line}. Only {} and UNSAFE_FILES may contain unsafe code. Use a safe function, \
+                     or add one to one of these crates",
                     member.name,
                     UNSAFE.join(", ")
                 )
@@ -177,7 +182,10 @@ fn unsafe_code_stays_at_the_border() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let files: Vec<&str> = UNSAFE_FILES.iter().map(|(file, _)| *file).collect();
-    assert_eq!(excused, files, "files without unsafe code are in UNSAFE_FILES: remove them");
+    assert_eq!(
+        excused, files,
+        "UNSAFE_FILES lists files without unsafe code: remove these files from the list"
+    );
 }
 
 /// Returns the path relative to the repository.
@@ -221,8 +229,8 @@ fn unit_tests_follow_one_convention() {
         let found = misplaced_tests(&inside, &text).unwrap_or_else(|why| panic!("{name}: {why}"));
         wrong.extend(found.into_iter().map(|(line, what)| {
             format!(
-                "{member}: {name}:{line}: {what}. Unit tests are in `#[cfg(test)] mod tests`, inline or in tests.rs and files of \
-                 tests/; helpers of several modules' tests are in `mod testing`. Move the module there"
+                "{member}: {name}:{line}: {what}. Move unit tests to `#[cfg(test)] mod tests`, either inline or in tests.rs and \
+                 the files of tests/. Move helpers that the tests of several modules share to `mod testing`"
             )
         }));
     }
@@ -244,7 +252,7 @@ fn types_are_named_for_what_they_are() {
         .into_iter()
         .map(|(name, places)| {
             format!(
-                "{} types are called {name}, and at most {SAME_NAME} may be. Name one for what it is: {}",
+                "{} types are called {name}, but at most {SAME_NAME} may share a name. Give one a more specific name: {}",
                 places.len(),
                 places.join(", ")
             )

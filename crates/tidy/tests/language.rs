@@ -1,14 +1,14 @@
-//! Tests of the language of doc comments and commit subjects, as far as a program can judge it.
+//! Tests of the language of doc comments and commit subjects, as far as a program can check language.
 
 use std::path::Path;
 use std::process::Command;
 
 use tidy::{members, rust_files};
 
-/// Words with which no doc comment begins, because a doc comment says what an item is or does.
+/// Words with which no doc comment may begin, because a doc comment says what an item is or does.
 const QUESTION_WORDS: [&str; 7] = ["What", "Whether", "How", "Where", "Why", "Which", "Who"];
 
-/// Last commit before the rule on subjects was introduced.
+/// Last commit before the rule on commit subjects.
 const BEFORE_THE_RULE: &str = "79aac3e7";
 
 /// Maximum length of a commit subject.
@@ -18,7 +18,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Doc comment on this line, without its marker.
+/// Returns the doc comment on this line, without its marker.
 fn doc_comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let text = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"))?;
@@ -54,13 +54,14 @@ fn doc_comments_begin_with_no_question_word() {
     );
 }
 
-/// Output of `git log` with these arguments; `None` without a repository, or if the arguments name a missing commit.
+/// Returns the output of `git log` with `arguments`; `None` without a repository, or if the arguments name a missing
+/// commit.
 fn git_log(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("log").args(arguments).current_dir(root()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Fault of a commit subject.
+/// Returns the fault of a commit subject; `None` if the subject is valid.
 fn fault(subject: &str) -> Option<&'static str> {
     let first = subject.split(' ').next().unwrap_or_default();
     if subject.chars().count() > SUBJECT {
@@ -72,7 +73,7 @@ fn fault(subject: &str) -> Option<&'static str> {
     if subject.ends_with('.') {
         return Some("it ends with a full stop");
     }
-    // Adds, Added, Adding.
+    // Imperatives that look inflected, like Adds, Added or Adding.
     let imperative = [
         "Address", "Bless", "Compress", "Discuss", "Embed", "Express", "Feed", "Focus", "Need", "Pass",
         "Press", "Process", "Bring", "Exceed", "Proceed", "Seed", "Speed", "Shed", "String", "Swing",

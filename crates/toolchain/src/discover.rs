@@ -192,7 +192,7 @@ impl Asked {
         tools.into_iter().map(|(version, tool)| Tool { llvm_major: Some(version.major), ..tool }).collect()
     }
 
-    /// Returns the first CMake on the path that is new enough, else the newest.
+    /// Returns the first CMake on the path that is new enough, else the newest CMake.
     fn cmake(&self) -> Option<Tool> {
         let mut tools = self.tools(&["cmake", "cmake3"], parse::plain);
         let good = tools.iter().position(|(version, _)| *version >= CMAKE_AT_LEAST);

@@ -91,7 +91,7 @@ impl Check<'_> {
         (version < CMAKE_AT_LEAST).then(|| Mismatch {
             severity: Severity::Blocks,
             what: format!("cmake {version} ({})", cmake.path.display()),
-            why: format!("{CMAKE_AT_LEAST} or later is needed"),
+            why: format!("builds require cmake {CMAKE_AT_LEAST} or later"),
             mend: "cargo xtask setup (installs cmake with pip, only for this checkout)".to_string(),
         })
     }
@@ -137,7 +137,8 @@ impl Check<'_> {
         (!self.toolchain.compilers.iter().any(of_rustc)).then(|| Mismatch {
             severity: Severity::Costs,
             what: format!("clang {} and rustc's LLVM {rustc}", clang.version),
-            why: "both need the same LLVM version for link-time optimisation across C++ and Rust, and for a shared profile"
+            why: "link-time optimisation across C++ and Rust, and a PGO profile for both, require the same \
+                  LLVM version"
                 .to_string(),
             mend: self.mend(Requirement::Clang, rustc),
         })
@@ -222,7 +223,10 @@ impl Check<'_> {
                     Manager::Apt.install_by_hand(&[format!("g++-{bound}")])
                 }
                 _ => {
-                    format!("install {} {bound} too, or a newer CUDA: `cargo xtask setup --cuda`", first.kind)
+                    format!(
+                        "also install {} {bound}, or install a newer CUDA with `cargo xtask setup --cuda`",
+                        first.kind
+                    )
                 }
             },
         })

@@ -59,7 +59,7 @@ pub struct Toolchain {
     /// NVIDIA's toolkits: the toolkit in `CUDA_HOME`, the toolkit that `setup` installed, then toolkits on the path
     /// and in the usual folders.
     pub cuda: Vec<Cuda>,
-    /// Toolkit that the user names; `None` if neither variable is set.
+    /// Toolkit that `CUDA_HOME` or `CUDA_PATH` names; `None` if neither variable is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_home: Option<CudaHome>,
     /// sccache, a compiler cache.
@@ -68,7 +68,7 @@ pub struct Toolchain {
     pub ccache: Option<Tool>,
     /// Versions of libclang for bindgen, newest first.
     pub libclang: Vec<Libclang>,
-    /// Major versions of clang with a usable OpenMP runtime; 0 stands for any version.
+    /// Major versions of clang with a usable OpenMP runtime; 0 means any version.
     pub openmp: Vec<u32>,
     /// BLAS libraries.
     pub blas: Vec<BlasLibrary>,

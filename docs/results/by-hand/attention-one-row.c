@@ -1,4 +1,4 @@
-// One row of flash attention over 28 layers of their own K and V (Qwen2.5-1.5B: 12 heads, 2 of K and V, 128 wide).
+// Times one row of flash attention over 28 layers, each with separate K and V (Qwen2.5-1.5B: 12 heads, 2 KV heads, width 128).
 // cc -O2 -IPREFIX/include attention-one-row.c -LPREFIX/lib -lggml -lggml-cpu -lggml-base -lstdc++ -lm -lpthread -ldl
 // ./a.out POSITIONS THREADS TIMES
 #include "ggml.h"
@@ -9,7 +9,7 @@
 static double now(){struct timespec t;clock_gettime(CLOCK_MONOTONIC,&t);return t.tv_sec+t.tv_nsec*1e-9;}
 int main(int c,char**v){int nkv=atoi(v[1]),th=atoi(v[2]),it=atoi(v[3]);int D=128,H=12,HK=2;
  struct ggml_init_params p={.mem_size=512u<<20,.mem_buffer=NULL,.no_alloc=false};struct ggml_context*x=ggml_init(p);
- // 28 layers of their own K and V
+ // 28 layers with separate K and V
  int L=28; struct ggml_cgraph*g=ggml_new_graph(x);
  struct ggml_tensor*m=ggml_new_tensor_2d(x,GGML_TYPE_F16,nkv,1);for(int i=0;i<nkv;i++)((ggml_fp16_t*)m->data)[i]=0;
  struct ggml_tensor*o[64];

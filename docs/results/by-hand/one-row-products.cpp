@@ -1,8 +1,8 @@
-// GB/s of weights in products with one row, through ggml's CPU backend with two threads.
+// Measures the GB/s of weights read in products with one row, with ggml's CPU backend and two threads.
 //
-//   one-row-products TYPE LAYOUT ROWS COLUMNS [ROUNDS]     q4_K AMX 8960 1536 7; LAYOUT: plain, AMX or CPU_REPACK
+//   one-row-products TYPE LAYOUT ROWS COLUMNS [ROUNDS]     example: q4_K AMX 8960 1536 7; LAYOUT is plain, AMX or CPU_REPACK
 //
-// Prints the median and a sum over the bits of one result. Built with the libraries of one build:
+// Prints the median, and a checksum of the bits of one result. Link the program with the libraries of one build:
 // clang++ -O2 -I INCLUDE one-row-products.cpp libggml-cpu.a libggml-base.a -lpthread -ldl -lm
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
@@ -56,7 +56,7 @@ int main(int argc, char ** argv) {
     auto params = ggml_threadpool_params_default(2);
     ggml_backend_cpu_set_threadpool(backend, ggml_threadpool_new(&params));
 
-    // More than any cache holds.
+    // Use more memory than any cache has.
     const size_t bytes = ggml_row_size(type, columns) * rows;
     const int matrices = std::max<int>(2, (int) (500e6 / bytes));
     auto weights_context = context(matrices);

@@ -1,10 +1,10 @@
-// Times the operations that patches 0002 and 0003 change, by themselves: in a whole request the noise of a shared machine
-// hides them. Linked once with each build's libraries, and run in turns:
+// Times each operation that patches 0002 and 0003 change separately, because the noise of a shared machine hides their
+// effect in a whole request. The program is linked with the libraries of each build, and the programs run alternately:
 //
 //   clang++-22 -O2 -I$TREE/ggml/include -I$TREE/ggml/src patched-kernels.cpp -o $BUILD.out \
 //     $PREFIX/lib/libggml.a $PREFIX/lib/libggml-cpu.a $PREFIX/lib/libggml-base.a -lm -lpthread -ldl
 //
-// Shapes are those of Qwen2.5-1.5B behind 2,048 tokens. Prints `name milliseconds`, the fastest of many runs.
+// The shapes are those of Qwen2.5-1.5B after 2,304 tokens. Prints `name milliseconds` for the fastest of many runs.
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
@@ -28,7 +28,7 @@ static double milliseconds(const std::function<void()> & work, int runs) {
     return best;
 }
 
-// The product of `a`, of a type, with `b` in F32, as a graph of `layers` independent copies.
+// Times the product of `a`, with elements of `type`, and `b` in F32, in a graph of `layers` independent copies.
 static double product(ggml_type type, const int64_t (&a)[3], const int64_t (&b)[3], bool heads_side_by_side, int layers,
                       int threads, int runs) {
     ggml_context * context = ggml_init({ size_t(3) << 30, nullptr, false });

@@ -10,7 +10,7 @@
 static CRATES: [u8; include_bytes!(env!("ANNEAL_AUDITABLE")).len()] =
     *include_bytes!(env!("ANNEAL_AUDITABLE"));
 
-/// Keeps the list in the program. The linker would otherwise drop it, because nothing refers to it.
+/// Keeps the list in the program. The linker would otherwise drop the list, because nothing refers to it.
 pub fn keep() {
     #[cfg(auditable)]
     std::hint::black_box(&CRATES);

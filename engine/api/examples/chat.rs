@@ -10,7 +10,7 @@ use engine::{Message, Model, Options, Sampler, SamplingOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("name a model: chat MODEL.gguf [TEMPLATE] [TOKENS]")?;
+    let path = arguments.next().ok_or("usage: chat MODEL.gguf [TEMPLATE] [TOKENS]")?;
     let choice = arguments.next();
     let most = arguments.next().map_or(Ok(256), |number| number.parse())?;
 
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut stdout = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         messages.push(Message::new("user", line?));
-        // The common beginning of the old and the new text is not evaluated again.
+        // The common prefix of the old and the new text is not evaluated again.
         session.set(template.tokens(&messages)?)?;
         let sampling = SamplingOptions { seed: Some(1), ..SamplingOptions::default() };
         let mut sampler = Sampler::new(&model, &sampling)?;

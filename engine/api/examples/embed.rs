@@ -8,7 +8,7 @@ use engine::{Model, Options};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("name a model: embed MODEL.gguf QUESTION TEXT...")?;
+    let path = arguments.next().ok_or("usage: embed MODEL.gguf QUESTION TEXT...")?;
     let mut texts: Vec<String> = arguments.collect();
     if texts.is_empty() {
         texts = ["a small pet", "a cat", "a ship", "the weather"].map(String::from).to_vec();

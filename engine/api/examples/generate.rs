@@ -10,7 +10,7 @@ use engine::{Model, Options, Sampler, SamplingOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("name a model: generate MODEL.gguf [PROMPT] [TOKENS]")?;
+    let path = arguments.next().ok_or("usage: generate MODEL.gguf [PROMPT] [TOKENS]")?;
     let prompt = arguments.next().unwrap_or("Once upon a time".to_string());
     let most = arguments.next().map_or(Ok(64), |number| number.parse())?;
 
@@ -19,7 +19,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let estimate = Model::estimate(&path, &options)?;
     if !estimate.fits() {
         let room = estimate.largest_context().unwrap_or(0);
-        return Err(format!("it takes {}; a context of {room} tokens would fit", estimate.needed()).into());
+        return Err(
+            format!("the model needs {}; a context of {room} tokens would fit", estimate.needed()).into()
+        );
     }
     let model = Model::load(&path, &options)?;
     let mut session = model.session()?;

@@ -10,7 +10,7 @@ use engine::{Model, Options, Sampler, SamplingOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("name a model: stream_async MODEL.gguf [TOKENS]")?;
+    let path = arguments.next().ok_or("usage: stream_async MODEL.gguf [TOKENS]")?;
     let most = arguments.next().map_or(Ok(32), |number| number.parse())?;
 
     // Each session has its own threads. With one thread each, the sessions do not wait for each other.

@@ -15,5 +15,5 @@ pub(super) fn caught<T>(what: &'static str, body: impl FnOnce() -> Result<T>) ->
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().map(String::from);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "it gave no reason".to_string())
+        .unwrap_or_else(|| "a panic without a message".to_string())
 }

@@ -12,8 +12,8 @@ use llama::{Threads, Token};
 use crate::caught::caught;
 use crate::model::Model;
 
-/// Converts texts to embeddings, with its own context and threads. Any thread may use an embedder, but only one
-/// thread at the same time.
+/// Converts texts to embeddings, with its own context and threads. Any thread may use an embedder, but never two
+/// threads at once.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -36,7 +36,7 @@ pub struct Embedder {
     pooling: Pooling,
     threads: Threads,
     longest: usize,
-    // Evaluator that is large enough for the longest text so far; `None` before the first text.
+    // Evaluator with room for the longest text so far; `None` before the first text.
     evaluator: Option<Evaluator>,
 }
 
@@ -66,7 +66,7 @@ impl Embedder {
         self.model.raw().embedding_width()
     }
 
-    /// Returns the number of tokens of the longest text that can be embedded.
+    /// Returns the maximum number of tokens in a text.
     pub fn longest(&self) -> usize {
         self.longest
     }
@@ -77,7 +77,7 @@ impl Embedder {
     /// # Errors
     /// - [`Error::PromptTooLong`] for a text of more than [`longest`](Self::longest) tokens
     /// - [`Error::EmptyPrompt`] for a text without tokens
-    /// - [`Error::TextTooLong`] for a text of more bytes than that number of tokens can represent
+    /// - [`Error::TextTooLong`] for a text of more bytes than [`longest`](Self::longest) tokens can represent
     /// - errors of the evaluation
     pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<f32>>> {
         let longest = u32::try_from(self.longest).unwrap_or(u32::MAX);
@@ -92,7 +92,7 @@ impl Embedder {
     /// Returns the embeddings of texts that are already tokenized.
     ///
     /// # Errors
-    /// Errors of [`embed`](Self::embed), and [`Error::Usage`] for a number that is not a token of the model.
+    /// Errors of [`embed`](Self::embed), and [`Error::Usage`] for an invalid token.
     pub fn embed_tokens(&mut self, texts: &[Vec<Token>]) -> Result<Vec<Vec<f32>>> {
         let found = caught("embed", || self.evaluate(texts));
         if found.is_err() {

@@ -15,10 +15,10 @@ use llama::error::Result;
 pub struct Estimate {
     /// Size of the weights, including adapters.
     pub weights: Bytes,
-    /// Size of K and V in the context. `None` if the model keeps another kind of state, or if its layers need
+    /// Size of the context's KV cache. `None` if the model has a different kind of state, or if its layers need
     /// different amounts.
     pub cache: Option<Bytes>,
-    /// Size, in tokens, of the context in the estimate.
+    /// Context size, in tokens, that was assumed.
     pub n_ctx: u32,
     /// Context size, in tokens, that the model was trained for; 0 if the file does not state it.
     pub trained: u32,
@@ -59,7 +59,8 @@ impl Estimate {
         Bytes(self.weights.0.saturating_add(self.cache.unwrap_or_default().0))
     }
 
-    /// True if the model fits into memory. Unknown sizes count as 0, and unknown memory as enough.
+    /// True if the model fits into memory. An unknown size counts as 0. If the available memory is unknown, the model
+    /// counts as fitting.
     pub fn fits(&self) -> bool {
         self.available.is_none_or(|available| self.needed() <= available)
     }

@@ -21,32 +21,32 @@
 //!
 //! | type | purpose |
 //! | --- | --- |
-//! | [`Model`] | a loaded model: tokenizes and makes the other types. [`Model::estimate`] estimates its memory |
-//! | [`Session`] | a sequence of tokens with its K and V: text can be added, generated and removed |
+//! | [`Model`] | a loaded model: tokenizes text and creates the other types. [`Model::estimate`] estimates its memory |
+//! | [`Session`] | a sequence of tokens with its KV cache: text can be added, generated and removed |
 //! | [`Sampler`] | chooses tokens by [`SamplingOptions`]: llama.cpp's samplers, grammars, JSON schemas |
 //! | [`Tokens`], [`TokenStream`] | generated tokens: a blocking iterator, and an async stream for any executor |
 //! | [`Embedder`] | embeddings of texts |
 //! | [`ChatTemplate`] | renders messages as a prompt |
-//! | [`Error`] | every error, with its remedy |
+//! | [`Error`] | errors, each with its remedy |
 //!
 //! # Threads
 //!
 //! [`Model`], [`Canceller`], [`ChatTemplate`] and [`Error`] are `Send` and `Sync`, so threads can share them.
-//! [`Session`], [`Sampler`] and [`Embedder`] are `Send`; methods that change them take `&mut`, so any thread can use
-//! them, but only one thread at the same time. Sessions that run at the same time share the cores, but each has its
-//! own threads. Set [`Options::decode_threads`] so that all of them together have no more threads than there are
+//! [`Session`], [`Sampler`] and [`Embedder`] are `Send`; methods that change them take `&mut self`, so any thread can
+//! use them, but never two threads at once. Sessions that run at the same time share the cores, but each has its own
+//! threads. Set [`Options::decode_threads`] so that all sessions together have no more threads than the machine has
 //! cores.
 //!
 //! # Panics, exceptions, the process
 //!
-//! No panic leaves a function of this crate, and no C++ exception leaves llama.cpp: both become an [`Error`]. An
-//! assertion of llama.cpp can still end the process; its message goes to standard error, and the exit code is 1.
-//! Input that may fail an assertion (a damaged file, numbers that are not tokens, more tokens than fit) is refused
-//! before llama.cpp sees it. With [`Options::trial_program`], a child process loads each unknown model first. If the
-//! connection to a worker ([`Options::workers`]) is lost during a computation, the process ends in the same way.
+//! This crate converts panics and llama.cpp's C++ exceptions to [`Error`]. A failed assertion in llama.cpp still ends
+//! the process, with a message on standard error and exit code 1. Input that could fail an assertion (a damaged file,
+//! invalid tokens, too many tokens) is refused before llama.cpp sees it. With [`Options::trial_program`], a child
+//! process loads each unknown model first. If the connection to a worker ([`Options::workers`]) is lost during a
+//! computation, the process ends in the same way.
 //!
-//! Loading the first model installs handlers for such endings, and for SIGBUS (a mapped file that became shorter).
-//! Nothing else in the process is changed: no other signal, no output, no exit.
+//! Loading the first model installs handlers for failed assertions and lost connections, and for SIGBUS (raised when
+//! a mapped file is truncated). Otherwise, the crate handles no signals, prints nothing and never exits the process.
 #![forbid(unsafe_code)]
 
 mod caught;

@@ -14,9 +14,9 @@ use crate::estimate::Estimate;
 
 /// A loaded model with its settings.
 ///
-/// This is a handle: a clone refers to the same model. The memory is freed when the last handle,
-/// [`Session`](crate::Session), [`Sampler`](crate::Sampler) and [`Embedder`](crate::Embedder) of the model are
-/// dropped. Any number of threads may use a model at the same time.
+/// A `Model` is a handle: clones refer to one loaded model. The memory is freed when all handles of the model and all
+/// of its [`Session`](crate::Session)s, [`Sampler`](crate::Sampler)s and [`Embedder`](crate::Embedder)s are dropped.
+/// Any number of threads may use a model at the same time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -43,7 +43,7 @@ pub(super) struct Loaded {
 
 impl Model {
     /// Loads the GGUF file at `path`; for a model in several parts, `path` is the first part. Options that are not
-    /// set in `options` depend on the current state of the machine.
+    /// set depend on the current state of the machine.
     ///
     /// # Errors
     /// - [`Error::Usage`] for invalid options
@@ -113,7 +113,8 @@ impl Model {
         self.raw().description()
     }
 
-    /// Returns the value of a metadata key that is a number or a text; `None` if there is no such key.
+    /// Returns the value of the metadata key `key`; `None` if the key is missing, or if its value is neither a number
+    /// nor a string.
     pub fn metadata(&self, key: &str) -> Option<String> {
         self.raw().metadata_text(key)
     }
@@ -133,8 +134,8 @@ impl Model {
         self.raw().has_token(token) && self.raw().is_end(token)
     }
 
-    /// Tokenizes `text`, with the special tokens that the model expects around a text. The name of a special token in
-    /// `text` becomes that token.
+    /// Tokenizes `text`, with the special tokens that the model expects before and after a text. If `text` contains
+    /// the name of a special token, the name becomes that token.
     ///
     /// # Errors
     /// [`Error::Tokenize`] if the model has no vocabulary, or if the text is too long for llama.cpp (2 GiB).
@@ -153,7 +154,7 @@ impl Model {
     /// Returns the text of `tokens`. Special tokens have no text. Invalid UTF-8 becomes U+FFFD.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a number that is not a token of the model.
+    /// [`Error::Usage`] for an invalid token.
     pub fn detokenize(&self, tokens: &[Token]) -> Result<String> {
         caught("detokenize", || {
             self.check(tokens)?;
@@ -171,15 +172,15 @@ impl Model {
         self.0.settings.explain()
     }
 
-    /// Refuses numbers that are not tokens of the model, because some functions of llama.cpp assert that they are.
+    /// Refuses invalid tokens, because some functions of llama.cpp assert that tokens are valid.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the first such number.
+    /// [`Error::Usage`] with the first invalid token.
     pub(super) fn check(&self, tokens: &[Token]) -> Result<()> {
         match tokens.iter().find(|&&token| !self.raw().has_token(token)) {
             None => Ok(()),
             Some(token) => Err(Error::Usage(format!(
-                "{token} is not a token: the model has the tokens 0 to {}",
+                "invalid token {token}: the model's tokens are 0 to {}",
                 self.vocabulary().saturating_sub(1)
             ))),
         }

@@ -10,9 +10,9 @@ use crate::model::Model;
 /// Chooses the tokens of one text, one after the other, with llama.cpp's samplers and an optional grammar or JSON
 /// schema.
 ///
-/// The same model, settings, options and seed give the same tokens. Make another sampler for another text, because a
-/// sampler keeps the state of penalties and grammars. Any thread may use a sampler, but only one thread at the same
-/// time.
+/// The tokens are determined by the model, the settings, the options and the seed. Create a sampler for each text,
+/// because a sampler keeps the state of penalties and grammars. Any thread may use a sampler, but never two threads
+/// at once.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -65,8 +65,8 @@ impl Sampler {
         self.chain.seed()
     }
 
-    /// Chooses a token by a row of logits, with a logit for each token of the vocabulary, and accepts it as the next
-    /// token of the text. Use this method with your own logits, or after changing the logits of
+    /// Chooses a token from `logits`, which contain one logit for each token of the vocabulary, and accepts the token
+    /// as the next token of the text. Use this method with your own logits, or after changing the logits of
     /// [`Session::logits`](crate::Session::logits).
     ///
     /// # Errors

@@ -14,11 +14,11 @@ use crate::caught::caught;
 use crate::model::Model;
 use crate::sampler::Sampler;
 
-/// A sequence of tokens with its K and V. Text can be added, generated and removed, and only the changed part is
+/// A sequence of tokens with its KV cache. Text can be added, generated and removed, and only the changed part is
 /// evaluated.
 ///
-/// A session has its own context and threads. Any thread may use a session, but only one thread at the same time.
-/// Several sessions of one model may run at the same time and then share the cores.
+/// A session has its own context and threads. Any thread may use a session, but never two threads at once. Several
+/// sessions of one model may run at the same time and then share the cores.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -56,8 +56,8 @@ pub struct Session {
 pub struct Canceller(Arc<AtomicBool>);
 
 impl Canceller {
-    /// Ends the running operation of the session with [`Error::Interrupted`], in the middle of a prompt or before the
-    /// next token. If the session is idle, ends its next operation.
+    /// Ends the session's running operation with [`Error::Interrupted`], within a prompt or before the next token. If
+    /// the session is idle, its next operation ends instead.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -82,13 +82,14 @@ impl Session {
         &self.tokens
     }
 
-    /// Returns the number of tokens that the session can hold.
+    /// Returns the maximum number of tokens in the session.
     pub fn capacity(&self) -> usize {
         self.inner.n_ctx() as usize
     }
 
     /// Adds `text` to the sequence. At the beginning of the sequence, also adds the special tokens that the model
-    /// expects around a text. The text is evaluated when tokens are generated, or by [`evaluate`](Self::evaluate).
+    /// expects before and after a text. The text is evaluated when tokens are generated, or by
+    /// [`evaluate`](Self::evaluate).
     ///
     /// # Errors
     /// Errors of the tokenizer, and [`Error::TextTooLong`] for a text of more bytes than [`capacity`](Self::capacity)
@@ -113,7 +114,7 @@ impl Session {
         Ok(())
     }
 
-    /// Replaces the sequence by `tokens`. The beginning that both sequences share is not evaluated again.
+    /// Replaces the sequence with `tokens`. The common prefix of both sequences is not evaluated again.
     ///
     /// # Errors
     /// [`Error::Usage`] for a number that is not a token of the model. After an error, the sequence is unchanged.
@@ -159,7 +160,7 @@ impl Session {
                 self.stop.store(false, Ordering::Relaxed);
                 self.has_logits = false;
             }
-            // The content of the context is unknown.
+            // After this error, the content of the context is unknown.
             Err(Error::Internal { .. } | Error::Decode { .. } | Error::State { .. }) => {
                 self.inner.clear();
                 (self.valid, self.has_logits) = (0, false);
@@ -194,7 +195,7 @@ impl Session {
         if self.has_logits && self.valid == self.tokens.len() {
             return Ok(());
         }
-        // At least one token is evaluated, because its logits are needed.
+        // At least the last token is evaluated, because its logits are needed.
         let wanted = self.valid.min(self.tokens.len() - 1);
         self.valid = self.inner.current().keep(wanted);
         let rest = &self.tokens[self.valid..];

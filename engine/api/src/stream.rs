@@ -13,10 +13,10 @@ use crate::sampler::Sampler;
 use crate::session::{Canceller, Session};
 use crate::tokens::Piece;
 
-/// Maximum number of tokens that wait to be read. The thread pauses at this number.
+/// Maximum number of unread tokens. At this number, the thread pauses.
 const AHEAD: usize = 32;
 
-/// Async stream of tokens that are generated in a separate thread, for any executor. [`Session::stream`] makes it.
+/// Async stream of tokens, for any executor, created by [`Session::stream`]. A separate thread generates the tokens.
 ///
 /// Dropping the stream ends the thread within one token, even in the middle of a prompt.
 ///
@@ -69,13 +69,13 @@ impl TokenStream {
         let work = move || work(session, sampler, most, &sender, done);
         let thread = std::thread::Builder::new().name("anneal-stream".to_string()).spawn(work);
         if let Err(error) = thread {
-            // The channel has room, because nothing else was sent.
+            // The channel has room, because it is empty.
             let _ = refused.try_send(Err(Error::Threadpool { threads: 1, why: error.to_string() }));
         }
         TokenStream { pieces, finished, canceller }
     }
 
-    /// Returns the next token, or `None` at the end. Same as the method of [`Stream`].
+    /// Returns the next token, or `None` at the end, like [`Stream`]'s method.
     pub async fn next(&mut self) -> Option<Result<Piece>> {
         poll_fn(|context| self.pieces.poll_recv(context)).await
     }
@@ -92,8 +92,10 @@ impl TokenStream {
             canceller.cancel();
         }
         let finished = (&mut self.finished).await;
-        let finished = finished
-            .map_err(|_| Error::Internal { what: "generate", why: "its thread is gone".to_string() })?;
+        let finished = finished.map_err(|_| Error::Internal {
+            what: "generate",
+            why: "the generating thread ended unexpectedly".to_string(),
+        })?;
         finished.session.forget_cancel();
         Ok(finished)
     }

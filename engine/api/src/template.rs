@@ -42,7 +42,7 @@ impl ChatTemplate {
         self.render_with(&Inputs { messages, add_generation_prompt: true, ..Inputs::default() })
     }
 
-    /// Renders `inputs`: messages with tools or further variables, or without the beginning of an answer.
+    /// Renders `inputs`: messages, optionally with tools, further variables, or no generation prompt.
     ///
     /// # Errors
     /// Errors of [`render`](Self::render).
@@ -61,8 +61,8 @@ impl ChatTemplate {
 }
 
 impl Model {
-    /// Returns the chat template in the model's file. `choice` selects a built-in template (`chatml`, `gemma`,
-    /// `llama3`, `mistral`, `plain`) or the path of a Jinja file instead.
+    /// Returns the chat template that `choice` selects: a built-in template (`chatml`, `gemma`, `llama3`, `mistral`,
+    /// `plain`) or the path of a Jinja file. Without `choice`, returns the template in the model's file.
     ///
     /// # Errors
     /// [`Error::NoTemplate`](crate::Error::NoTemplate) if the model's file has no template,

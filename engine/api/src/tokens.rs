@@ -14,11 +14,12 @@ use crate::session::Session;
 pub struct Piece {
     /// Number of the token.
     pub token: Token,
-    /// Complete characters; empty while some bytes of a character are missing.
+    /// Text of the characters that this token completes; empty if the token completes no character.
     pub text: String,
 }
 
-/// Iterator over generated tokens, made by [`Session::generate`]. Tokens are generated only when they are requested.
+/// Iterator over generated tokens, created by [`Session::generate`]. Tokens are generated only when they are
+/// requested.
 ///
 /// The iterator ends after an error and after the last token.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Built-in chat templates, written for this program, for models whose file contains no template.
+//! Built-in chat templates for models whose file contains no template.
 
 /// Names of the built-in templates.
 pub const NAMES: &[&str] = &["chatml", "gemma", "llama3", "mistral", "plain"];

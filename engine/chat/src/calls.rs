@@ -1,7 +1,7 @@
 //! Detection of tool calls in a model's output, in the formats that the chat templates of well-known model families
 //! use.
 //!
-//! Anything else stays text: incomplete calls, invalid JSON, and calls of functions that were not offered.
+//! Incomplete calls, invalid JSON, and calls of functions that were not offered stay text.
 
 use std::borrow::Cow;
 
@@ -27,7 +27,7 @@ pub enum CallFormat {
     Mistral,
 }
 
-/// Marks around a call of Hermes, Qwen3-Coder and GLM.
+/// Opening and closing marks of a call in the formats of Hermes, Qwen3-Coder and GLM.
 const BLOCK: (&str, &str) = ("<tool_call>", "</tool_call>");
 const PYTHON: &str = "<|python_tag|>";
 const MISTRAL: &str = "[TOOL_CALLS]";
@@ -55,8 +55,8 @@ impl CallFormat {
         }
     }
 
-    /// Texts that begin or separate calls. Some models have special tokens for them, which are otherwise not rendered
-    /// as text.
+    /// Texts that begin or separate calls. In some models they are special tokens, which are not rendered as text
+    /// unless requested.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
             CallFormat::Hermes | CallFormat::QwenCoder => &[BLOCK.0, BLOCK.1],
@@ -89,8 +89,8 @@ pub struct CallReader {
     at: At,
     /// Text that was received but not yet emitted.
     held: String,
-    /// Number of bytes of `held` that were already searched. Outside a call these bytes are white space that may
-    /// belong to a mark; inside a call they contain no closing mark.
+    /// Number of bytes of `held` that were already searched. Outside a call, these bytes are white space that may
+    /// belong to a mark. Inside a call, they contain no closing mark.
     searched: usize,
     /// White space before the opening mark. Emitted as text if the block turns out not to be a call.
     before: String,
@@ -104,7 +104,7 @@ enum At {
     Beginning,
     /// Inside text.
     Text,
-    /// Inside what may be a call. `held` begins with its opening mark, if the format has one.
+    /// Inside a possible call. `held` begins with the opening mark, if the format has one.
     Call,
 }
 

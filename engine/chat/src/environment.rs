@@ -9,10 +9,10 @@ use minijinja_contrib::pycompat;
 
 use super::json;
 
-/// Maximum number of steps of a rendering: 2000 for each of 1000 messages, while real templates take about 100. An
-/// endless loop uses up the steps at once, but single steps on long texts are slow, so [`super::template`] also
-/// limits the time. The limit also bounds how deep a template can nest values, at about eight steps per level; see
-/// [`super::stack`].
+/// Maximum number of steps of a rendering: 2000 for each of 1000 messages. Real templates take about 100 steps per
+/// message. An endless loop soon reaches this limit, but a single step on a long text can be slow, so
+/// [`super::template`] also limits the time. The number of steps also bounds the depth of nested values, because each
+/// level takes about eight steps; see [`super::stack`].
 pub(super) const FUEL: u64 = 2_000_000;
 
 /// Maximum depth of macro calls.
@@ -53,8 +53,8 @@ pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environm
     Ok(environment)
 }
 
-/// Maximum size of a tag, in bytes outside its string literals. Real tags have a few hundred. minijinja folds
-/// constants when it compiles, and where folding fails, as for `2**2**2…`, the time is quadratic in the length of the
+/// Maximum size of a tag, in bytes outside its string literals. Real tags have a few hundred bytes. minijinja folds
+/// constants when it compiles. If folding fails, as for `2**2**2…`, the time is quadratic in the length of the
 /// expression.
 const MAX_TAG: usize = 4096;
 
@@ -129,7 +129,7 @@ fn tag_end(bytes: &[u8], mut at: usize, closes: u8) -> (usize, usize) {
     (bytes.len(), code)
 }
 
-/// Prefix of an error that the template raised itself, as distinct from an error in the template.
+/// Prefix of errors that the template raises deliberately.
 pub(super) const RAISED: &str = "raise_exception: ";
 
 fn raise_exception(why: String) -> Result<Value, Error> {
@@ -175,7 +175,7 @@ fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs
 
 const MAX_INDENT: usize = 1000;
 
-/// Calls a Python method: first the methods that pycompat lacks, then pycompat's methods.
+/// Calls a Python method. Methods that pycompat lacks are implemented here; pycompat provides the others.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     if let (Some(text), [part]) = (value.as_str(), arguments)
         && let Some(part) = part.as_str()
@@ -189,7 +189,7 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Val
     pycompat::unknown_method_callback(state, value, name, arguments)
 }
 
-/// Replaces the tag `{% generation %}` by a block without effect. transformers uses the tag to mark the assistant's
+/// Replaces the tag `{% generation %}` with a block without effect. transformers uses the tag to mark the assistant's
 /// text for training.
 fn without_generation(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {

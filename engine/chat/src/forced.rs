@@ -36,8 +36,7 @@ fn arguments(function: &Offered, place: &str) -> Value {
         return json!({ "type": "object", "properties": {}, "additionalProperties": false });
     };
     let mut parameters = parameters.clone();
-    // `$id` sets the base of references, and `$schema` the dialect. Now the outer schema sets the base and the
-    // dialect.
+    // `$id` sets the base of references, and `$schema` sets the dialect. Both must now come from the outer schema.
     parameters.shift_remove("$id");
     parameters.shift_remove("$schema");
     parameters.entry("type").or_insert_with(|| json!("object"));

@@ -57,8 +57,8 @@ pub(super) fn tojson(value: &Value, ensure_ascii: Option<bool>, options: Kwargs)
 
 const MAX_INDENT: usize = 64;
 
-/// Maximum nesting depth of a value. Values come from JSON or from a template and cannot be cyclic, but the stack is
-/// finite.
+/// Maximum nesting depth of a value. Values cannot be cyclic, because they come from JSON or a template, but the
+/// stack is finite.
 const MAX_DEPTH: usize = 200;
 
 fn invalid(why: String) -> Error {

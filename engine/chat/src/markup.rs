@@ -1,16 +1,16 @@
 //! Tool calls in the tag notations of Qwen3-Coder and GLM.
 //!
-//! Both notations write a string argument unquoted and any other value as JSON. Only the function's schema
-//! distinguishes the two.
+//! In both notations, string arguments are unquoted, and other values are JSON. Only the function's schema shows
+//! whether an argument is a string.
 
 use serde_json::{Map, Value};
 
 use super::part::{Offered, Part};
 
-/// Reason that a text is not a call.
+/// Reason why a text is not a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum No {
-    /// The text is the beginning of a call, without its end.
+    /// The text is an incomplete call.
     Incomplete,
     /// The text is not a call.
     Other,
@@ -32,7 +32,7 @@ pub(super) fn qwen_coder(text: &str, offered: &[Offered]) -> Result<Vec<Part>, N
         let parameter = rest.strip_prefix("<parameter=").ok_or_else(|| beginning(rest, "<parameter="))?;
         let (key, value) = parameter.split_once('>').ok_or(No::Incomplete)?;
         let (value, after) = value.split_once("</parameter>").ok_or(No::Incomplete)?;
-        // The newlines around the value belong to the notation.
+        // The newlines before and after the value belong to the notation.
         let value = value.strip_prefix('\n').unwrap_or(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
         arguments.add(key.trim(), value, function);
@@ -72,7 +72,7 @@ fn function<'a>(name: &str, offered: &'a [Offered]) -> Result<&'a Offered, No> {
     offered.iter().find(|function| function.name == name.trim()).ok_or(No::Other)
 }
 
-/// Arguments as the inside of a JSON object. Values keep their notation.
+/// Content of a JSON object with the arguments, without the braces. Values keep their notation.
 #[derive(Default)]
 struct Arguments(String);
 
@@ -115,7 +115,7 @@ fn json(value: &str, schema: Option<&Map<String, Value>>) -> String {
         "True" => "true".to_string(),
         "False" => "false".to_string(),
         "None" => "null".to_string(),
-        // Copied unchanged, so that a number with many digits loses no precision.
+        // Valid JSON is copied unchanged, so that a number with many digits loses no precision.
         other if serde_json::from_str::<serde::de::IgnoredAny>(other).is_ok() => other.to_string(),
         _ => Value::from(value).to_string(),
     }

@@ -7,7 +7,7 @@ use minijinja::Value;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// JSON value whose objects keep the order of their keys, so that the model sees a tool as its author wrote it.
+/// JSON value whose objects keep the order of their keys, so that the model sees a tool's keys in the author's order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Json(pub(super) Value);
@@ -22,12 +22,12 @@ impl From<&serde_json::Value> for Json {
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Role: `system`, `user`, `assistant`, `tool`, or another that the template supports.
+    /// Role: `system`, `user`, `assistant`, `tool`, or any other role that the template supports.
     pub role: String,
     /// Text of the message. In JSON, a string or a list of parts of type `text`, which are joined with newlines.
     #[serde(default, deserialize_with = "text")]
     pub content: Option<String>,
-    /// Name of the author, or of the tool that this message answers for.
+    /// Name of the author, or of the tool whose result this message contains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Tool calls of the assistant.
@@ -44,7 +44,7 @@ pub struct Message {
 /// Call of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// ID by which a tool's message refers to the call.
+    /// ID of the call, which the tool's message repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Always `function`.
@@ -85,11 +85,11 @@ impl Message {
         }
     }
 
-    /// Converts to the value that the template sees. Keys that were not given are omitted, and the other keys have
-    /// the usual order.
+    /// Converts to the value that the template sees. Missing keys are omitted, and the other keys have the usual
+    /// order.
     ///
     /// # Errors
-    /// If the template needs objects and the arguments of a call are not valid JSON. The text names the call.
+    /// If the template needs objects and the arguments of a call are not valid JSON. The message names the call.
     pub(super) fn value(&self, style: ToolStyle) -> Result<Value, String> {
         let content = match (&self.content, &self.tool_calls) {
             (None, Some(_)) if style.empty_content => Some(""),
@@ -137,7 +137,7 @@ impl ToolCall {
 /// Form in which a template expects tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ToolStyle {
-    /// True if arguments are objects, false if they are strings of JSON.
+    /// True if arguments are objects, false if they are JSON strings.
     pub(super) objects: bool,
     /// True if the content of a message with calls is an empty string instead of `None`.
     pub(super) empty_content: bool,

@@ -1,8 +1,8 @@
 //! Large stack for rendering templates.
 //!
 //! minijinja recurses into expressions and values: it compiles `a.b.b.b…` and drops `[[[…]]]` with one native call
-//! per level. The length of the source and the step limit bound the depth, but both bounds exceed the stack of a
-//! server thread.
+//! per level. The length of the source and the step limit bound the depth, but the stack of a server thread is too
+//! small for this depth.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use llama::error::{Error, Result};
 
-/// Size of the stack, in bytes of address space. Pages that are never touched use no memory. The tests check that the
-/// size is enough for the longest source and the most steps in an unoptimised build, whose stack frames are the
-/// largest.
+/// Size of the stack, in bytes of address space. Pages that are never touched use no memory. The tests check the size
+/// with the longest source and the maximum number of steps in an unoptimised build, which has the largest stack
+/// frames.
 const SIZE: usize = 512 << 20;
 
-/// Runs `work` in a thread with a large stack, for at most `time`. The result must not be deeply nested. A thread
-/// cannot be stopped, so work that exceeds its time continues in the background until it has used up its steps, and
-/// its result is dropped. While [`MOST_LATE`] such threads run, further work is refused.
+/// Runs `work` in a thread with a large stack, for at most `time`. The result must not be deeply nested. Threads
+/// cannot be stopped. Work that exceeds its time therefore continues in the background until it reaches the step
+/// limit, and its result is dropped. While [`MOST_LATE`] late threads run, further work is refused.
 ///
 /// # Errors
 /// If the stack cannot be allocated, `work` panics, `time` runs out, or too many late threads run. `origin` names the
@@ -36,8 +36,8 @@ pub(super) fn with_time<T: Send + 'static>(
         ));
     }
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Set when the caller's wait or the work ends, whichever is first. The later of the two then detects that the
-    // work was late.
+    // Set by the first of two events: the end of the caller's wait, or the end of the work. At the second event, a
+    // set flag shows that the work was late.
     let ended = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&ended);
     let thread = builder().spawn(move || {
@@ -53,12 +53,12 @@ pub(super) fn with_time<T: Send + 'static>(
             if !ended.swap(true, Ordering::AcqRel) {
                 LATE.fetch_add(1, Ordering::Relaxed);
             }
-            Err(failed(origin, format!("it did not finish within {} s", time.as_secs())))
+            Err(failed(origin, format!("the template did not finish within {} s", time.as_secs())))
         }
     }
 }
 
-/// Number of threads that still run after their time limit, and the maximum of that number.
+/// Number of threads that are still running after their time limit. [`MOST_LATE`] is the maximum.
 static LATE: AtomicUsize = AtomicUsize::new(0);
 const MOST_LATE: usize = 4;
 
@@ -82,7 +82,7 @@ fn builder() -> thread::Builder {
 fn no_room(origin: &str, error: &std::io::Error) -> Error {
     Error::Template {
         origin: origin.to_string(),
-        why: format!("cannot allocate its stack of {SIZE} bytes: {error}"),
+        why: format!("cannot allocate a stack of {SIZE} bytes for the template: {error}"),
         mend: "raise the address space limit (`ulimit -v`), or choose another template with --chat-template NAME|FILE",
     }
 }

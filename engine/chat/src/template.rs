@@ -22,11 +22,11 @@ const KEY: &str = "tokenizer.chat_template";
 /// depth of expressions.
 const MAX_SOURCE: usize = 128 << 10;
 
-/// Maximum size of a rendered conversation, in bytes: far more than a context holds.
+/// Maximum size of a rendered conversation, in bytes: far more than fits into a context.
 const MAX_OUTPUT: usize = 64 << 20;
 
 /// Time limit for compiling, and for each rendering. Real templates take milliseconds. The step limit is not enough:
-/// one step can compare two texts of any length, and compiling is not counted in steps.
+/// one step can compare two texts of any length, and compiling has no steps.
 const TIME: Duration = Duration::from_secs(10);
 
 /// Time limit for each of the trial renderings in [`Template::tool_style`].
@@ -115,7 +115,7 @@ impl Template {
         }
     }
 
-    /// Compiles the template `source`. `origin` names it in errors.
+    /// Compiles the template `source`. Error messages call the template `origin`.
     ///
     /// # Errors
     /// If the template cannot be compiled.
@@ -130,12 +130,12 @@ impl Template {
         })
     }
 
-    /// Returns the origin of the template, for messages.
+    /// Returns the template's name in messages.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Returns the notation in which the template makes a model write tool calls. `None` if the notation is unknown.
+    /// Returns the template's notation for tool calls. `None` if the notation is unknown.
     pub fn call_format(&self) -> Option<CallFormat> {
         self.calls
     }
@@ -199,8 +199,8 @@ impl Template {
         Ok(Value::from_pairs(variables))
     }
 
-    /// Splits `prompt` into tokens, special tokens included. If the tokenizer adds a first token, the token appears
-    /// once, whether or not the template wrote it.
+    /// Splits `prompt` into tokens, special tokens included. If the tokenizer adds a begin token and the template
+    /// also writes it, the token still appears only once.
     ///
     /// # Errors
     /// The errors of the tokenizer.
@@ -251,7 +251,7 @@ fn rendered(environment: &Environment<'_>, variables: Value, origin: &str) -> Re
     match rendered {
         Err(_) if output.full => Err(Error::Template {
             origin: origin.to_string(),
-            why: format!("it wrote more than {MAX_OUTPUT} bytes"),
+            why: format!("the output has more than {MAX_OUTPUT} bytes"),
             mend: MEND,
         }),
         Err(error) => Err(failed(origin, &error)),
@@ -264,7 +264,7 @@ fn compile(source: &str, origin: &str) -> Result<Arc<Environment<'static>>> {
     if source.len() > MAX_SOURCE {
         return Err(Error::Template {
             origin: origin.to_string(),
-            why: format!("it has {} bytes, more than the maximum of {MAX_SOURCE}", source.len()),
+            why: format!("the template has {} bytes, more than the maximum of {MAX_SOURCE}", source.len()),
             mend: MEND,
         });
     }
@@ -287,7 +287,7 @@ fn read(path: &str) -> Result<String> {
     let file = File::open(Path::new(path)).map_err(|error| failed(error.to_string()))?;
     // A device or a pipe may be endless.
     file.take(MAX_SOURCE as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
-    String::from_utf8(bytes).map_err(|error| failed(format!("it is not UTF-8: {error}")))
+    String::from_utf8(bytes).map_err(|error| failed(format!("the file is not UTF-8: {error}")))
 }
 
 const MEND: &str = "choose another template with --chat-template NAME|FILE, or fix a copy of this one";
@@ -304,7 +304,7 @@ fn failed(origin: &str, error: &minijinja::Error) -> Error {
     let raised = error.detail().is_some_and(|detail| detail.starts_with(RAISED));
     let why = match error.kind() {
         ErrorKind::OutOfFuel => {
-            format!("{line}it did not finish within {} steps", environment::FUEL)
+            format!("{line}the template did not finish within {} steps", environment::FUEL)
         }
         _ => format!("{line}{said}"),
     };

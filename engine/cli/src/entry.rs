@@ -144,7 +144,8 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
 }
 
 fn parse() -> Result<Cli, clap::Error> {
-    // A flag rejects a value such as -1 with the valid range. Without this, clap reports an unknown flag.
+    // With this setting, a flag rejects a value such as -1 and names the valid range. Otherwise, clap reports an
+    // unknown flag.
     let allow = |argument: clap::Arg| {
         let takes_values = argument.get_action().takes_values();
         argument.allow_negative_numbers(takes_values)

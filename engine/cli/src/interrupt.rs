@@ -27,7 +27,7 @@ pub fn stop_in_order() {
 /// Lets a write beyond `ulimit -f` fail with an I/O error, so that the process can remove the partial file. The
 /// signal has an empty handler and is not ignored, because child processes would inherit an ignored signal.
 pub fn survive_too_large_files() {
-    // If this fails, a file that is too large ends the program, which is the default action.
+    // If the handler cannot be installed, a file that is too large ends the program, which is the default action.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
@@ -93,7 +93,7 @@ fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
     let mut seen = Vec::new();
     for signal in ending() {
         let flag = Arc::new(AtomicBool::new(false));
-        // The order matters: the reader of the byte must see the flag.
+        // The flag is registered first, because the reader of the byte must see the flag.
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
         signal_hook::low_level::pipe::register(signal, OwnedFd::from(writer.try_clone()?))?;
         seen.push((signal, flag));
@@ -101,7 +101,7 @@ fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
     Ok((reader, seen))
 }
 
-/// Ignores signals that would end the process. The parent process handles them and ends this process.
+/// Ignores signals that would end the process. The parent process handles these signals and ends this process.
 pub fn leave_to_the_driver() {
     install(|_| {});
 }

@@ -1,7 +1,7 @@
 //! Detection of the OpenMP runtime that runs ggml's threads: the loaded library, and its settings.
 //!
-//! With OpenMP, ggml only uses the CPUs of an attached pool. OpenMP creates the threads, keeps them between graphs
-//! and decides how they wait, so `poll` and paused pools have no effect.
+//! With OpenMP, ggml uses only the list of CPUs from an attached thread pool. OpenMP creates the threads, keeps them
+//! between graphs and decides how they wait, so `poll` and paused pools have no effect.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use engine_core::settings::{Explained, Source};
 /// Family of OpenMP runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
-    /// Runtime of LLVM or Intel.
+    /// LLVM or Intel runtime.
     Llvm,
-    /// Runtime of GNU.
+    /// GNU runtime.
     Gnu,
 }
 
@@ -71,7 +71,7 @@ pub fn explain(
         Explained { name, value: set.unwrap_or_else(|| default.to_string()), source }
     };
     let waits = match runtime.family {
-        // The value is in milliseconds. ggml sets the variable if the user has not set it.
+        // KMP_BLOCKTIME is in milliseconds. ggml sets it if the user has not set it.
         Family::Llvm => [from("OMP_WAIT_POLICY", "passive"), from("KMP_BLOCKTIME", "200 (ggml's)")],
         Family::Gnu => [from("OMP_WAIT_POLICY", "undecided"), from("GOMP_SPINCOUNT", "the runtime's")],
     };

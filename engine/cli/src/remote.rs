@@ -37,7 +37,7 @@ pub enum ServerAddress {
     Inside(Door),
 }
 
-/// Reason why there is no answer.
+/// Reason that a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The server does not answer.
@@ -93,9 +93,9 @@ struct PeerLimits {
 /// Limits in normal use. The time between tokens has no limit: a long prompt on a CPU, a queue, or an answer in a
 /// single line may take hours. Instead, the client queries the health of a server that was silent for five minutes. A
 /// server answers this query within milliseconds, even while it computes. A server that does not answer within half a
-/// minute hangs. A server whose socket exists does not answer before its first model is loaded; five minutes are
-/// enough to load 40 GB from a hard disk. A machine accepts a connection in far less than ten seconds, even on the
-/// other side of the earth. Embeddings of a full request are tens of megabytes.
+/// minute counts as hung. A server whose socket exists does not answer before its first model is loaded; five minutes
+/// are enough to load 40 GB from a hard disk. A machine accepts a connection in far less than ten seconds, even on
+/// the other side of the earth. Embeddings of a full request are tens of megabytes.
 const LIMITS: PeerLimits = PeerLimits {
     connect: Duration::from_secs(10),
     answer: Duration::from_secs(30),
@@ -134,7 +134,7 @@ impl ServerAddress {
         let place = |authority: &str| Ok(ServerAddress::Address { authority: authority.to_string(), key });
         match text.strip_prefix("http://") {
             Some(rest) => match rest.trim_end_matches('/') {
-                "" => Err(format!("{text}: the host is missing: write for example http://127.0.0.1:8080")),
+                "" => Err(format!("{text}: the host is missing: write it as in http://127.0.0.1:8080")),
                 rest if rest.contains(['/', '@', '?', '#']) => {
                     Err(format!("{text}: give only host and port, for example http://127.0.0.1:8080"))
                 }
@@ -179,7 +179,7 @@ impl ServerAddress {
         Failure::Odd { place: self.to_string(), why: why.to_string() }
     }
 
-    /// Returns the answer to `GET path`. The path must be one whose answer needs no model.
+    /// Returns the answer to `GET path`. `path` must be an endpoint that needs no model.
     ///
     /// # Errors
     /// If the server does not answer, or refuses the request.
@@ -230,7 +230,7 @@ impl ServerAddress {
             if let Ok(done) = timeout(limits.silence, &mut work).await {
                 return done;
             }
-            // A machine that accepts no connections counts as one that does not answer.
+            // A machine that accepts no connections counts as a machine that does not answer.
             let patient = PeerLimits { connect: 2 * limits.answer, ..*limits };
             let health = timeout(limits.answer, self.http(Method::GET, "/health", Body::empty(), &patient));
             tokio::select! {

@@ -1,4 +1,4 @@
-//! `ANNEAL_THREADS`: number of threads for users who cannot pass flags, as in a container.
+//! `ANNEAL_THREADS`: number of threads, for users who cannot pass flags, for example in a container.
 
 use build_info::Policy;
 use llama::MAX_THREADS;
@@ -10,11 +10,11 @@ pub const VARIABLE: &str = "ANNEAL_THREADS";
 /// Number of threads that the variable requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Takes the number from the tuning record, the build or the machine, and overrides the configuration file.
+    /// Number from the tuning record, the build or the machine. Overrides the configuration file.
     Auto,
     /// Share of the cores that the process may use, within its affinity and quota.
     Share(Policy),
-    /// Number of threads in both phases.
+    /// Number of threads for both prefill and decode.
     Number(u32),
 }
 
@@ -96,7 +96,7 @@ mod tests {
             (16, Some(1.5), "max", (1, 1, host)),
             (16, Some(6.0), "shared", (3, 6, host)),
             (16, Some(6.0), "balanced", (5, 6, host)),
-            // More threads than cores are used as requested, with a warning.
+            // A number of threads above the number of cores is used as requested, with a warning.
             (4, None, "5", (5, 5, Source::Environment)),
         ];
         for (cpus, quota, asked, expected) in cases {

@@ -1,4 +1,4 @@
-//! Child processes of this program that answer line by line: their output, and the reasons why they end.
+//! Child processes of this program that answer line by line: reading their output, and describing why they ended.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Maximum length of a line in bytes. Answers are short, but a child that a file has broken may print anything.
+/// Maximum length of a line in bytes. Answers are short, but a child that a malformed file has corrupted may print
+/// anything.
 const LONGEST: u64 = 1 << 20;
 
 /// Returns the lines of `stream` as they arrive. Stops at a line that is longer than 1 MiB.
@@ -64,18 +65,18 @@ impl LastWords {
         Ok(LastWords { lines, listener })
     }
 
-    /// True if the child has closed its stderr, so that no more lines follow.
+    /// True if the child has closed its stderr, so that no more lines will arrive.
     pub fn is_over(&self) -> bool {
         self.listener.is_finished()
     }
 
-    /// Returns the last lines so far.
+    /// Returns the last lines printed so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
-/// Describes the end of a child in words that follow "it".
+/// Describes the end of a child process, in words that follow the subject of a sentence.
 pub fn death(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.signal(), status.code()) {

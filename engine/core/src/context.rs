@@ -18,7 +18,7 @@ use crate::threads;
 /// Creates a context of `model` with its own thread pools.
 ///
 /// # Errors
-/// If the context does not fit into memory, or llama.cpp refuses it.
+/// If the context does not fit into memory, or llama.cpp cannot create it.
 pub fn context(
     model: &Arc<Model>,
     settings: &Settings,
@@ -29,14 +29,14 @@ pub fn context(
     context_with(model, &options, settings, runtime_host, LOWER_CTX)
 }
 
-/// Remedy if a context with these settings does not fit into memory.
+/// Remedy for a context that does not fit into memory.
 pub const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
-/// Creates a context with `options` instead of the options of the settings. If the context does not fit into memory,
-/// the error names the remedy `mend`.
+/// Creates a context with `options` instead of the options from the settings. If the context does not fit into
+/// memory, the error contains the remedy `mend`.
 ///
 /// # Errors
-/// If the context does not fit into memory, or llama.cpp refuses it.
+/// If the context does not fit into memory, or llama.cpp cannot create it.
 pub fn context_with(
     model: &Arc<Model>,
     options: &ContextOptions,
@@ -68,7 +68,7 @@ pub fn context_collecting(
     Ok(context)
 }
 
-/// Creates a context with `sequences` sequences that share its cells, and with room for `rows` rows of logits in a
+/// Creates a context with `sequences` sequences that share its cells, and with room for `rows` rows of logits per
 /// batch.
 ///
 /// # Errors
@@ -80,13 +80,13 @@ pub fn shared_context(
     sequences: u32,
     rows: u32,
 ) -> Result<Context> {
-    // Interruptible, so that a shutdown need not wait for a long step.
+    // The context is interruptible, so that a shutdown need not wait for a long step.
     let options = context_options(model, settings, true);
     context_of(model, &options, settings, runtime_host, LOWER_CTX, sequences, rows)
 }
 
-/// Creates a shared context with `options` instead of the options of the settings. If the context does not fit into
-/// memory, the error names the remedy `mend`.
+/// Creates a shared context with `options` instead of the options from the settings. If the context does not fit into
+/// memory, the error contains the remedy `mend`.
 ///
 /// # Errors
 /// Errors of [`context`].
@@ -108,8 +108,8 @@ pub fn context_of(
     Ok(context)
 }
 
-/// Names the device that lacks memory in an error of context creation: llama.cpp reports only the size of a single
-/// buffer.
+/// Adds the name of the device that lacks memory to an error of context creation: llama.cpp reports only the size of
+/// a single buffer.
 fn explained(
     error: Error,
     model: &Model,
@@ -141,7 +141,7 @@ fn explained(
     }
 }
 
-/// Checks that the cache of a context fits into the memory that the weights leave.
+/// Checks that the cache of a context fits into the memory that remains beside the weights.
 fn check_memory(
     model: &Model,
     options: &ContextOptions,
@@ -174,7 +174,7 @@ fn check_memory(
     Ok(())
 }
 
-/// Describes contexts whose cache fits into `available`.
+/// Suggests context sizes whose cache fits into `available`.
 fn would_fit(model: &Model, options: &ContextOptions, available: Bytes) -> Option<String> {
     let tokens = |type_k: KvType, type_v: KvType| {
         let one = cache_size(model, &ContextOptions { n_ctx: CTX_STEP, type_k, type_v, ..*options })?;

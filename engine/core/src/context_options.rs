@@ -1,4 +1,4 @@
-//! Options and size of the context that the settings ask for.
+//! Options and size of the context that the settings request.
 
 use build_info::Bytes;
 use gguf::GgufFile;
@@ -9,7 +9,7 @@ use llama::options::ContextOptions;
 
 use crate::settings::{Settings, Source};
 
-/// Returns the context options that `settings` ask for.
+/// Returns the context options that `settings` request.
 pub fn context_options(model: &Model, settings: &Settings, interruptible: bool) -> ContextOptions {
     ContextOptions {
         n_ctx: n_ctx(settings, model.n_ctx_train()),
@@ -24,8 +24,8 @@ pub fn context_options(model: &Model, settings: &Settings, interruptible: bool) 
     }
 }
 
-/// Refuses a model whose attention is not causal: such a model computes embeddings, and llama.cpp has no logits for
-/// it.
+/// Refuses a model whose attention is not causal. Such a model computes embeddings, and llama.cpp returns no logits
+/// for the model.
 ///
 /// # Errors
 /// If the model cannot generate text.
@@ -40,8 +40,8 @@ pub fn check_generates(model: &Model) -> Result<()> {
     }
 }
 
-/// Returns the size of the context in tokens. The default is limited to the model's training length; a requested size
-/// is not.
+/// Returns the size of the context in tokens. The default is limited to the model's training context length; a
+/// requested size is not limited.
 pub fn n_ctx(settings: &Settings, trained: u32) -> u32 {
     match (settings.n_ctx.value, settings.n_ctx.source) {
         (0, _) => trained,
@@ -50,8 +50,8 @@ pub fn n_ctx(settings: &Settings, trained: u32) -> u32 {
     }
 }
 
-/// Returns the size of the K and V caches. `None` if the model keeps another kind of state, or if its layers need
-/// different amounts.
+/// Returns the size of the K and V caches. Returns `None` if the model keeps another kind of state, or if its layers
+/// need different amounts.
 pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
     if !model.has_plain_cache() {
         return None;
@@ -61,8 +61,8 @@ pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
         let key = format!("{architecture}.{key}");
         match model.metadata(&key) {
             Some(text) => text.parse().map_or(Number::Other, Number::Is),
-            // llama.cpp does not return arrays (one number per layer). The result is the same as for a missing key,
-            // so the file is read.
+            // llama.cpp does not return arrays (here, one number per layer). An array looks like a missing key, so
+            // the file is read.
             None if key.ends_with(".head_count_kv") => match GgufFile::open(model.path()) {
                 Ok(file) if file.get(&key).is_none() => Number::Absent,
                 _ => Number::Other,

@@ -13,7 +13,7 @@ use crate::generate::{Generation, Request, Stop, from_tokens};
 use crate::sequence::Sequence;
 use crate::split::Session;
 
-/// Conversation: its messages, the template that renders them as a prompt, and the sequence that holds the last
+/// Conversation: its messages, the template that renders them as a prompt, and the sequence that contains the last
 /// prompt with its answer.
 pub struct Conversation {
     session: Session,
@@ -24,7 +24,7 @@ pub struct Conversation {
     template: Template,
     system: Option<String>,
     messages: Vec<Message>,
-    /// Tokens that the sequence holds.
+    /// Tokens that the sequence contains.
     held: Vec<Token>,
     last: Last,
 }
@@ -34,15 +34,15 @@ pub struct Conversation {
 struct Last {
     text: String,
     tokens: Vec<Token>,
-    /// Ends of prompts and of answers: the number of bytes of the text, and the number of tokens for them.
+    /// Ends of prompts and answers: for each end, the number of bytes and the number of tokens before it.
     ends: Vec<(usize, usize)>,
 }
 
-/// Number of ends that are tried. The text of the last answers may have changed, because some templates leave out
-/// their reasoning. An answer without special tokens has no end at which the text can be cut.
+/// Number of ends that are tried. The text of the last answers may have changed, because some templates leave out the
+/// reasoning of earlier answers. An answer without special tokens has no end at which the text can be split.
 const TRIES: usize = 8;
 
-/// One turn: the answer, with the statistics of its generation.
+/// Turn of a conversation: the answer, with the statistics of its generation.
 #[derive(Clone, Debug)]
 pub struct Turn {
     /// Text of the answer.
@@ -100,12 +100,12 @@ impl Conversation {
         system.chain(self.messages.iter().cloned()).collect()
     }
 
-    /// Returns the number of turns so far: the messages of the user.
+    /// Returns the number of turns so far, which is the number of user messages.
     pub fn turns(&self) -> usize {
         self.messages.iter().filter(|message| message.role == "user").count()
     }
 
-    /// Returns the number of tokens that the sequence holds, and the size of the context in tokens.
+    /// Returns the number of tokens that the sequence contains, and the size of the context in tokens.
     pub fn context(&self) -> (usize, u32) {
         (self.held.len(), self.session.n_ctx())
     }
@@ -121,9 +121,9 @@ impl Conversation {
         self.forget();
     }
 
-    /// Adds `text` as a message of the user and generates an answer of at most `n_predict` tokens. `on_text` receives
-    /// the answer piece by piece. If the turn fails, or is interrupted before the answer begins, the conversation
-    /// stays as it was.
+    /// Adds `text` as a user message and generates an answer of at most `n_predict` tokens. `on_text` receives the
+    /// answer piece by piece. If the turn fails, or is interrupted before the answer begins, the conversation stays
+    /// unchanged.
     ///
     /// # Errors
     /// Errors of the template and of the evaluation; [`Error::PromptTooLong`] if the context is full.
@@ -141,8 +141,8 @@ impl Conversation {
         turn
     }
 
-    /// Discards the last answer and generates another; returns `None` if there is no answer. If the generation fails,
-    /// or is interrupted before the answer begins, the old answer stays.
+    /// Discards the last answer and generates another answer. Returns `None` if there is no answer. If the generation
+    /// fails, or is interrupted before the answer begins, the old answer stays.
     ///
     /// # Errors
     /// Errors of [`ask`](Self::ask).
@@ -207,13 +207,13 @@ impl Conversation {
     /// its beginning.
     fn chain(&mut self) -> Result<Chain> {
         let sampling = SamplingOptions { seed: Some(self.seed), ..self.sampling.clone() };
-        // llama.cpp reads the largest number as "no seed".
+        // llama.cpp interprets the largest number as "no seed".
         self.seed = (self.seed % u32::MAX + 1) % u32::MAX;
         Chain::new(&sampling, self.session.current().model())
     }
 
-    /// Tokenizes `prompt`. Text that the sequence already holds keeps its tokens: a model may have generated the
-    /// words in other pieces than the tokenizer would produce.
+    /// Tokenizes `prompt`. Text that the sequence already contains keeps its tokens, because a model may have split
+    /// the words differently from the tokenizer.
     fn tokens_of(&mut self, prompt: &str) -> Result<Vec<Token>> {
         let context = self.session.current();
         let model = context.model();
@@ -221,9 +221,9 @@ impl Conversation {
         let Last { text, tokens, ends } = &self.last;
         let same = text.bytes().zip(prompt.bytes()).take_while(|(before, now)| before == now).count();
         for &(bytes, count) in ends.iter().rev().filter(|(bytes, _)| *bytes <= same).take(TRIES) {
-            // `bytes` is the end of a text, and so the end of a character.
+            // `bytes` is the end of a text, so it lies between two characters.
             let rest = model.tokenize_with(&prompt[bytes..], false)?;
-            // Only a special token cannot merge with the text before it into one token.
+            // Only a special token cannot merge with the preceding text into one token.
             if rest.first().is_none_or(|&token| model.is_special(token)) {
                 return Ok([&tokens[..count], &rest].concat());
             }
@@ -232,7 +232,7 @@ impl Conversation {
     }
 
     /// Keeps the prefix that the sequence and `tokens` share, and returns its length in tokens. At least one token
-    /// remains to be evaluated, because its logits are needed.
+    /// remains to be evaluated, because the logits of the last token are needed.
     fn reuse(&mut self, tokens: &[Token]) -> usize {
         let same = self.held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
         let kept = self.session.current().keep(same.min(tokens.len().saturating_sub(1)));
@@ -240,10 +240,10 @@ impl Conversation {
         kept
     }
 
-    /// Records what the sequence holds after the answer `text` to `prompt`, whose tokens are `tokens`.
+    /// Records the content of the sequence after the answer `text` to `prompt`, whose tokens are `tokens`.
     fn remember(&mut self, prompt: String, mut tokens: Vec<Token>, text: &str, generation: &Generation) {
         let context = self.session.current();
-        // An interrupted graph has changed a recurrent state, which cannot be restored.
+        // An interrupted graph has already changed the recurrent state, which cannot be restored.
         if generation.stop == Stop::Interrupted && !context.model().has_plain_cache() {
             return self.forget();
         }

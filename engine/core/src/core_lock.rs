@@ -1,14 +1,14 @@
-//! Lock on CPU cores: contexts that share cores compute one after the other.
+//! Lock on CPU cores: contexts that share cores take turns to compute.
 //!
-//! A seat is a context's right to take the lock, and names the cores that the context computes on. Contexts on
+//! A seat is a context's right to take the lock, and specifies the cores that the context computes on. Contexts on
 //! different cores do not wait for each other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after its last turn during which a seat still counts as active. After this time, threads that poll for work
-/// have given up.
+/// Time after its last turn during which a seat still counts as active. Threads that poll for work stop polling
+/// before this time has passed.
 const RECENT: Duration = Duration::from_secs(1);
 
 /// Cores that a context computes on.
@@ -29,8 +29,8 @@ impl Cores {
     }
 }
 
-/// Lock on all cores of a machine. Turns are given in the order of the requests, so a context that releases the lock
-/// and takes it again waits behind the other contexts.
+/// Lock on all cores of a machine. The lock is given in the order of the requests, so a context that releases the
+/// lock and requests it again waits behind the other contexts.
 #[derive(Debug, Default)]
 pub struct Turns {
     state: Mutex<LockState>,
@@ -41,20 +41,20 @@ pub struct Turns {
 struct LockState {
     /// Number of the next request.
     next: u64,
-    /// Requests that hold the lock or wait for it, in their order.
+    /// Requests that hold the lock or wait for the lock, in order.
     line: VecDeque<(u64, Arc<Cores>)>,
     /// All seats, with the time of each seat's last turn.
     seats: Vec<(Arc<Cores>, Option<Instant>)>,
 }
 
-/// Right of a context to take the lock on its cores.
+/// Right of a context to lock its cores.
 #[derive(Debug)]
 pub struct Seat {
     turns: Arc<Turns>,
     cores: Arc<Cores>,
 }
 
-/// Turn on the cores, which ends when it is dropped.
+/// Turn on the cores. Dropping the value ends the turn.
 #[derive(Debug)]
 pub struct Taken<'a> {
     turns: &'a Turns,
@@ -72,13 +72,13 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, LockState> {
-        // The state is valid after every single change, so a poisoned lock can be used.
+        // The state is valid after every single change, so a poisoned lock is still usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Seat {
-    /// Waits until the cores are free and takes them.
+    /// Waits until the cores are free, then locks them.
     pub fn take(&self) -> Taken<'_> {
         let mut state = self.turns.lock();
         let number = state.next;
@@ -148,7 +148,7 @@ mod tests {
                 })
             })
             .collect();
-        // All three threads wait, and a new request comes after them.
+        // All three threads are waiting, and a new request joins the queue behind them.
         while turns.lock().next < 4 {
             std::thread::yield_now();
         }
@@ -166,7 +166,7 @@ mod tests {
         let turns = Arc::new(Turns::default());
         let (one, other) = (turns.seat(Cores::These(vec![0, 1])), turns.seat(Cores::These(vec![2, 3])));
         let held = one.take();
-        // Taken on this thread, so that a wrong wait hangs the test instead of only delaying it.
+        // The lock is taken on this thread, so that an incorrect wait hangs the test and does not merely delay it.
         let beside = other.take();
         assert!(!held.is_shared && !beside.is_shared);
         let both = turns.seat(Cores::These(vec![1, 2]));

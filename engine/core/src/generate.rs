@@ -1,5 +1,5 @@
-//! Generation of text: tokenises, evaluates the prompt, then samples and evaluates one token after the other, in one
-//! context or two.
+//! Text generation: tokenises and evaluates the prompt, then samples and evaluates one token after the other, in one
+//! or two contexts.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -30,7 +30,8 @@ pub fn generate(
     from_tokens(sequence, chain, &prompt, request, start, on_text)
 }
 
-/// Generates from a prompt of tokens, after the tokens that the sequence holds. Times are measured from `start`.
+/// Generates text after `prompt`, which follows the tokens that the sequence already contains. Times are measured
+/// from `start`.
 ///
 /// # Errors
 /// Errors of [`generate`].
@@ -42,7 +43,8 @@ pub fn from_tokens(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
-    // Must precede the evaluation of the prompt's last token, at which penalties on a device read the prompt.
+    // This call must precede the evaluation of the prompt's last token, because penalties on a device then read the
+    // prompt.
     chain.accept_prompt(prompt)?;
     sequence.place_sampling(chain)?;
     let mut generation = prefill(sequence, prompt, request)?;
@@ -52,8 +54,8 @@ pub fn from_tokens(
     Ok(generation)
 }
 
-/// First half of [`from_tokens`]: evaluates `prompt` (at least one token) after the tokens that the sequence holds.
-/// If the evaluation is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
+/// First half of [`from_tokens`]: evaluates `prompt` (at least one token) after the tokens that the sequence already
+/// contains. If the evaluation is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
 ///
 /// # Errors
 /// If `prompt` is empty or too long, or its evaluation fails.
@@ -72,16 +74,16 @@ pub fn prefill(sequence: &mut impl Sequence, prompt: &[Token], request: &Request
     }
     context.synchronize();
     generation.prefill = start.elapsed();
-    // A sampler would choose a token even from NaN. Only the first row is checked, because most faults already show
-    // in it.
+    // A sampler would choose a token even from NaN. Only the first row is checked, because most faults already appear
+    // in that row.
     if request.n_predict > 0 && !context.samples_on_device(ALONE) && has_nan(context.logits()?) {
         return Err(Error::NotANumber);
     }
     Ok(generation)
 }
 
-/// Second half of [`from_tokens`]: chooses and evaluates tokens after `prompt`. The sequence holds the prompt, and
-/// `chain` has accepted it. `row` contains the logits for the first token if the context has none.
+/// Second half of [`from_tokens`]: chooses and evaluates tokens after `prompt`. The sequence contains the prompt, and
+/// `chain` has accepted the prompt. `row` contains the logits for the first token if the context has no logits.
 ///
 /// # Errors
 /// Errors of the evaluation.
@@ -97,7 +99,7 @@ pub fn go_on(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<()> {
     let mut teller = Teller::new(sequence.current(), request, start, on_text);
-    // Discards the moves made for an earlier sequence or for this prompt, so that only moves after the prompt are
+    // This call discards the moves made for an earlier sequence or for this prompt, so that only later moves are
     // counted.
     sequence.take_hand_over();
     let graphs = sequence.graphs();

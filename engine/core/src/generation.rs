@@ -47,23 +47,22 @@ pub enum Stop {
 pub struct Generation {
     /// Number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Number of prompt tokens that were not evaluated because a cache had them.
+    /// Number of prompt tokens that were not evaluated because they were cached.
     pub cached_tokens: usize,
     /// Generated tokens.
     pub tokens: Vec<Token>,
     /// Reason that the generation stopped.
     pub stop: Stop,
-    /// Time from the start until the first token was chosen; `None` if there is no token.
+    /// Time from the start until the first token was chosen; `None` if no token was chosen.
     pub time_to_first_token: Option<Duration>,
     /// Time to evaluate the prompt.
     pub prefill: Duration,
     /// Time from the first token to the last, excluding the time to move the sequence between contexts.
     pub decode: Duration,
-    /// Time of each token after the first, from the choice of the previous token to its own choice. Includes the time
-    /// to move the sequence between contexts.
+    /// Time of each token after the first, measured from the choice of the previous token to the choice of this
+    /// token. Includes the time to move the sequence between contexts.
     pub token_times: Vec<Duration>,
-    /// Cost of moving the sequence from the prefill context to the decode context; `None` if there is only one
-    /// context.
+    /// Cost of moving the sequence from the prefill context to the decode context; `None` with only one context.
     pub hand_over: Option<HandOver>,
     /// Statistics of the drafts; `None` without speculative decoding.
     pub speculation: Option<DraftReport>,
@@ -108,7 +107,7 @@ fn rate(tokens: usize, time: Duration) -> Option<f64> {
     (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
 }
 
-/// Reports the tokens of a generation as they are chosen, and detects its end.
+/// Reports the tokens of a generation as they are chosen, and detects the end of the generation.
 pub struct Teller<'a> {
     request: Request<'a>,
     model: Arc<Model>,
@@ -145,8 +144,8 @@ impl<'a> Teller<'a> {
         self.request.n_predict as usize
     }
 
-    /// Records and reports `token`, which `chain` chose and accepted. Returns the reason to stop if it is the last
-    /// token.
+    /// Records and reports `token`, which `chain` chose and accepted. If `token` is the last token, returns the
+    /// reason to stop.
     ///
     /// # Errors
     /// Errors of converting the token to text.
@@ -165,7 +164,7 @@ impl<'a> Teller<'a> {
         if !text.is_empty() && (self.on_text)(text).is_break() {
             return Ok(Some(Stop::OutputClosed));
         }
-        // The grammar allows only the end of the text, so no further token must be evaluated.
+        // The grammar allows only the end of the text, so no further token needs to be evaluated.
         if chain.is_complete() {
             return Ok(Some(Stop::End));
         }
@@ -175,7 +174,7 @@ impl<'a> Teller<'a> {
         Ok((generation.tokens.len() > self.room).then_some(Stop::ContextFull))
     }
 
-    /// Reports the rest of an incomplete character.
+    /// Reports the bytes of an incomplete character at the end.
     pub(crate) fn finish(mut self, generation: &mut Generation) {
         let rest = self.stream.finish();
         if generation.stop != Stop::OutputClosed && !rest.is_empty() && (self.on_text)(rest).is_break() {
@@ -188,12 +187,12 @@ pub(crate) fn handed(hand_over: &Option<HandOver>) -> Duration {
     hand_over.map_or(Duration::ZERO, |hand_over| hand_over.time)
 }
 
-/// True if any value is NaN. Checks all values without a branch, so that the compiler can vectorise the loop.
+/// True if any value is NaN. All values are checked without a branch, so that the compiler can vectorise the loop.
 pub fn has_nan(row: &[f32]) -> bool {
     row.iter().fold(false, |found, value| found | value.is_nan())
 }
 
-/// Checks that `prompt` is not empty and fits. The context holds the first `held` of its tokens.
+/// Checks that `prompt` is not empty and fits into the context, which contains the first `held` tokens of `prompt`.
 ///
 /// # Errors
 /// [`Error::EmptyPrompt`] and [`Error::PromptTooLong`].

@@ -1,6 +1,6 @@
 //! Core of the engine: models, sessions, settings, placement, prompt cache and speculative decoding.
 //!
-//! This crate is for the engine's own crates. Programs use the crate `engine`, which has a stable interface.
+//! This crate is internal to the engine. Programs use the crate `engine`, which has a stable interface.
 #![forbid(unsafe_code)]
 
 pub mod asked_threads;

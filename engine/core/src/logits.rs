@@ -1,4 +1,4 @@
-//! Logits after every token of a text, to compare two builds.
+//! Logits after every token of a text, for the comparison of two builds.
 
 use build_info::Logits;
 use gguf::memory::CTX_STEP;
@@ -10,14 +10,14 @@ use crate::sequence::Sequence;
 /// Method of evaluating a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feed {
-    /// True to evaluate token by token, with the kernels of decode; false to evaluate batches, with the kernels of
+    /// True to evaluate token by token with the kernels of decode; false to evaluate batches with the kernels of
     /// prefill.
     pub step: bool,
     /// Number of greedily chosen tokens to generate after the text.
     pub greedy: u32,
 }
 
-/// Evaluates `tokens` in an empty `sequence`; returns the logits after each token, including generated tokens.
+/// Evaluates `tokens` in an empty `sequence`. Returns the logits after each token, including generated tokens.
 ///
 /// # Errors
 /// If `tokens` is empty or does not fit, a token is not in the vocabulary, or the evaluation fails.

@@ -1,4 +1,4 @@
-//! Loading of models after checks whose errors are more specific than llama.cpp's.
+//! Loading of models. Checks before the load report more specific errors than llama.cpp.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -23,11 +23,11 @@ use crate::settings::{Settings, Source};
 /// Loads the model at `path`.
 ///
 /// The file is read and checked first, because llama.cpp's own parser stops with an assertion on some damaged files.
-/// A file that passes the check and is not known yet is then loaded by a child process: see [`crate::trial`]. A model
-/// larger than the memory is refused unless its weights are mapped and not repacked: only then can the kernel drop
-/// its pages instead of killing the process when memory runs out.
+/// If the file passes the check and is unknown, a child process then loads it: see [`crate::trial`]. A model larger
+/// than the memory is refused unless its weights are mapped and not repacked. Only then can the kernel drop its pages
+/// instead of killing the process when memory runs out.
 ///
-/// If the settings require a GPU, one must be available: see [`gpu`].
+/// If the settings require a GPU, a GPU must be available: see [`gpu`].
 ///
 /// If the number of layers on devices is not set, as many layers are placed on devices as fit: see [`fit`].
 ///
@@ -37,8 +37,8 @@ pub fn open(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Res
     open_for(path, settings, runtime_host, Seats::default())
 }
 
-/// Reads and checks the header of the model at `path`, and runs a trial if the model is not known. This is the part
-/// of [`open`] before llama.cpp loads the model.
+/// Reads and checks the header of the model at `path`, and runs a trial if the model is unknown. [`open`] does the
+/// same before llama.cpp loads the model.
 ///
 /// # Errors
 /// If a check or the trial fails.
@@ -48,7 +48,7 @@ pub fn check_file(path: &Path, settings: &Settings) -> Result<()> {
     crate::trial::of_load(&parts, settings).map(drop)
 }
 
-/// Loads like [`open`], but reserves memory for contexts other than a single one with one sequence.
+/// Loads like [`open`], but reserves memory for the contexts `seats` instead of one context with one sequence.
 ///
 /// # Errors
 /// Errors of [`open`].
@@ -63,17 +63,18 @@ pub fn open_for(
         llama::turn_off_tiled();
     }
     llama::ask_huge_pages(settings.huge_pages.value);
-    // This precedes the size check: layers on other devices do not need to fit into the host's memory.
+    // The devices are chosen before the size is checked, because layers on devices need not fit into the host's
+    // memory.
     let placed = match place_for(settings) {
         // The reason that no device is available is more useful than the error of an option that needs a device.
         Err(why @ Error::Usage(_)) => gpu::require_device(path, settings, runtime_host).and(Err(why))?,
         placed => placed?,
     };
-    // Checked before a load that may take minutes.
+    // The check precedes the load, which may take minutes.
     gpu::require_device(path, settings, runtime_host)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     gpu::warn_of_cublas(&parts, &placed, settings, runtime_host);
-    // To plan for devices, llama.cpp reads the header, so the file is checked before.
+    // To plan for devices, llama.cpp reads the header, so the file is checked first.
     let mut checked = None;
     if !placed.takers.is_empty() {
         checked = Some(crate::trial::of_load(&parts, settings)?);
@@ -135,9 +136,9 @@ pub fn open_for(
     Ok(model)
 }
 
-/// Finds how many layers fit on devices if the settings leave the number open. Prints a note if not all layers fit,
-/// because decode then waits for the layers on the host at every token. If llama.cpp cannot estimate the memory,
-/// loading continues as if all layers fit, and the load reports the problem with the model.
+/// Finds the number of layers that fit on devices, if the settings leave the number open. Prints a note if not all
+/// layers fit, because decode then waits for the layers on the host at every token. If llama.cpp cannot estimate the
+/// memory, loading continues as if all layers fit, and the load reports any problem with the model.
 fn plan(
     parts: &[&GgufFile],
     checked: &Checked,
@@ -199,8 +200,8 @@ mod tests {
         let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny);
         gguf::synth::write(&plain, &options).expect("the tiny model");
 
-        // One number of KV heads for each of the four layers. The array needs 24 more bytes, and the name 8 more, so
-        // that the data stays aligned.
+        // The new value is one number of KV heads for each of the four layers. The array needs 24 more bytes, and the
+        // name 8 more, so that the data stays aligned.
         let kv_heads = GgufFile::open(&plain).ok().and_then(|file| file.u32("llama.attention.head_count_kv"));
         let mut array: Vec<u8> = [9u32, 5].iter().flat_map(|kind| kind.to_le_bytes()).collect();
         array.extend(4u64.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Reading of a model's files before it is loaded.
+//! Reading of a model's files before the model is loaded.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub fn read_files(path: &Path) -> Result<(GgufFile, Vec<GgufFile>)> {
     Ok((file, others))
 }
 
-/// Returns the size of the weights of the adapters that `settings` ask for. `file` is the first file of the model.
+/// Returns the size of the weights of the adapters that `settings` request. `file` is the first file of the model.
 ///
 /// # Errors
 /// If an adapter cannot be read or does not match the model.

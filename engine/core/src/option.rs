@@ -17,8 +17,8 @@ pub struct OptionSpec<T: 'static> {
     pub group: Group,
     /// Value that is used if the option is not set.
     pub default: DefaultValue,
-    /// Description for help texts and the printed configuration. The description is empty for a sampling parameter,
-    /// which is described in the table of parameters.
+    /// Description for help texts and the printed configuration. Empty for a sampling parameter, whose description is
+    /// in the table of parameters.
     pub help: &'static str,
     /// Type and range of the value, and the function that stores a value.
     pub value: Value<T>,
@@ -39,7 +39,7 @@ pub enum Flag {
         aliases: &'static [&'static str],
         /// Name of the value in help texts.
         metavar: &'static str,
-        /// Value that `--name` has without a value; `None` if the flag requires a value.
+        /// Value of `--name` if no value is given; `None` if the flag requires a value.
         bare: Option<Bare>,
     },
     /// `--name VALUE`, and `--no-name` for the value "off".
@@ -49,9 +49,9 @@ pub enum Flag {
     },
     /// `--name` for true.
     Switch,
-    /// `--no-name` for false. The string is the help text.
+    /// `--no-name` for false. The string is the help text of the flag.
     Off(&'static str),
-    /// `--name` and `--no-name`, of which the last on the command line counts.
+    /// `--name` and `--no-name`; the last one on the command line takes effect.
     OnOff {
         /// Other spelling of `--name`.
         alias: Option<&'static str>,
@@ -62,7 +62,7 @@ pub enum Flag {
     },
 }
 
-/// Value of a flag that is given without a value.
+/// Value of a flag that may be given without a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Bare {
     /// A value may follow as the next argument.
@@ -93,20 +93,20 @@ impl Flag {
 pub struct Key {
     /// Name of the key, if it differs from the flag's.
     pub name: Option<&'static str>,
-    /// True if the file has no such key.
+    /// True if the configuration file has no such key.
     pub absent: bool,
-    /// True if a table `[models.NAME]` may have the key.
+    /// True if a table `[models.NAME]` may contain the key.
     pub of_model: bool,
-    /// True if a reload of the file applies a new value. Other options need a restart.
+    /// True if a reload of the configuration file applies a new value. Other options require a restart.
     pub on_reload: bool,
 }
 
 impl Key {
     /// Absent from the configuration file.
     pub const NONE: Key = Key { name: None, absent: true, of_model: false, on_reload: false };
-    /// Key of the whole server, not of a model.
+    /// Key of the whole server, not of a single model.
     pub const SERVER: Key = Key { name: None, absent: false, of_model: false, on_reload: false };
-    /// Key that each model may have.
+    /// Key that the table of each model may contain.
     pub const MODEL: Key = Key { name: None, absent: false, of_model: true, on_reload: false };
 
     /// Returns this key with the name `name`.
@@ -115,7 +115,7 @@ impl Key {
         Key { name: Some(name), ..self }
     }
 
-    /// Returns this key, whose new values take effect after a reload.
+    /// Returns this key, marked as one whose new values a reload applies.
     #[must_use]
     pub const fn reloaded(self) -> Self {
         Key { on_reload: true, ..self }
@@ -202,7 +202,7 @@ impl DefaultValue {
     }
 }
 
-/// Type and range of an option's value, and the function that stores one.
+/// Type and range of an option's value, and the function that stores a value.
 pub enum Value<T: 'static> {
     /// Whole number.
     Whole {
@@ -241,11 +241,11 @@ pub enum Value<T: 'static> {
 pub enum Form {
     /// Text.
     Word,
-    /// Text; or true and false for "on" and "off".
+    /// Text; true and false mean "on" and "off".
     WordOrTruth,
     /// Whole number or text. The string describes the valid values.
     NumberOrWord(&'static str),
-    /// Text with commas, or a list of texts. The string describes the valid values.
+    /// Comma-separated text, or a list of texts. The string describes the valid values.
     List(&'static str),
     /// List of numbers.
     Numbers,
@@ -261,7 +261,7 @@ pub struct Slot<T: 'static> {
     pub copy: fn(&mut T, &T),
 }
 
-/// Makes a [`Slot`] for the field `$field` of a struct. The type of the field is an `Option`.
+/// Creates a [`Slot`] for the field `$field` of a struct. The type of the field is an `Option`.
 #[macro_export]
 macro_rules! slot {
     ($($field:ident).+) => {
@@ -272,7 +272,7 @@ macro_rules! slot {
     };
 }
 
-/// Makes a function that parses an option's text and stores the value in the field `$field`, whose type is an
+/// Creates a function that parses an option's text and stores the value in the field `$field`, whose type is an
 /// `Option`.
 #[macro_export]
 macro_rules! parsed {
@@ -285,7 +285,8 @@ macro_rules! parsed {
 }
 
 impl<T> OptionSpec<T> {
-    /// Returns the name of the key in the configuration file; `None` if the file cannot have it.
+    /// Returns the name of the key in the configuration file; `None` if the configuration file cannot contain the
+    /// key.
     pub fn key(&self) -> Option<String> {
         let own = || self.key.name.map_or_else(|| self.name.replace('-', "_"), str::to_string);
         (!self.key.absent).then(own)
@@ -300,7 +301,7 @@ impl<T> OptionSpec<T> {
         }
     }
 
-    /// Returns the description with the valid values.
+    /// Returns the description, followed by the valid values.
     pub fn help(&self) -> String {
         match (&self.value, self.range()) {
             (Value::Parameter(name, _), Some(range)) => format!("{}: {range}", parameter(name).doc),
@@ -332,7 +333,8 @@ impl<T> OptionSpec<T> {
     }
 }
 
-/// Copies to `own` every value of `other` that `own` lacks. Calls `copied` with the name of each copied option.
+/// Copies every value of `other` that `own` does not have to `own`. Calls `copied` with the name of each copied
+/// option.
 pub fn merge<T>(
     options: &[OptionSpec<T>],
     own: &mut T,
@@ -350,7 +352,7 @@ pub fn merge<T>(
 /// Returns the sampling parameter `name`.
 ///
 /// # Panics
-/// If no parameter has this name. All names are constants in the tables, so this is a bug.
+/// If no parameter has this name, which is a bug: all names are constants in the tables.
 fn parameter(name: &str) -> &'static sampling::Parameter {
     sampling::Parameter::named(name).expect("a table names parameters that exist")
 }

@@ -1,4 +1,4 @@
-//! Choice of devices for a model with given settings.
+//! Choice of devices for a model, according to its settings.
 
 use llama::error::Result;
 use llama::kernels::{self, Wanted, WantedBy};
@@ -6,7 +6,8 @@ use llama::offload::{Placed, place};
 
 use crate::settings::{Settings, Source};
 
-/// Loads the CPU's kernels as `settings` request, if none are loaded yet, and finds the devices that `settings` name.
+/// Loads the CPU kernels that `settings` request, if no kernels are loaded yet, and finds the devices that `settings`
+/// name.
 ///
 /// # Errors
 /// Errors of [`kernels::load_wanted`] and of [`place`].

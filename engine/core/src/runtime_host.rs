@@ -6,10 +6,10 @@ use build_info::{BuildInfo, Bytes, Defaults, Host};
 use llama::options::CudaWait;
 use serde::Serialize;
 
-/// Machine and build record, with warnings about what could not be read.
+/// Machine and build record, with warnings about properties that could not be read.
 #[derive(Debug, Default)]
 pub struct RuntimeHost {
-    /// Machine; `None` if not even its cores could be detected.
+    /// Machine; `None` if not even its cores were detected.
     pub host: Option<Host>,
     /// Path and content of the build record beside the executable.
     pub build: Option<(PathBuf, BuildInfo)>,
@@ -19,7 +19,7 @@ pub struct RuntimeHost {
     pub environment: Environment,
     /// Values of ggml's own variables, for settings that have defaults in the build record.
     pub variables: Defaults,
-    /// Warnings, one for each thing that could not be read.
+    /// Warnings, one for each property that could not be read.
     pub warnings: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ pub struct Environment {
     pub cpu_variant: Option<String>,
     /// `GGML_CPU_TILED_MM`: use of ggml's tiled kernels.
     pub tiled: Option<String>,
-    /// `ANNEAL_CUDA_WAIT`: way in which a thread waits for a GPU.
+    /// `ANNEAL_CUDA_WAIT`: method by which a thread waits for a GPU.
     pub cuda_wait: Option<String>,
     /// `ANNEAL_THREADS`: number of threads, see [`crate::asked_threads`].
     pub threads: Option<String>,
@@ -50,19 +50,19 @@ impl Environment {
     }
 }
 
-/// A linked BLAS library.
+/// Linked BLAS library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Blas {
     /// Name that the library reports.
     pub library: String,
-    /// True if the library's number of threads can be set; otherwise it uses as many threads as llama.cpp.
+    /// True if the library's number of threads can be set. Otherwise, the library uses as many threads as llama.cpp.
     pub threads_obeyed: bool,
 }
 
 impl RuntimeHost {
     /// Reads the machine and the build record. Failures become warnings.
     pub fn read() -> Self {
-        // llama.cpp detects the GPUs. Asking the driver can take seconds: see `ask_for_gpus`.
+        // llama.cpp detects the GPUs. Querying the driver can take seconds: see `ask_for_gpus`.
         let detected = host::detect(&host::Root::live().without_gpus());
         let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
         let blas = llama::blas_library()
@@ -103,7 +103,7 @@ impl RuntimeHost {
         self.build.as_ref().map(|(_, build)| &build.defaults)
     }
 
-    /// Asks the NVIDIA driver, if one is loaded, for its GPUs, for commands that display the machine.
+    /// Queries the NVIDIA driver, if it is loaded, for its GPUs. Used by commands that display the machine.
     pub fn ask_for_gpus(&mut self) {
         let (gpus, warnings) = host::gpus(&host::Root::live());
         if let Some(host) = &mut self.host {
@@ -112,7 +112,7 @@ impl RuntimeHost {
         self.warnings.extend(warnings);
     }
 
-    /// Returns the memory that this process may use: the available memory, limited by the control group.
+    /// Returns the memory that this process may use: the available memory, up to the limit of the control group.
     pub fn memory(&self) -> Option<Bytes> {
         self.host.as_ref()?.usable_memory()
     }

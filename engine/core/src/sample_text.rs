@@ -1,6 +1,6 @@
 //! Text for measurements and evaluations.
 
-/// Text with prose, code, tables, numbers and eight writing systems.
+/// Text that contains prose, code, tables, numbers and eight writing systems.
 pub const TEXT: &str = include_str!("sample_text.txt");
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Sequences of tokens in one context, or in two that alternate.
+//! Sequences of tokens in one context, or in two alternating contexts.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use sampling::Chain;
 
 use crate::speculative::speculator::Speculator;
 
-/// Sequence that evaluates tokens in one context, or in two that alternate.
+/// Sequence that evaluates tokens in one context, or in two alternating contexts.
 pub trait Sequence {
-    /// Returns the context that evaluates the next `tokens` tokens; the context holds all earlier tokens.
+    /// Returns the context that evaluates the next `tokens` tokens. The context contains all earlier tokens.
     ///
     /// # Errors
     /// If the state cannot be moved between the contexts.
@@ -22,7 +22,7 @@ pub trait Sequence {
 
     /// Returns the graphs that all contexts have computed so far.
     fn graphs(&mut self) -> Graphs {
-        // A method call would call this function again.
+        // Method syntax would call this function recursively.
         Context::graphs(self.current())
     }
 
@@ -31,7 +31,8 @@ pub trait Sequence {
         None
     }
 
-    /// Moves as much of the sampling to a device as was requested and is possible. `chain` has accepted the prompt.
+    /// Moves as much of the sampling to a device as was requested and is possible. `chain` must have accepted the
+    /// prompt.
     ///
     /// # Errors
     /// If llama.cpp cannot plan the sampling on the device.
@@ -58,7 +59,7 @@ impl Sequence for Context {
     }
 }
 
-/// Cost of moving a sequence from one context to the other.
+/// Cost of moving a sequence from one context to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandOver {
     /// Size of the state.

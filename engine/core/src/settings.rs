@@ -1,4 +1,4 @@
-//! Every setting with its value and its source. Precedence, highest first: flag, configuration file, environment,
+//! All settings with their values and sources. Precedence, highest first: flag, configuration file, environment,
 //! tuning record, build info, live host, default.
 
 mod check;

@@ -1,4 +1,4 @@
-//! Sizes as users write them.
+//! Sizes in the form in which users write them.
 
 use build_info::Bytes;
 

@@ -1,9 +1,9 @@
 //! The split layout: prompts are evaluated with the weights in the file's layout, and tokens are generated with
 //! repacked weights.
 //!
-//! Each layout is a separate model with its own context. The logits of the prefill context choose the first token
+//! Each layout is a separate model with a separate context. The logits of the prefill context choose the first token
 //! after the prompt. Before the second token is evaluated, the state of the sequence moves to the decode context. The
-//! weights in the file's layout are mapped: the repacked model shares those pages for all weights that are not
+//! weights in the file's layout are mapped. The repacked model shares the mapped pages of all weights that are not
 //! repacked.
 
 use std::path::Path;
@@ -46,12 +46,12 @@ impl From<&Layouts> for Layouts {
 }
 
 impl Layouts {
-    /// Loads the model at `path` as [`model::open`] does. If the settings want a split layout and the model supports
-    /// a split layout, loads the model a second time in the file's layout.
+    /// Loads the model at `path` like [`model::open`]. If the settings request a split layout and the model supports
+    /// it, loads the model a second time in the file's layout.
     ///
     /// # Errors
-    /// Errors of loading. If the two layouts do not fit into memory, that is an error only if a flag requested the
-    /// split layout.
+    /// Errors of loading. Two layouts that do not fit into memory are an error only if a flag requested the split
+    /// layout.
     pub fn open(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Self> {
         let decode = model::open(path, settings, runtime_host)?;
         if settings.split_layout.value != SplitLayout::On {
@@ -76,7 +76,7 @@ impl Layouts {
         self.why_not.as_deref()
     }
 
-    /// Returns each of the two layouts alone, the decode layout first; `None` if there is only one layout.
+    /// Returns each layout as a separate value, the decode layout first; `None` with a single layout.
     pub fn apart(&self) -> Option<[Layouts; 2]> {
         let prefill = self.prefill.as_ref()?;
         Some([Layouts::from(&self.decode), Layouts::from(prefill)])
@@ -101,8 +101,8 @@ impl Layouts {
         self.session_with(&options, settings, runtime_host, crate::context::LOWER_CTX)
     }
 
-    /// Creates a session like [`session`](Self::session), but whose contexts have `options`. If a context does not
-    /// fit into memory, the error names the remedy `mend`.
+    /// Creates a session like [`session`](Self::session), but with `options` for the contexts. If a context does not
+    /// fit into memory, the error contains the remedy `mend`.
     pub fn session_with(
         &self,
         options: &ContextOptions,
@@ -120,8 +120,8 @@ impl Layouts {
                 on_device: DeviceSampling::Off,
             });
         };
-        // Both contexts have the same options: a state can only be restored into a cache of the same types and
-        // layout.
+        // Both contexts have the same options, because a state can only be restored into a cache of the same types
+        // and layout.
         let context = fits(&self.decode, Some(options), settings, runtime_host)
             .and_then(|()| Context::new(model, options));
         let (context, why_not) = insisted(context, settings)?;
@@ -134,14 +134,15 @@ impl Layouts {
     }
 }
 
-/// Returns the reason that a second layout of `model` would equal the first layout; `None` if the layouts differ.
+/// Returns the reason why a second layout of `model` would not differ from the first layout; `None` if the layouts
+/// differ.
 fn pointless(model: &Model, settings: &Settings) -> Option<String> {
     if !settings.repack.value {
         return Some("repacking is off, so both layouts are the same".to_string());
     }
     if model.placed().is_offloaded() {
         let devices = model.placed().names();
-        return Some(format!("layers are on {devices}, with the weights in the file's layout"));
+        return Some(format!("the layers on {devices} keep their weights in the file's layout"));
     }
     (model.repacked() == 0).then(|| {
         format!(
@@ -160,7 +161,7 @@ fn fits(
 ) -> Result<()> {
     let Some(available) = runtime_host.memory() else { return Ok(()) };
     let file = model.size();
-    // Weights that are mapped and not repacked use the same pages of the file in both models.
+    // Weights that are mapped and not repacked share the pages of the file in both models.
     let copy = match settings.load_mode.value {
         LoadMode::Auto | LoadMode::Mmap | LoadMode::MmapMlock => model.repacked(),
         LoadMode::None | LoadMode::Mlock | LoadMode::DirectIo => file,
@@ -182,7 +183,7 @@ fn fits(
     })
 }
 
-/// Loads the model at `path`, which `other` has loaded already, in the file's layout.
+/// Loads the model at `path` in the file's layout. `other` is the same model, already loaded in another layout.
 fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Model>> {
     let offload = other.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
     let options = ModelOptions { repack: false, offload, ..settings.model_options() };
@@ -194,7 +195,8 @@ fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Mod
     }
 }
 
-/// Returns an error only if a flag requested the split layout; otherwise, the reason to continue without it.
+/// Returns an error only if a flag requested the split layout. Otherwise, returns the reason for continuing without
+/// the split layout.
 fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Option<String>)> {
     match part {
         Ok(part) => Ok((Some(part), None)),
@@ -203,7 +205,7 @@ fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Optio
     }
 }
 
-/// Sequence in one context, or in two contexts that alternate.
+/// Sequence in one context, or in two alternating contexts.
 pub struct Session {
     decode: Context,
     prefill: Option<Prefill>,
@@ -217,7 +219,7 @@ struct Prefill {
     context: Context,
     /// Minimum length, in tokens, of a prompt that this context evaluates.
     from: usize,
-    /// Context that holds the sequence; `None` while the sequence is empty.
+    /// Context that contains the sequence; `None` while the sequence is empty.
     at: Option<SplitPhase>,
     used: bool,
     handed: Option<HandOver>,
@@ -251,8 +253,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sets whether the device that computes the logits also chooses tokens, as far as possible. Where
-    /// [`crate::cache`] keeps logits, the host chooses tokens.
+    /// Sets whether the device that computes the logits also chooses tokens, as far as possible. In [`crate::cache`],
+    /// which keeps logits, the host chooses the tokens.
     pub fn sample_on_device(&mut self, mode: DeviceSampling) {
         self.on_device = mode;
     }
@@ -274,7 +276,7 @@ impl Session {
         self.decode.threads()
     }
 
-    /// Makes `flag` interrupt an evaluation, instead of the flag of the whole process.
+    /// Makes `flag`, instead of the flag of the whole process, interrupt an evaluation.
     pub fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
         self.decode.stop_by(flag);
         if let Some(prefill) = &mut self.prefill {
@@ -304,9 +306,9 @@ impl Session {
         Ok(())
     }
 
-    /// Restores the first `keep` tokens of a state as [`restore`](Self::restore) does. The tokens are restored into
-    /// the context that evaluates the next `tokens` tokens, so that the state does not have to be copied to the other
-    /// context first.
+    /// Restores the first `keep` tokens of a state, like [`restore`](Self::restore). The tokens are restored into the
+    /// context that evaluates the next `tokens` tokens, so that the state need not be copied to the other context
+    /// first.
     ///
     /// # Errors
     /// Errors of restoring. Also fails if a part of the sequence cannot be removed.
@@ -333,12 +335,12 @@ impl Session {
         }
     }
 
-    /// True if a prompt was evaluated in the file's layout since the last [`clear`](Self::clear).
+    /// True if a prompt has been evaluated in the file's layout since the last [`clear`](Self::clear).
     pub fn is_split(&self) -> bool {
         self.prefill.as_ref().is_some_and(|prefill| prefill.used)
     }
 
-    /// Returns the reason that a requested split layout is missing or was not used for a prompt of `tokens` tokens.
+    /// Returns the reason why a requested split layout is missing, or was not used for a prompt of `tokens` tokens.
     pub fn why_not(&self, tokens: usize) -> Option<String> {
         match &self.prefill {
             Some(prefill) if !prefill.used => {

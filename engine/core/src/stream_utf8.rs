@@ -1,9 +1,9 @@
-//! Conversion of tokens to text: the bytes of a token may end in the middle of a character.
+//! Conversion of tokens to text. The bytes of a token may end in the middle of a character.
 
 /// Collects bytes and returns whole characters. Invalid bytes become U+FFFD.
 #[derive(Debug, Default)]
 pub struct StreamUtf8 {
-    /// Bytes of an incomplete character, and the bytes added last.
+    /// Bytes of an incomplete character, followed by the bytes added last.
     pending: Vec<u8>,
     text: String,
 }

@@ -1,8 +1,8 @@
 //! Standard output and standard error for text from models, files and servers.
 //!
-//! A terminal obeys control characters. A text can use them to move the cursor over earlier output, set the title of
-//! the window, or fill the clipboard. Therefore control characters are escaped for a terminal. A file or a pipe gets
-//! every byte unchanged.
+//! A terminal interprets control characters. A text can use them to move the cursor over earlier output, set the
+//! title of the window, or fill the clipboard. Therefore, control characters are escaped for a terminal. A file or a
+//! pipe receives every byte unchanged.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -17,7 +17,7 @@ pub struct Stream<W: Write> {
     begun: Vec<u8>,
 }
 
-/// Returns standard output. Between two writes, only the beginning of a character is buffered.
+/// Returns standard output. Between two writes, at most an incomplete character is buffered.
 pub fn stdout() -> Stream<io::Stdout> {
     Stream::new(io::stdout(), io::stdout().is_terminal())
 }
@@ -41,7 +41,7 @@ impl<W: Write> Write for Stream<W> {
         let mut all = std::mem::take(&mut self.begun);
         all.extend_from_slice(bytes);
         self.begun = all.split_off(all.len() - begun(&all));
-        // Invalid UTF-8 must not reach a terminal either. A control sequence may arrive in two parts: its first
+        // Invalid UTF-8 must not reach a terminal either. A control sequence may arrive in two parts, but its first
         // character is escaped, so the rest is plain text.
         self.out.write_all(printable_lines(&String::from_utf8_lossy(&all)).as_bytes())?;
         Ok(bytes.len())
@@ -53,7 +53,7 @@ impl<W: Write> Write for Stream<W> {
 }
 
 impl<W: Write> Drop for Stream<W> {
-    /// Writes a replacement character if the last character never ended.
+    /// Writes a replacement character if the last character is incomplete.
     fn drop(&mut self) {
         if !self.begun.is_empty() {
             let _ = write!(self.out, "{}", char::REPLACEMENT_CHARACTER);

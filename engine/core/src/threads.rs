@@ -1,4 +1,4 @@
-//! Thread pools of a context: the number of threads, and the CPUs that the threads run on.
+//! Thread pools of a context: the number of threads, and the CPUs on which they run.
 
 use build_info::Host;
 use llama::error::Result;
@@ -10,26 +10,26 @@ use crate::settings::Settings;
 /// CPUs for the threads of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// CPUs that the threads may use; if empty, the threads stay on the CPUs of the calling thread.
+    /// CPUs that the threads may use. If empty, the threads stay on the CPUs of the calling thread.
     pub cpus: Vec<u32>,
     /// True if each thread is bound to one CPU.
     pub strict: bool,
 }
 
 impl Placement {
-    /// Returns the placement of `threads` threads on `host` under `settings`.
+    /// Returns the CPUs for `threads` threads on `host` under `settings`.
     pub fn new(settings: &Settings, host: Option<&Host>, threads: u32) -> Self {
         let cpus = &settings.cpus.value;
-        // All CPUs are listed: if a pool names no CPU, ggml leaves the threads on the CPUs of an earlier pool, and
-        // new threads inherit that placement.
+        // All CPUs are listed: if a pool specifies no CPU, ggml leaves the threads on the CPUs of an earlier pool,
+        // and new threads inherit that placement.
         let unbound = || {
             let all = host.map_or(Vec::new(), |host| host.limits.affinity.clone());
             Placement { cpus: all, strict: false }
         };
         match settings.affinity.value {
             Affinity::Off => unbound(),
-            // With more threads than CPUs, binding each thread to one CPU would put two on one CPU and none on
-            // another.
+            // With more threads than CPUs, binding each thread to one CPU would put two threads on one CPU and leave
+            // another CPU idle.
             Affinity::On => Placement { cpus: cpus.clone(), strict: threads as usize <= cpus.len() },
             Affinity::Auto
                 if host.is_some_and(|host| host.topology.is_hybrid()) && threads as usize <= cpus.len() =>
@@ -41,11 +41,11 @@ impl Placement {
     }
 }
 
-/// Gives `context` its own thread pools. Without a pool, ggml starts and joins threads for every graph.
+/// Creates separate thread pools for `context`. Without a pool, ggml starts and joins threads for every graph.
 ///
-/// Both phases share a pool if they use the same number of threads; otherwise there are two pools. The decode pool is
-/// created first. Each pool also binds the calling thread, and the last pool determines its CPU. So this thread stays
-/// on the CPU that the smaller decode pool leaves free.
+/// Both phases share a pool if they use the same number of threads; otherwise, each phase has its own pool. The
+/// decode pool is created first. Creating a pool also binds the calling thread, so the last pool determines the CPU
+/// of that thread. The calling thread therefore stays on a CPU that the smaller decode pool leaves free.
 ///
 /// # Errors
 /// If a pool cannot be created.
@@ -90,7 +90,7 @@ mod tests {
             (Some(Affinity::On), 4, bound(false)),
             (Some(Affinity::Off), 3, Placement::default()),
             (Some(Affinity::Auto), 3, Placement::default()),
-            // A list of CPUs implies `on`.
+            // A list of CPUs implies `--affinity on`.
             (None, 2, bound(true)),
         ];
         for (affinity, threads, expected) in cases {
@@ -124,7 +124,7 @@ mod tests {
             let model = crate::model::open(&path, &settings, &runtime_host).expect("the model loads");
             let mut context =
                 crate::model::context(&model, &settings, &runtime_host, false).expect("a context");
-            // Some builds bind the threads only when they compute.
+            // Some builds only bind the threads when they compute.
             context.decode(&[1]).expect("a token");
             context.synchronize();
             mask()

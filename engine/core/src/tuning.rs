@@ -1,4 +1,4 @@
-//! File of the tuning record: its path, its entries for a model on this machine, and changes to it.
+//! File of the tuning record: its path, its entries for a model on this machine, and changes to the file.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,7 +15,11 @@ use llama::variant::Variant;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, check};
 
-/// Result of looking a model up in the tuning record.
+/// Hint for a record that a newer version of anneal wrote.
+const OTHER_VERSION: &str =
+    "use the version of anneal that wrote the record, or choose another file with --tuning";
+
+/// Result of the search for a model in the tuning record.
 #[derive(Debug, Default)]
 pub struct TuningLookup {
     /// Settings from the record; `None` if the record has no entry for this model on this machine.
@@ -33,8 +37,8 @@ pub fn path(given: Option<&Path>) -> Option<PathBuf> {
         .or_else(|| Some(host::state::folder()?.join("tuning.json")))
 }
 
-/// Looks up `model` in the record at `path`: an entry for `objective`, or for any objective if none is given.
-/// Failures do not stop the engine: if the model cannot be read, loading it reports the error.
+/// Looks up `model` in the record at `path`: an entry for `objective`, or for any objective if `objective` is `None`.
+/// Failures do not stop the engine: if the model cannot be read, loading the model reports the error.
 pub fn look_up(
     given: Option<&Path>,
     model: &Path,
@@ -60,7 +64,7 @@ pub fn look_up(
         }
     };
     let (Some(host), Ok(mut shape)) = (&runtime_host.host, shape_of(model)) else { return found };
-    // An adapter's matrix products also take time, so a result without the adapter belongs to another model.
+    // An adapter's matrix products also take time, so a result without the adapter does not apply.
     if let Some(digest) = variant.digest(16) {
         shape.quantisation = format!("{} with LoRA {digest}", shape.quantisation);
     }
@@ -83,10 +87,10 @@ pub fn look_up(
     found
 }
 
-/// Reads the record at `path`; returns `None` if the file does not exist.
+/// Reads the record at `path`. Returns `None` if the file does not exist.
 ///
 /// # Errors
-/// The reason that the record cannot be used, as words that follow "is not used: ".
+/// If the record cannot be used. The message contains the reason, in words that follow "is not used: ".
 pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -100,7 +104,7 @@ pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
         Err(why @ TuningError::Damaged(_)) => {
             Err(format!("{why}; the next `anneal tune` renames the file to .damaged"))
         }
-        Err(why) => Err(format!("{why}: use the anneal that wrote it, or name another file with --tuning")),
+        Err(why) => Err(format!("{why}\nhint: {OTHER_VERSION}")),
     }
 }
 
@@ -113,11 +117,9 @@ pub fn check_changeable(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(failed("it is not a regular file".to_string())),
         Ok(_) => match parse(path).map_err(|error| failed(error.to_string()))? {
-            Err(why @ TuningError::Newer { .. }) => Err(failed(format!(
-                "{why}, and is not overwritten: use the anneal that wrote it, or choose another file with --tuning"
-            ))),
+            Err(why @ TuningError::Newer { .. }) => Err(failed(format!("{why}\nhint: {OTHER_VERSION}"))),
             Err(TuningError::Damaged(_)) if !was_one(path) => {
-                Err(failed("it is not a tuning record: choose another file with --tuning".to_string()))
+                Err(failed("it is not a tuning record\nhint: choose another file with --tuning".to_string()))
             }
             Ok(_) | Err(TuningError::Damaged(_)) => Ok(()),
         },
@@ -125,7 +127,7 @@ pub fn check_changeable(path: &Path) -> Result<()> {
     }
 }
 
-/// Checks that the disk has room for a record at `path` and for the state of an interrupted tuning.
+/// Checks that the disk has room for a record at `path` and for the state of an interrupted tuning run.
 ///
 /// # Errors
 /// If the disk has too little free space.
@@ -138,7 +140,8 @@ pub fn check_room(path: &Path) -> Result<()> {
         Some(free) => Err(Error::Tuning {
             path: path.to_path_buf(),
             why: format!(
-                "{} has {free} left, but {NEEDED} are needed; free some space, or choose another file with --tuning",
+                "{} has only {free} of free space, but {NEEDED} are needed; free some space, or choose another file with \
+                 --tuning",
                 folder.display()
             ),
         }),
@@ -149,14 +152,14 @@ fn parse(path: &Path) -> io::Result<std::result::Result<TuningRecord, TuningErro
     Ok(TuningRecord::parse(&content(path)?))
 }
 
-/// Reads the file at `path`, up to a size limit: the path may be that of a model by mistake.
+/// Reads the file at `path`, up to a size limit, because the path of a model may have been given by mistake.
 fn content(path: &Path) -> io::Result<Vec<u8>> {
     const LARGEST: u64 = 64 << 20;
     base::read(path, LARGEST)
 }
 
 /// True if the invalid file at `path` may once have been a record: the file is empty, or begins with `{` like a JSON
-/// object. A model file does neither.
+/// object. A model file is not empty and does not begin with `{`.
 fn was_one(path: &Path) -> bool {
     let text = content(path).unwrap_or_default();
     text.iter().find(|byte| !byte.is_ascii_whitespace()).is_none_or(|first| *first == b'{')
@@ -193,14 +196,14 @@ fn aside(path: &Path) -> PathBuf {
     (1..).map(name).find(|aside| fs::symlink_metadata(aside).is_err()).unwrap_or_else(|| name(1))
 }
 
-/// Changes the record at `path`. A damaged record is kept beside it, under `.damaged`.
+/// Changes the record at `path`. A damaged record is kept beside the new record, under `.damaged`.
 ///
 /// # Errors
 /// If a newer program wrote the record, or the record cannot be written. The record then stays unchanged.
 pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
     check_changeable(path)?;
-    // Another process may be adding entries that came with a build from a store.
+    // Another process may be adding entries from a build that was installed from a store.
     let _lock = host::state::lock(path);
     let mut record = match parse(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => TuningRecord::default(),
@@ -212,15 +215,16 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
                 .map_err(|error| failed(format!("cannot keep the damaged record: {error}")))?;
             TuningRecord::default()
         }
-        Ok(Err(why)) => return Err(failed(format!("{why}, and is not overwritten"))),
+        Ok(Err(why)) => return Err(failed(format!("{why}\nhint: {OTHER_VERSION}"))),
     };
     edit(&mut record);
     let text = serde_json::to_string_pretty(&record).map_err(|error| failed(error.to_string()))? + "\n";
     write_atomically(path, text.as_bytes()).map_err(|error| failed(error.to_string()))
 }
 
-/// Writes `content` to a temporary file beside `path`, readable by this user alone, then renames it. Creates the
-/// folder if necessary. If `path` is a symbolic link, its target is replaced, and the link stays.
+/// Writes `content` to a temporary file beside `path`, readable only by this user, then renames the file to `path`.
+/// Creates the folder if necessary. If `path` is a symbolic link, the target of the link is replaced, and the link
+/// stays.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -232,7 +236,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     base::replace(&path, content, base::Access::Private)
 }
 
-/// Returns the engine's part of a key: the plan of its build or, without a build record, the versions.
+/// Returns the build's part of a key: the plan of the build or, without a build record, the versions.
 pub fn build_of(runtime_host: &RuntimeHost) -> String {
     match &runtime_host.build {
         Some((_, build)) => build.plan_hash.to_string(),
@@ -240,14 +244,14 @@ pub fn build_of(runtime_host: &RuntimeHost) -> String {
     }
 }
 
-/// Returns the key of the model at `path` on this machine.
+/// Returns the tuning key of the model at `path` on this machine.
 ///
 /// # Errors
 /// If the model cannot be read, or the machine's properties are unknown.
 pub fn key_of(path: &Path, objective: &str, runtime_host: &RuntimeHost) -> Result<TuningKey> {
     let Some(host) = &runtime_host.host else {
         return Err(Error::Tune(
-            "the properties of this machine cannot be read, so no record can be made for it".into(),
+            "cannot create a tuning record: the properties of this machine cannot be read".into(),
         ));
     };
     let model = shape_of(path)?;
@@ -369,7 +373,7 @@ mod tests {
         // Three threads on one core were measured to be faster, so there is no warning.
         assert_eq!(settings.warnings, Vec::<String>::new());
 
-        // A single number of threads counts for both phases and overrides the tuned policy.
+        // A single number of threads applies to both phases and overrides the tuned policy.
         let flags = Requested { decode_threads: Some(1), ..Requested::default() };
         let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_eq!((settings.prefill_threads.value, settings.prefill_threads.source), (1, Source::Flag));

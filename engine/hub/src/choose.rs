@@ -1,4 +1,4 @@
-//! Choice of the files of a repository that a name refers to.
+//! Selection of the files in a repository that a model's name refers to.
 
 use super::listing::HubFile;
 
@@ -31,7 +31,7 @@ pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<ModelFiles, S
     if models.is_empty() {
         let all: Vec<&HubFile> = entries.iter().collect();
         return Err(format!(
-            "the repository has no GGUF model, only {}\nhint: look for a repository with GGUF in its name",
+            "the repository has no GGUF model; it has {}\nhint: look for a repository with GGUF in its name",
             words(&all)
         ));
     }
@@ -164,9 +164,9 @@ mod tests {
             choose(&entries(&["a-00001-of-00003.gguf", "a-00003-of-00003.gguf"]), None).expect_err("a part");
         assert!(why.contains("a-00002-of-00003.gguf is missing"), "{why}");
         let why = choose(&entries(&["model.safetensors"]), None).expect_err("no model");
-        assert!(why.contains("no GGUF model, only model.safetensors"), "{why}");
+        assert!(why.contains("no GGUF model; it has model.safetensors"), "{why}");
         let why = choose(&[], None).expect_err("nothing");
-        assert!(why.contains("only no files"), "{why}");
+        assert!(why.contains("it has no files"), "{why}");
         // Invalid part numbers.
         for name in ["a-00000-of-00000.gguf", "a-99999-of-00001.gguf", "a--of-.gguf", "-of-.gguf", ".gguf"] {
             assert_eq!(paths(&choose(&entries(&[name]), None).expect("a file")), [name]);

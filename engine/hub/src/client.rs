@@ -52,7 +52,7 @@ impl Hub {
         Ok(Hub { options, api })
     }
 
-    /// Returns the model `name`. Downloads the files that the cache lacks, and checks the GGUF headers.
+    /// Returns the model `name`. Downloads the files that are not in the cache, and checks the GGUF headers.
     ///
     /// # Errors
     /// See [`Error`]. An interrupted download stays on disk, and the next call resumes it.
@@ -86,7 +86,7 @@ impl Hub {
         self.api.repo(Repo::with_revision(name.repo(), RepoType::Model, name.revision().to_string()))
     }
 
-    /// Lists the repository. Makes only one short attempt if the cache has a usable model (`is_cached`).
+    /// Lists the repository. If the cache has a usable model (`is_cached`), makes only one short attempt.
     fn list(&self, name: &Name, is_cached: bool) -> Result<Listing, Error> {
         let mut options = self.options.clone();
         if is_cached {
@@ -110,7 +110,7 @@ impl Hub {
             if place.has(&listing.commit, file) {
                 continue;
             }
-            // Downloads from a fixed commit, so that all parts of a model match even if the branch moves meanwhile.
+            // A fixed commit ensures that all parts of a model match, even if the branch moves meanwhile.
             let commit = Repo::with_revision(name.repo(), RepoType::Model, listing.commit.clone());
             let from = transfer::From { repo: &self.api.repo(commit), name, options: &self.options };
             fetched += transfer::fetch(&from, place, file, watch)?;

@@ -8,7 +8,7 @@ use build_info::Bytes;
 /// Error of the hub client. The text states the action, the cause and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Folder of the cache is unknown, because no environment variable names it.
+    /// The cache folder is unknown, because no environment variable sets it.
     #[error(
         "cannot find a folder for models: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME are not set\nhint: set HF_HUB_CACHE"
     )]
@@ -65,19 +65,19 @@ pub enum Error {
         why: String,
     },
 
-    /// The model is not in the cache, and the network must not be used.
+    /// The model is not in the cache, and downloads are disabled.
     #[error("cannot use {name} offline: it is not in the cache ({})\nhint: run the command once without --offline and HF_HUB_OFFLINE", folder.display())]
     NotInCache {
         /// Name of the requested model.
         name: String,
-        /// Folder where the model would be.
+        /// Folder that was searched.
         folder: PathBuf,
     },
 
     /// The hub's listing contains no size or no SHA-256 for the file.
     #[error(
-        "cannot verify {file}: {endpoint} gives no size or no SHA-256 for it\nhint: download the file yourself, check it, \
-         and pass its path with -m"
+        "cannot verify {file}: {endpoint} sent no size or no SHA-256 for this file\nhint: download the file \
+        yourself, check it, and pass its path with -m"
     )]
     NoDigest {
         /// Path of the file in the repository.
@@ -100,7 +100,7 @@ pub enum Error {
     },
 
     /// A file that another tool wrote has the wrong size.
-    #[error("cannot use {} from the cache: it has {found}, but the hub lists {expected}\nhint: remove it, or set HF_HUB_CACHE to another folder", path.display())]
+    #[error("cannot use {} from the cache: the file has {found}, but the hub lists {expected}\nhint: remove the file, or set HF_HUB_CACHE to another folder", path.display())]
     Foreign {
         /// Path of that file.
         path: PathBuf,
@@ -111,7 +111,7 @@ pub enum Error {
     },
 
     /// The file system has too little free space.
-    #[error("cannot download {file}: it needs {needed} more in {}, which has {available} available\nhint: free disk space, or set HF_HUB_CACHE to another folder", folder.display())]
+    #[error("cannot download {file}: the download needs {needed} more in {}, but only {available} is available\nhint: free disk space, or set HF_HUB_CACHE to another folder", folder.display())]
     NoRoom {
         /// Path of the file in the repository.
         file: String,
@@ -128,7 +128,7 @@ pub enum Error {
     Disk {
         /// Operation that failed, as a verb phrase.
         what: &'static str,
-        /// Path that the operation concerned.
+        /// Path of the file or folder.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -152,7 +152,7 @@ impl Error {
         }
     }
 
-    /// Returns a function for `map_err` that wraps an I/O error of the operation `what` on `path`.
+    /// Returns a function for `map_err` that converts an I/O error of the operation `what` on `path`.
     pub(super) fn disk(what: &'static str, path: &std::path::Path) -> impl Fn(io::Error) -> Error + use<> {
         let path = path.to_path_buf();
         move |source| Error::Disk { what, path: path.clone(), source }

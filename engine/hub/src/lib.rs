@@ -1,14 +1,14 @@
-//! Models named by their repository on the Hugging Face hub: `owner/repo:Q4_K_M`.
+//! Downloads models from the Hugging Face hub. A model's name is its repository with an optional quantisation:
+//! `owner/repo:Q4_K_M`.
 //!
-//! The crate hf-hub is the client: it knows the addresses, the token and the folders of the cache. This crate adds
-//! what hf-hub lacks:
+//! The crate hf-hub is the client and provides the addresses, the token and the cache folders. This crate adds:
 //! - verification of the downloaded bytes
 //! - a check of the server's answer to a range request
 //! - time limits
 //! - waiting for a download by another process (hf-hub gives up after five seconds)
 //!
-//! So [`transfer`] downloads files with hf-hub's requests. Once a file is complete and its digest matches, it is
-//! renamed to its name in [`place`], where other tools find it.
+//! [`transfer`] downloads files with hf-hub's requests. A complete file with a matching digest is renamed to its
+//! final name in the cache ([`place`]), where other tools find it.
 //!
 //! - [`name`] parses the name that the user typed, [`listing`] parses the hub's answer, and [`choose`] selects files
 //!   from it.

@@ -20,8 +20,8 @@ pub struct HubFile {
     pub path: String,
     /// Size in bytes, if known.
     pub size: Option<u64>,
-    /// SHA-256 as 64 lower-case hexadecimal digits, which names the file's blob in the cache. The hub calls it the
-    /// LFS object ID. `None` if the listing has none.
+    /// SHA-256 as 64 lower-case hexadecimal digits. It is the name of the blob in the cache, and the hub's LFS object
+    /// ID. `None` if the listing has none.
     pub sha256: Option<String>,
 }
 
@@ -48,15 +48,15 @@ struct Lfs {
 }
 
 impl Listing {
-    /// Parses the hub's answer. The answer is untrusted, because its strings become file names.
+    /// Parses the hub's answer. The answer is not trusted, because its strings become file names.
     ///
     /// # Errors
     /// The fault in the answer, as text.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         let answer: ListingJson = serde_json::from_slice(json).map_err(|why| why.to_string())?;
-        let commit = answer.sha.ok_or("it contains no commit")?;
+        let commit = answer.sha.ok_or("the commit is missing")?;
         if !is_hex(&commit, 40) {
-            return Err("its commit is not a 40-digit hexadecimal number".to_string());
+            return Err("the commit is not a 40-digit hexadecimal number".to_string());
         }
         let files = answer.siblings.into_iter().filter(|file| is_path(&file.rfilename)).map(|file| {
             let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
@@ -98,7 +98,7 @@ mod tests {
     fn what_is_no_listing_is_told() {
         for (text, expected) in [
             ("<html>", "expected value"),
-            ("{}", "contains no commit"),
+            ("{}", "the commit is missing"),
             (r#"{"sha": "../x"}"#, "is not a 40-digit hexadecimal number"),
             (r#"{"sha": "main", "siblings": 3}"#, "invalid type"),
         ] {

@@ -80,7 +80,8 @@ fn is_part(text: &str) -> bool {
     plain && (1..=96).contains(&text.len()) && !text.starts_with('.') && !text.starts_with('-')
 }
 
-/// True if `text` is a relative path that cannot leave its base folder. Unlike [`is_part`], allows any letters.
+/// True if `text` is a relative path that cannot leave its base folder. Unlike [`is_part`], allows letters outside
+/// ASCII.
 pub(super) fn is_path(text: &str) -> bool {
     let good = |part: &str| !part.is_empty() && part != "." && part != "..";
     let plain = !text.contains(|letter: char| letter.is_control() || "\\:?#%@*".contains(letter));

@@ -11,7 +11,7 @@ pub const ENDPOINT: &str = "https://huggingface.co";
 pub struct Patience {
     /// Maximum number of consecutive attempts that make no progress.
     pub tries: u32,
-    /// Delay before the second attempt. Doubles with each further attempt.
+    /// Delay before the second attempt. Each further attempt doubles the delay.
     pub wait: Duration,
     /// Maximum time to wait for a connection, for a response, and for each read of its body.
     pub silence: Duration,

@@ -1,11 +1,12 @@
-//! Layout of the hub's cache on disk. huggingface_hub and hf-hub use the same layout. Each `models--owner--repo` has:
+//! Layout of the hub's cache on disk. huggingface_hub and hf-hub use the same layout. Each folder
+//! `models--owner--repo` contains:
 //! - `blobs`: files, named by their digests
 //! - `snapshots`: one folder per commit, with links to blobs
 //! - `refs`: one file per branch or tag, with its commit
 //!
-//! A blob gets its final name once it is complete and verified; until then it is called `DIGEST.incomplete`. The
-//! process that writes it holds `.locks/models--owner--repo/DIGEST.lock`. huggingface_hub uses the same names, so
-//! each tool can resume a download that the other began.
+//! A blob is called `DIGEST.incomplete` until it is complete and verified. The process that writes the blob holds
+//! `.locks/models--owner--repo/DIGEST.lock`. huggingface_hub uses the same names, so each tool can resume the other's
+//! downloads.
 
 use std::env;
 use std::fs::{self, File, TryLockError};
@@ -70,8 +71,8 @@ impl HubOptions {
         }
         let token = if self.token_withheld { "; your token is not sent" } else { "" };
         Some(format!(
-            "HF_ENDPOINT={} is not encrypted: anyone on the network path can see which models you download and can replace \
-             them together with their digests{token}\nhint: use an https address",
+            "HF_ENDPOINT={} is not encrypted: anyone on the network path can see and replace your downloads, \
+            including their checksums{token}\nhint: use an https address",
             self.endpoint
         ))
     }
@@ -81,7 +82,7 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// True if the traffic between this machine and `endpoint` cannot be read or changed by others.
+/// True if others cannot read or change the traffic between this machine and `endpoint`.
 fn is_private(endpoint: &str) -> bool {
     let Some(rest) = endpoint.strip_prefix("http://") else { return true };
     let authority = rest.split('/').next().unwrap_or_default();
@@ -135,7 +136,7 @@ impl CachedRepository {
         self.0.cache.model(self.0.name.clone()).blob_path(sha256)
     }
 
-    /// Returns the path of the blob with the digest `sha256` while it is incomplete.
+    /// Returns the path of the incomplete blob with the digest `sha256`.
     pub fn incomplete(&self, sha256: &str) -> PathBuf {
         self.0.repo.join("blobs").join(format!("{sha256}.incomplete"))
     }
@@ -145,7 +146,7 @@ impl CachedRepository {
         self.0.cache.model(self.0.name.clone()).pointer_path(commit).join(path)
     }
 
-    /// True if the snapshot of `commit` has `file` with the right size.
+    /// True if the snapshot of `commit` contains `file` with the right size.
     pub fn has(&self, commit: &str, file: &HubFile) -> bool {
         let found = fs::metadata(self.pointer(commit, &file.path));
         found.is_ok_and(|found| found.is_file() && file.size.is_some_and(|size| size == found.len()))
@@ -177,7 +178,7 @@ impl CachedRepository {
     /// Links `file` into the snapshot of `commit`.
     ///
     /// # Errors
-    /// If the link cannot be written, or if a regular file of another size is in its place.
+    /// If the link cannot be written, or if its path is a regular file of another size.
     pub fn link(&self, commit: &str, file: &HubFile) -> Result<(), Error> {
         let Some(sha256) = &file.sha256 else { return Ok(()) };
         let pointer = self.pointer(commit, &file.path);

@@ -23,7 +23,7 @@ const MAX_REASON: u64 = 4 << 10;
 /// Maximum number of characters of the hub's reason that are shown.
 const TOLD: usize = 300;
 
-/// Longest `Retry-After` delay that is obeyed.
+/// Maximum `Retry-After` delay that the client obeys.
 const MAX_REST: Duration = Duration::from_secs(60);
 
 /// Sends `request`. Any HTTP status counts as success.
@@ -58,7 +58,7 @@ pub fn header<'a>(answer: &'a Response<Body>, name: &str) -> Option<&'a str> {
 /// Requests the listing of the repository.
 ///
 /// # Errors
-/// If the hub cannot be reached, refuses, or does not answer with a listing, after the allowed number of attempts.
+/// If all attempts fail: the hub cannot be reached, refuses the request, or does not answer with a listing.
 pub fn list(repo: &ApiRepo, name: &Name, options: &HubOptions) -> Result<Listing, Error> {
     let mut tries = 0;
     loop {
@@ -98,8 +98,8 @@ fn list_once(
 
 /// Returns the error for a server that cannot be reached or closed the connection.
 pub fn network(what: String, why: String) -> Error {
-    let mend = "check the network, HF_ENDPOINT and the proxy (HTTPS_PROXY), then try again: the download resumes; \
-                --offline uses only the cache";
+    let mend = "check the network, HF_ENDPOINT and the proxy (HTTPS_PROXY), then try again to resume the download; \
+                to use only the cache, add --offline";
     Error::Network { what, why, mend }
 }
 
@@ -108,12 +108,12 @@ pub fn refused(what: String, mut answer: Response<Body>, options: &HubOptions) -
     let status = answer.status().as_u16();
     let mend = match (status, &options.token) {
         (401 | 403, Some(_)) => {
-            "the token (HF_TOKEN) does not give access: check the spelling, accept the model's conditions on its page, or use \
-             a token with read access"
+            "the token in HF_TOKEN does not give access: check the spelling of OWNER/REPO, accept the model's \
+            conditions on its page, or use a token with read access"
         }
         (401 | 403, None) => {
-            "check the spelling; for a private or gated model, accept the conditions on its page, create a token under \
-             Settings there, and put it into HF_TOKEN"
+            "check the spelling of OWNER/REPO; for a private or gated model, accept the conditions on its page, and \
+            set HF_TOKEN to a token from your account settings"
         }
         (404, _) => {
             "check the spelling of OWNER/REPO and of the revision; a private model needs a token in HF_TOKEN"

@@ -20,7 +20,7 @@ use super::options::{HubOptions, Watch};
 use super::place::CachedRepository;
 use super::request::{asked_rest, call, header, network, refused, rest};
 
-/// Size of the read buffer, in bytes.
+/// Size of the read buffer in bytes.
 const PIECE: usize = 256 << 10;
 
 /// Free disk space, in bytes, that a download must leave.
@@ -61,7 +61,7 @@ enum Failed {
 /// Downloads `entry` into its blob if it is missing. Returns the number of bytes downloaded.
 ///
 /// # Errors
-/// If the listing lacks a digest, the download fails, the digest does not match, or the disk cannot be written.
+/// If the listing contains no digest, the download fails, the digest does not match, or the file cannot be written.
 pub fn fetch(
     from: &From<'_>,
     place: &CachedRepository,
@@ -96,7 +96,7 @@ pub fn fetch(
     if !part.is_right(sha256) {
         // The partial file can be removed: it was written, or resumed, under the lock.
         let _ = fs::remove_file(&part.path);
-        return Err(part.wrong(format!("checksum mismatch: its SHA-256 is not {sha256}")));
+        return Err(part.wrong(format!("checksum mismatch: expected SHA-256 {sha256}")));
     }
     part.file.sync_all().map_err(Error::disk("write", &part.path))?;
     fs::rename(&part.path, &blob).map_err(Error::disk("rename", &part.path))?;
@@ -202,7 +202,7 @@ impl<'a> PartialFile<'a> {
         let what = || format!("download {} of {} from {}", self.entry.path, self.from.name, options.endpoint);
         let address = self.from.repo.url(&encoded(&self.entry.path));
         let mut request = self.from.repo.info_request().uri(address);
-        // With compression, ranges and lengths would count compressed bytes.
+        // In a compressed answer, ranges and lengths would count compressed bytes.
         request = request.header("Accept-Encoding", "identity");
         if self.done > 0 {
             request = request.header("Range", format!("bytes={}-", self.done));
@@ -215,7 +215,7 @@ impl<'a> PartialFile<'a> {
             StatusCode::OK => {}
             StatusCode::PARTIAL_CONTENT => self.check_range(&answer).map_err(Failed::Over)?,
             StatusCode::RANGE_NOT_SATISFIABLE => {
-                let why = format!("the server has no bytes after the first {} of {}", self.done, self.size);
+                let why = format!("the server has no more than {} of the {} bytes", self.done, self.size);
                 return Err(Failed::Over(self.give_up(why)));
             }
             _ => {
@@ -231,7 +231,7 @@ impl<'a> PartialFile<'a> {
         let told = header(&answer, "content-length").and_then(|length| length.parse::<u64>().ok());
         if let Some(told) = told.filter(|told| *told != due) {
             return Err(Failed::Over(
-                self.give_up(format!("the server sends {told} bytes instead of {due}")),
+                self.give_up(format!("the server announced {told} bytes instead of {due}")),
             ));
         }
         self.seek().map_err(Failed::Over)?;
@@ -246,7 +246,7 @@ impl<'a> PartialFile<'a> {
             Some(range) if range.trim() == expected || range.trim() == open => Ok(()),
             other => {
                 let why = format!(
-                    "{expected} was requested, but the server sends {}",
+                    "{expected} was requested, but the server sent {}",
                     other.unwrap_or("an unknown range")
                 );
                 Err(self.give_up(why))
@@ -254,7 +254,7 @@ impl<'a> PartialFile<'a> {
         }
     }
 
-    /// Removes the partial file, which can never become the right file, and returns the error.
+    /// Removes the partial file, which cannot be resumed, and returns the error.
     fn give_up(&self, why: String) -> Error {
         let _ = fs::remove_file(&self.path);
         self.wrong(why)
@@ -283,7 +283,7 @@ impl<'a> PartialFile<'a> {
             }
             if self.done + read as u64 > self.size {
                 return Err(Failed::Over(
-                    self.give_up(format!("the server sends more than {} bytes", self.size)),
+                    self.give_up(format!("the server sent more than {} bytes", self.size)),
                 ));
             }
             self.file

@@ -14,21 +14,21 @@ use crate::variant::Variant;
 /// Parts of a [`Variant`] that a loaded model keeps.
 #[derive(Default)]
 pub(super) struct Applied {
-    /// Loaded adapters, with their scales in `scales`. The adapters are registered in the model and freed with the
+    /// Loaded adapters; their scales are in `scales`. The adapters are registered in the model and freed with the
     /// model.
     pub(super) adapters: Vec<NonNull<sys::llama_adapter_lora>>,
     pub(super) scales: Vec<f32>,
     rope: Rope,
-    /// Context length, in tokens, that the model was trained for. The value is kept for YaRN, because a context with
-    /// YaRN changes the training length that llama.cpp reports for the model.
+    /// Context length, in tokens, that the model was trained for. YaRN needs this value, because a context with YaRN
+    /// changes the training context length that llama.cpp reports for the model.
     orig_ctx: u32,
 }
 
 impl Model {
-    /// Loads the adapters of `variant`, which must have been checked. The model must not be shared yet.
+    /// Loads the adapters of `variant`, which must have been checked. No other thread may use the model yet.
     ///
     /// # Errors
-    /// [`Error::Adapter`] if llama.cpp refuses an adapter.
+    /// [`Error::Adapter`] if llama.cpp cannot load an adapter.
     pub(super) fn apply(&mut self, variant: &Variant) -> Result<()> {
         for adapter in &variant.adapters {
             let file = c_path(&adapter.path)?;
@@ -65,7 +65,8 @@ impl Model {
         put(&mut params.yarn_attn_factor, rope.yarn_attn_factor);
         put(&mut params.yarn_beta_fast, rope.yarn_beta_fast);
         put(&mut params.yarn_beta_slow, rope.yarn_beta_slow);
-        // Always set, even to the model's own value: llama.cpp's default is the value of the previous context.
+        // The values are always set, even to the model's own, because llama.cpp's default is the value of the
+        // previous context.
         if !rope.is_the_models() {
             params.yarn_orig_ctx = rope.yarn_orig_ctx.unwrap_or(self.variant.orig_ctx);
         }

@@ -1,5 +1,5 @@
 //! Memory allocator of this program, chosen by the build profile's key `allocator`. jemalloc and mimalloc replace
-//! `malloc` in the whole process, so that both C++ and Rust use them.
+//! `malloc` in the whole process, so C++ and Rust use the same allocator.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl fmt::Display for AllocatorInUse {
 mod tests {
     use super::*;
 
-    /// Meaningful only in a build with `--features mimalloc` or `jemalloc`.
+    /// This test is only meaningful in a build with `--features mimalloc` or `jemalloc`.
     #[test]
     fn cpp_gets_its_memory_from_the_same_allocator() {
         let memory = AllocatorInUse::of_this_program();

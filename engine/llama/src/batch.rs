@@ -1,4 +1,4 @@
-//! Several sequences in one context: batches of their tokens, and changes to the tokens that each sequence holds.
+//! Several sequences in one context: batches of their tokens, and changes to the tokens in each sequence.
 
 use std::sync::Arc;
 
@@ -20,13 +20,12 @@ pub struct Batch {
     positions: Vec<sys::llama_pos>,
     sequences: Vec<sys::llama_seq_id>,
     wants_logits: Vec<i8>,
-    // Additional arrays that llama.cpp needs: a list of sequences for each token. The arrays are rebuilt for each
-    // call.
+    // Additional arrays that llama.cpp needs: a list of sequences for each token. They are rebuilt for each call.
     counts: Vec<i32>,
     lists: Vec<*mut sys::llama_seq_id>,
 }
 
-// SAFETY: the pointers are only followed during a call, directly after they were made.
+// SAFETY: the pointers are only followed during a call, immediately after they were created.
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -38,7 +37,8 @@ impl Batch {
         self.wants_logits.clear();
     }
 
-    /// Adds a token at `position` of `sequence`. Returns its row, which is needed to read the logits later.
+    /// Adds a token at `position` of `sequence`. Returns the row of the token, which is needed to read its logits
+    /// later.
     pub fn push(&mut self, token: Token, position: u32, sequence: SequenceId, wants_logits: bool) -> i32 {
         self.tokens.push(token);
         self.positions.push(position.cast_signed());
@@ -57,7 +57,7 @@ impl Batch {
         self.tokens.is_empty()
     }
 
-    /// Returns the batch in llama.cpp's form, which is valid until this batch is changed.
+    /// Returns the batch in llama.cpp's form. The result is valid until this batch is changed.
     fn raw(&mut self) -> sys::llama_batch {
         self.counts.clear();
         self.counts.resize(self.tokens.len(), 1);
@@ -81,17 +81,17 @@ impl Batch {
 pub enum Decoded {
     /// All tokens were evaluated.
     Done,
-    /// The context has too few free cells; nothing changed.
+    /// The context has too few free cells; nothing was changed.
     NoRoom,
 }
 
 impl Context {
-    /// Creates a context of `model` for `sequences` sequences that share its cells: each sequence can use all cells
-    /// that the others leave free.
+    /// Creates a context of `model` for `sequences` sequences that share its cells. Each sequence can use all cells
+    /// that the other sequences leave free.
     ///
     /// # Errors
-    /// [`Error::Usage`] if llama.cpp does not support the number of sequences, [`Error::Context`] if llama.cpp
-    /// refuses the context.
+    /// [`Error::Usage`] if llama.cpp does not support the number of sequences, [`Error::Context`] if llama.cpp cannot
+    /// create the context.
     pub fn shared(model: &Arc<Model>, options: &ContextOptions, sequences: u32) -> Result<Self> {
         if !(1..=MAX_SEQUENCES).contains(&sequences) {
             return Err(Error::Usage(format!(
@@ -101,8 +101,8 @@ impl Context {
         Self::for_sequences(model, options, sequences, None, |_| ())
     }
 
-    /// Creates a context like [`shared`](Self::shared), with room for `rows` rows of logits in a batch. `rows` is at
-    /// least `sequences`.
+    /// Creates a context like [`shared`](Self::shared), with room for `rows` rows of logits per batch. `rows` must be
+    /// at least `sequences`.
     ///
     /// # Errors
     /// Errors of [`shared`](Self::shared).
@@ -116,7 +116,7 @@ impl Context {
             return Self::shared(model, options, sequences);
         }
         let mut context = Self::for_sequences(model, options, sequences, None, |params| {
-            // llama.cpp refuses a number of rows that exceeds the tokens of a batch.
+            // llama.cpp refuses more rows than a batch has tokens.
             params.n_outputs_max = rows.min(params.n_batch);
         })?;
         context.rows = rows.min(context.n_batch());
@@ -128,19 +128,19 @@ impl Context {
         self.rows
     }
 
-    /// Returns the number of sequences that the context holds.
+    /// Returns the number of sequences in the context.
     pub fn sequences(&self) -> u32 {
         self.sequences
     }
 
     /// Evaluates `batch`. The batch must have at most [`n_batch`](Self::n_batch) tokens of sequences of this context,
-    /// each token at the position after the last token of its sequence, and must request at most [`rows`](Self::rows)
-    /// rows of logits.
+    /// and must request at most [`rows`](Self::rows) rows of logits. Each token must follow the last token of its
+    /// sequence.
     ///
     /// # Errors
     /// Errors of llama.cpp. After an error, the content of the batch's sequences is unknown.
     pub fn decode_batch(&mut self, batch: &mut Batch) -> Result<Decoded> {
-        // llama.cpp checks this with an assertion, which would end the process.
+        // llama.cpp checks the number of rows with an assertion, which would end the process.
         let rows = batch.wants_logits.iter().filter(|wanted| **wanted != 0).count();
         if rows > self.rows as usize {
             let why =
@@ -150,8 +150,8 @@ impl Context {
         self.evaluate(batch)
     }
 
-    /// Evaluates `batch` like [`decode_batch`](Self::decode_batch), in a context with a row of logits for each token
-    /// of a batch.
+    /// Evaluates `batch` like [`decode_batch`](Self::decode_batch), in a context that has a row of logits for each
+    /// token of a batch.
     pub(super) fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
         let refused = |why: String| Err(Error::Decode { tokens: batch.len(), why });
         // llama.cpp checks both conditions with assertions.
@@ -169,8 +169,8 @@ impl Context {
         let tokens = batch.len();
         let raw = batch.raw();
         let (err, err_size) = self.message.parts();
-        // SAFETY: the arrays of `raw` have the lengths that it states and outlive the call, which keeps no pointer to
-        // them.
+        // SAFETY: the arrays of `raw` have the lengths that it states and outlive the call. llama.cpp keeps no
+        // pointer to them.
         let code = unsafe { sys::anneal_decode_batch(self.raw.as_ptr(), &raw, err, err_size) };
         match code {
             0 => {
@@ -183,8 +183,8 @@ impl Context {
         }
     }
 
-    /// Removes the tokens of `sequence` from position `from` to the end. Returns false if the model's memory cannot
-    /// remove a part of a sequence (a recurrent state). All tokens (`from` 0) can always be removed.
+    /// Removes the tokens of `sequence` from position `from` to the end. Returns false if the model's memory (a
+    /// recurrent state) cannot remove a part of a sequence. With `from` 0, all tokens can always be removed.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> bool {
         if sequence >= self.sequences {
             return false;
@@ -198,27 +198,27 @@ impl Context {
     }
 
     /// Adds the first `tokens` tokens of `from` to `to` without copying: both sequences share the cells. All previous
-    /// tokens of `to` are removed. For models with a plain cache ([`Model::has_plain_cache`]).
+    /// tokens of `to` are removed. Only for models with a plain cache ([`Model::has_plain_cache`]).
     pub fn share_prefix(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> bool {
         if from >= self.sequences || from == to || !self.model.has_plain_cache() || !self.forget(to, 0) {
             return false;
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: the context is live and has a memory; the sequences are its own and differ.
+        // SAFETY: the context is live and has a memory; the sequences belong to the context and differ.
         unsafe {
             let (from, to, end) = (from.cast_signed(), to.cast_signed(), tokens.cast_signed());
             sys::anneal_seq_cp(self.raw.as_ptr(), from, to, end, err, err_size)
         }
     }
 
-    /// Appends the tokens of `from` to the `held` tokens of `to`, without copying. Afterwards `from` is empty.
+    /// Appends the tokens of `from` to the `held` tokens of `to`, without copying. Afterwards, `from` is empty.
     /// Returns false for models whose memory cannot move tokens.
     pub fn append(&mut self, from: SequenceId, to: SequenceId, held: u32) -> bool {
         if from.max(to) >= self.sequences || from == to || !self.model.has_plain_cache() {
             return false;
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: the context is live; the sequences are its own and differ.
+        // SAFETY: the context is live; the sequences belong to the context and differ.
         unsafe {
             let (from, to, held) = (from.cast_signed(), to.cast_signed(), held.cast_signed());
             sys::anneal_seq_append(self.raw.as_ptr(), from, to, held, err, err_size)

@@ -1,4 +1,4 @@
-//! Time of day, formatted by C's `strftime`, which formats like Python's.
+//! Current time, formatted by C's `strftime`, which Python also uses.
 
 use std::ffi::CString;
 
@@ -8,8 +8,8 @@ pub fn strftime_now(format: &str) -> String {
     let format: Vec<u8> = format.bytes().take_while(|&byte| byte != 0).take(4096).collect();
     let mut text = vec![0_u8; 4 * format.len() + 256];
     let Ok(format) = CString::new(format) else { return String::new() };
-    // SAFETY: `time` accepts null. `localtime_r` fills `parts`, for which zeros are a valid value, and its time
-    // zone's name is static. `strftime` writes at most the given size and reads a NUL-terminated format.
+    // SAFETY: `time` accepts null. `localtime_r` fills `parts`, for which zeros are a valid value, and the name of
+    // the time zone is static. `strftime` writes at most the given number of bytes and reads a NUL-terminated format.
     let written = unsafe {
         let now = libc::time(std::ptr::null_mut());
         let mut parts: libc::tm = std::mem::zeroed();

@@ -10,17 +10,17 @@ use crate::error::{Error, Result};
 use crate::message::{Message, owned};
 use crate::system::start;
 
-/// Sums of squares of the inputs of one matrix.
+/// Sums of the squared inputs of one matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixSums {
-    /// Sum for each column. A matrix with experts has the columns of each expert, one expert after the other.
+    /// Sum for each column. In a matrix with experts, the columns of each expert follow those of the previous expert.
     pub sums: Vec<f32>,
-    /// Number of inputs in each sum: one number, or one number for each expert.
+    /// Number of inputs in each sum: a single number, or one number for each expert.
     pub counts: Vec<f32>,
 }
 
 impl MatrixSums {
-    /// Returns the mean squares, which a quantiser uses to weight errors. For an expert that no token reached, all
+    /// Returns the mean squares, which a quantiser uses to weight errors. For an expert that received no token, all
     /// columns have the same weight.
     pub fn means(&self) -> Vec<f32> {
         let row = self.sums.len() / self.counts.len().max(1);
@@ -32,18 +32,18 @@ impl MatrixSums {
     }
 }
 
-/// Collector of the sums of squares of the inputs of every matrix, in the contexts that use the collector.
+/// Collector of the sums of the squared inputs of every matrix, in all contexts that use the collector.
 pub struct Collector(NonNull<sys::anneal_collector>);
 
-// SAFETY: plain data. It is written only while a context evaluates, by the thread that evaluates, which has borrowed
-// the context mutably. `Imatrix::collect` reads it between two evaluations on the same thread.
+// SAFETY: plain data. A collector is only written during an evaluation, by the evaluating thread, which has borrowed
+// the context mutably. `Imatrix::collect` reads the collector between two evaluations on the same thread.
 unsafe impl Send for Collector {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Collector {}
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        // SAFETY: owned; every context that writes to it holds an `Arc` of it.
+        // SAFETY: owned; every context that writes to the collector holds an `Arc` of it.
         unsafe { sys::anneal_collector_free(self.0.as_ptr()) }
     }
 }
@@ -89,8 +89,8 @@ impl Collector {
             let (mut name, mut sums, mut counts) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
             let (mut n_sums, mut n_counts) = (0, 0);
             // SAFETY: the call writes the five values. If it returns true, the pointers lead to as many values as it
-            // states. These stay until the next evaluation and are copied at once. The pointer of an empty vector may
-            // be null.
+            // states. The values stay valid until the next evaluation and are copied at once. The pointer of an empty
+            // vector may be null.
             unsafe {
                 let found = sys::anneal_collector_entry(
                     self.0.as_ptr(),

@@ -1,4 +1,4 @@
-//! Context: the evaluated tokens of a model, and the memory to evaluate more.
+//! Context: the evaluated tokens of a model, and the memory for evaluating more.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Context {
     /// Creates a context of `model` for one sequence.
     ///
     /// # Errors
-    /// [`Error::Context`] if llama.cpp refuses the context.
+    /// [`Error::Context`] if llama.cpp cannot create the context.
     pub fn new(model: &Arc<Model>, options: &ContextOptions) -> Result<Self> {
         Self::with(model, options, None)
     }
@@ -66,7 +66,7 @@ impl Context {
         Self::for_sequences(model, options, 1, collector, |_| ())
     }
 
-    /// Creates a context for several sequences that share its cells; `more` changes further parameters.
+    /// Creates a context for several sequences that share its cells. `more` changes further parameters.
     pub(super) fn for_sequences(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -76,8 +76,8 @@ impl Context {
     ) -> Result<Self> {
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `params` is only read. The callbacks are the shim's and cannot unwind. One of them ignores its
-        // data; the data of the other is a field of the context, and so outlives it.
+        // SAFETY: `params` is only read. The callbacks are functions of the shim and cannot unwind. One callback
+        // ignores its data; the data of the other callback is a field of the context and therefore outlives it.
         let raw = unsafe {
             let mut params = sys::llama_context_default_params();
             params.n_ctx = options.n_ctx;
@@ -95,8 +95,8 @@ impl Context {
             if sequences > 1 {
                 params.n_seq_max = sequences;
                 params.kv_unified = true;
-                // One row of logits for each sequence. By default, llama.cpp reserves a row for every token of a
-                // batch.
+                // One row of logits is enough for each sequence. By default, llama.cpp reserves a row for every token
+                // of a batch.
                 params.n_outputs_max = sequences;
             }
             if let Some(collector) = &collector {
@@ -131,7 +131,7 @@ impl Context {
         &self.model
     }
 
-    /// Returns the number of tokens that the context can hold. llama.cpp rounds the requested number up.
+    /// Returns the capacity of the context in tokens. llama.cpp rounds the requested number up.
     pub fn n_ctx(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_n_ctx(self.raw.as_ptr()) }
@@ -155,7 +155,7 @@ impl Context {
     }
 
     /// Uses the thread pools of `other`. The two contexts must never evaluate at the same time, because each graph
-    /// needs the whole pool.
+    /// needs a whole pool.
     pub fn share_threads(&mut self, other: &Context) {
         if let Some(decode) = &other.decode_pool {
             self.attach_shared(Arc::clone(decode), other.prefill_pool.clone());
@@ -173,12 +173,12 @@ impl Context {
         self.prefill_pool = prefill;
     }
 
-    /// Puts the threads of prefill to sleep if decode has its own pool. llama.cpp does this only when the same
-    /// context switches from one pool to the other. If another context continued, the threads of prefill would keep
+    /// Puts the threads of prefill to sleep if decode has a separate pool. llama.cpp only does this when a context
+    /// switches from one pool to the other. If another context continued instead, the threads of prefill would keep
     /// polling on the cores that decode uses.
     pub fn rest_prefill_threads(&mut self) {
         if let Some(pool) = &self.prefill_pool {
-            // SAFETY: a live pool without a running graph, because evaluation borrows the context mutably.
+            // SAFETY: the pool is live and runs no graph, because an evaluation borrows the context mutably.
             unsafe { sys::anneal_threadpool_pause(pool.0.as_ptr()) }
         }
     }
@@ -212,16 +212,16 @@ impl Context {
         }
     }
 
-    /// Evaluates `tokens` after the tokens that the context holds, in calls of at most [`n_batch`](Self::n_batch)
-    /// tokens, and keeps the logits of the last token.
+    /// Evaluates `tokens` after the tokens in the context, in calls of at most [`n_batch`](Self::n_batch) tokens, and
+    /// keeps the logits of the last token.
     ///
     /// # Errors
     /// [`Error::Interrupted`], and errors of llama.cpp.
     pub fn decode(&mut self, tokens: &[Token]) -> Result<()> {
         for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
             let (err, err_size) = self.message.parts();
-            // SAFETY: the chunk is only read (the C type has no const) and has at most `n_batch` tokens, which
-            // llama.cpp asserts. Its length fits the C type, because `settings` limits `n_batch`.
+            // SAFETY: the chunk is only read (the C type is not const) and has at most `n_batch` tokens, as llama.cpp
+            // asserts. Its length fits the C type, because `settings` limits `n_batch`.
             let code = unsafe {
                 let tokens = chunk.as_ptr().cast_mut();
                 sys::anneal_decode(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
@@ -235,8 +235,8 @@ impl Context {
         Ok(())
     }
 
-    /// Evaluates `tokens` after the tokens that the context holds, like [`decode`](Self::decode), and passes the
-    /// logits after each token to `on_row`, in order.
+    /// Evaluates `tokens` after the tokens in the context, like [`decode`](Self::decode), and passes the logits after
+    /// each token to `on_row`, in order.
     ///
     /// # Errors
     /// Errors of the evaluation and of `on_row`.
@@ -259,12 +259,12 @@ impl Context {
             }
             for index in 0..chunk.len() as i32 {
                 let (err, err_size) = self.message.parts();
-                // SAFETY: returns null if there is no such row.
+                // SAFETY: returns null if the row does not exist.
                 let row = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), index, err, err_size) };
                 if row.is_null() {
                     return Err(Error::Logits(self.message.text()).into());
                 }
-                // SAFETY: as in `logits`; the context is borrowed mutably meanwhile.
+                // SAFETY: as in `logits`; the context is borrowed mutably during the call.
                 on_row(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })?;
             }
         }
@@ -284,10 +284,10 @@ impl Context {
     /// logarithms of probabilities, up to a constant. [`decode`](Self::decode) must have been called before.
     ///
     /// # Errors
-    /// [`Error::Logits`] if there are no logits.
+    /// [`Error::Logits`] if no logits are available.
     pub fn logits(&mut self) -> Result<&[f32]> {
         let (err, err_size) = self.message.parts();
-        // SAFETY: waits for the results; returns null or the last row (see below).
+        // SAFETY: waits for the results; returns null, or a pointer to the last row.
         let row = unsafe { sys::anneal_logits(self.raw.as_ptr(), err, err_size) };
         if row.is_null() {
             return Err(Error::Logits(self.message.text()));
@@ -300,10 +300,10 @@ impl Context {
     /// Returns the logits of output row `row` of the last call, in llama.cpp's numbering; -1 is the last row.
     ///
     /// # Errors
-    /// [`Error::Logits`] if there is no such row.
+    /// [`Error::Logits`] if the row does not exist.
     pub fn logits_at(&mut self, row: i32) -> Result<&[f32]> {
         let (err, err_size) = self.message.parts();
-        // SAFETY: as in `logits`; returns null if there is no such row.
+        // SAFETY: as in `logits`; returns null if the row does not exist.
         let row = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), row, err, err_size) };
         if row.is_null() {
             return Err(Error::Logits(self.message.text()));
@@ -318,9 +318,10 @@ impl Context {
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) }
     }
 
-    /// Removes all tokens. The content of the memory is not overwritten.
+    /// Removes all tokens. The memory is not overwritten.
     pub fn clear(&mut self) {
-        // SAFETY: the memory belongs to the context; it is null for models without one, which the call accepts.
+        // SAFETY: the memory belongs to the context. It is null for models without a memory, and the call accepts
+        // null.
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.raw.as_ptr()), false) }
     }
 }

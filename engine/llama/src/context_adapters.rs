@@ -1,4 +1,4 @@
-//! Use of a model's adapters in a context.
+//! Application of a model's adapters in a context.
 
 use llama_sys as sys;
 
@@ -9,7 +9,7 @@ impl Context {
     /// Applies the adapters of the model to this context.
     ///
     /// # Errors
-    /// [`Error::Context`] if llama.cpp refuses them.
+    /// [`Error::Context`] if llama.cpp cannot apply an adapter.
     pub(super) fn adapt(&mut self) -> Result<()> {
         let variant = &self.model.variant;
         if variant.adapters.is_empty() {
@@ -18,8 +18,8 @@ impl Context {
         let mut adapters: Vec<_> = variant.adapters.iter().map(|adapter| adapter.as_ptr()).collect();
         let mut scales = variant.scales.clone();
         let (err, err_size) = self.message.parts();
-        // SAFETY: both arrays have the stated length and are only read. The adapters live as long as the model, which
-        // the context holds.
+        // SAFETY: both arrays have the stated length and are only read. The adapters live as long as the model, and
+        // the context holds the model.
         let taken = unsafe {
             sys::anneal_adapters_set(
                 self.raw.as_ptr(),

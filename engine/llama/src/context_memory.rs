@@ -7,11 +7,12 @@ use crate::error::{Error, Result};
 use crate::fit::Taken;
 use crate::message::owned;
 
-/// Maximum number of kinds of buffers. No model has as many: each device has one or two kinds.
+/// Maximum number of kinds of buffers. No model has as many, because each device has only one or two kinds.
 const KINDS: usize = 64;
 
 impl Context {
-    /// Returns the memory that this context and its model use, or would use if the model was loaded without memory.
+    /// Returns the memory that this context and its model use. If the model was loaded without memory, returns the
+    /// memory that they would use.
     ///
     /// # Errors
     /// [`Error::Memory`] if llama.cpp does not report the memory.
@@ -26,7 +27,7 @@ impl Context {
         };
         let mut all = vec![none; KINDS];
         let (err, err_size) = self.message.parts();
-        // SAFETY: writes at most as many elements as there is room for; the context is live.
+        // SAFETY: the call writes no more elements than fit into the list; the context is live.
         let count =
             unsafe { sys::anneal_taken_of(self.raw.as_ptr(), all.as_mut_ptr(), all.len(), err, err_size) };
         if count == 0 {

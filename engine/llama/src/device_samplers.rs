@@ -1,4 +1,4 @@
-//! Sampling on the device that computes the logits, by llama.cpp's backend samplers. The device then sends a token,
+//! Sampling on the device that computes the logits, with llama.cpp's backend samplers. The device then sends a token,
 //! or fewer logits, instead of a whole row of logits.
 
 use std::ffi::CStr;
@@ -17,7 +17,7 @@ use crate::token::{SequenceId, Token};
 pub(super) struct DeviceSamplers {
     /// Samplers on the device, indexed by sequence.
     chains: Vec<Option<DeviceChain>>,
-    /// Steps that the device turned out not to support. The steps are stored because each query makes llama.cpp plan
+    /// Steps that the device was found not to support. The steps are stored, because each query makes llama.cpp plan
     /// its graphs again.
     lacks: Vec<SamplingStep>,
     /// True if the device supports no sampler at all.
@@ -35,11 +35,11 @@ struct DeviceChain {
     steps: Vec<SamplingStep>,
 }
 
-/// Sampling that a device is asked to do for a text.
+/// Sampling that is requested from a device for a text.
 pub struct DeviceAsked<'a> {
-    /// Identifier of the text. If its samplers are already on the device, they stay.
+    /// Identifier of the text. Samplers of the same text stay on the device.
     pub owner: u64,
-    /// Requested options, including the steps that the host does.
+    /// Requested options, including the steps that run on the host.
     pub options: &'a SamplingOptions,
     /// Seed of the random numbers.
     pub seed: u32,
@@ -49,26 +49,26 @@ pub struct DeviceAsked<'a> {
     pub seen: &'a [Token],
 }
 
-// SAFETY: plain data without ties to a thread; only the context, which is `Send`, uses it.
+// SAFETY: plain data that is not tied to a thread; only the context, which is `Send`, uses it.
 unsafe impl Send for DeviceSamplers {}
 
 impl Drop for DeviceSamplers {
     fn drop(&mut self) {
         for device_chain in self.chains.drain(..).flatten() {
-            // SAFETY: owned; the context that used it is gone or has stopped using it.
+            // SAFETY: owned; the context that used it is freed or has stopped using it.
             unsafe { sys::llama_sampler_free(device_chain.raw.as_ptr()) }
         }
     }
 }
 
 impl Context {
-    /// Makes the device that computes the logits of `sequence` do as many of the `asked` steps as it can, from the
+    /// Makes the device that computes the logits of `sequence` do as many of the `asked` steps as possible, from the
     /// next evaluation on. Returns the plan that the device follows. If the device supports none of the steps, the
     /// plan offloads nothing.
     ///
     /// While the device samples, rows of this sequence have no logits, and a batch may request at most one row of
-    /// this sequence. Different samplers make llama.cpp plan its graphs again, which takes milliseconds; another seed
-    /// or text does not.
+    /// this sequence. Different samplers make llama.cpp plan its graphs again, which takes milliseconds. A different
+    /// seed or text does not.
     pub fn sample_on_device(
         &mut self,
         sequence: SequenceId,
@@ -116,8 +116,8 @@ impl Context {
         let old_raw = old.as_ref().map_or(std::ptr::null_mut(), |old| old.raw.as_ptr());
         let mut unsupported = c"".as_ptr();
         let (err, err_size) = self.message.parts();
-        // SAFETY: live; the arguments outlive the call, which copies what it keeps. The samplers are kept until the
-        // context does not use them.
+        // SAFETY: live; the arguments outlive the call, which copies what it needs. The samplers are kept until the
+        // context no longer uses them.
         let raw = unsafe {
             sys::anneal_device_chain_set(
                 self.raw.as_ptr(),
@@ -137,7 +137,7 @@ impl Context {
         let why = self.message.said();
         if raw != old_raw && !old_raw.is_null() {
             if raw.is_null() && why.is_some() {
-                // If this fails, the context may still use the old samplers.
+                // If this call fails, the context may still use the old samplers.
                 let (err, err_size) = self.message.parts();
                 // SAFETY: live.
                 unsafe {
@@ -156,7 +156,7 @@ impl Context {
             if let Some(why) = why {
                 return Err(Error::Sampler(why));
             }
-            // SAFETY: a NUL-terminated text of static storage.
+            // SAFETY: a NUL-terminated text in static storage.
             let name = unsafe { CStr::from_ptr(unsupported) };
             return Ok(name
                 .to_str()
@@ -205,8 +205,8 @@ impl Context {
         self.device_chain(sequence).is_some()
     }
 
-    /// Returns `Some` if the device samples `sequence` for the text of `owner`: true if it also chooses the tokens,
-    /// false if it only filters the logits.
+    /// Returns `Some` if the device samples `sequence` for the text of `owner`. The value is true if the device also
+    /// chooses the tokens, and false if it only filters the logits.
     pub fn device_chooses(&self, sequence: SequenceId, owner: u64) -> Option<bool> {
         self.device_chain(sequence)
             .filter(|device_chain| device_chain.owner == owner)
@@ -219,7 +219,7 @@ impl Context {
             return Ok(());
         };
         let (err, err_size) = self.message.parts();
-        // SAFETY: owned and live; any token is fine.
+        // SAFETY: owned and live; any token is accepted.
         match unsafe { sys::anneal_device_chain_accept(raw.as_ptr(), token, err, err_size) } {
             true => Ok(()),
             false => Err(Error::Sampler(self.message.text())),
@@ -234,9 +234,10 @@ impl Context {
         let token = unsafe { sys::anneal_device_token(self.raw.as_ptr(), row, err, err_size) };
         match token >= 0 && token.cast_unsigned() < self.model.n_vocab() {
             true => Ok(token),
-            // The logits of this row were not kept, so the host cannot choose instead.
+            // The logits of this row were not kept, so the host cannot choose a token instead.
             false => {
-                Err(Error::Sampler(format!("the device chose no token in row {row} {}", self.message.text())))
+                let cause = self.message.said().unwrap_or_else(|| "llama.cpp returned no token".to_string());
+                Err(Error::Sampler(format!("the device chose no token in row {row}: {cause}")))
             }
         }
     }
@@ -245,7 +246,7 @@ impl Context {
     pub fn choose_from_left(&mut self, chain: &mut RawChain, row: i32) -> Result<Token> {
         let (err, err_size) = self.message.parts();
         let mut token = 0;
-        // SAFETY: both are live; waits for the results and reads as many as there are.
+        // SAFETY: both are live; waits for the results and reads only as many values as exist.
         let chosen = unsafe {
             sys::anneal_chain_sample_left(chain.as_ptr(), self.raw.as_ptr(), row, &mut token, err, err_size)
         };
@@ -259,7 +260,7 @@ impl Context {
 /// Answer of a device to a request for samplers.
 enum StepAnswer {
     Done,
-    /// The device does not support this step.
+    /// Step that the device does not support.
     Lacks(SamplingStep),
     /// The device supports no samplers.
     Impossible,

@@ -19,14 +19,14 @@ pub const MAX_DEVICES: usize = 16;
 /// Kind of a compute device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// The CPU, or a library that computes on it.
+    /// CPU, or a library that computes on the CPU.
     Cpu,
-    /// A GPU with its own or with shared memory, or a device of a worker.
+    /// GPU, with or without its own memory, or a device of a worker.
     Gpu,
 }
 
 impl DeviceKind {
-    /// Name of the kind in JSON.
+    /// Returns the name of the kind in JSON.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "cpu",
@@ -35,7 +35,7 @@ impl DeviceKind {
     }
 }
 
-/// A device that computes.
+/// Device that computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Index in ggml's list. ggml only appends devices to the list, so the index stays valid.
@@ -58,12 +58,12 @@ impl Device {
         self.backend == "RPC"
     }
 
-    /// Returns the reason that this process cannot compute on the device, or `None` if it can.
+    /// Returns the reason why this process cannot compute on the device; `None` if it can.
     ///
-    /// llama.cpp lists a GPU even if another process has taken it, if its memory is full, or if the program has no
-    /// code for its architecture. llama.cpp notices this when the model is loaded or computes, and then ends the
-    /// process. Therefore this function asks CUDA once, which creates CUDA's context on the GPU: some hundred MiB,
-    /// and as many milliseconds.
+    /// llama.cpp lists a GPU even if another process uses the GPU exclusively, if its memory is full, or if the
+    /// program has no code for its architecture. llama.cpp notices such a fault only when the model is loaded or
+    /// computes, and then ends the process. Therefore, this function queries CUDA once. The query creates CUDA's
+    /// context on the GPU, which takes some hundred MiB and as many milliseconds.
     pub fn fault(&self) -> Option<String> {
         static FOUND: Mutex<BTreeMap<usize, Option<String>>> = Mutex::new(BTreeMap::new());
         let ordinal = self.ordinal()?;
@@ -71,13 +71,13 @@ impl Device {
         found.entry(self.index).or_insert_with(|| open(ordinal)).clone()
     }
 
-    /// Index among the NVIDIA GPUs, in ggml's order; `None` for any other device.
+    /// Returns the index among the NVIDIA GPUs, in ggml's order; `None` for any other device.
     fn ordinal(&self) -> Option<i32> {
         self.name.strip_prefix("CUDA").filter(|_| self.backend == "CUDA")?.parse().ok()
     }
 
-    /// Total and free memory. `None` if the device does not report them or cannot be used. Queries the driver of a
-    /// GPU, or the worker.
+    /// Returns the total and the free memory. Returns `None` if the device does not report its memory or cannot be
+    /// used. Queries the driver of a GPU, or the worker.
     pub fn memory(&self) -> Option<(Bytes, Bytes)> {
         if self.fault().is_some() {
             return None;
@@ -89,7 +89,7 @@ impl Device {
     }
 
     pub(super) fn raw(&self) -> sys::ggml_backend_dev_t {
-        // SAFETY: the index is one of the list, which only grows.
+        // SAFETY: the index is in the list, which only grows.
         unsafe { sys::ggml_backend_dev_get(self.index) }
     }
 }
@@ -98,7 +98,7 @@ impl Device {
 /// compares them with the GPU.
 static MADE_FOR: OnceLock<Cuda> = OnceLock::new();
 
-/// Sets the CUDA version and architectures that the program was compiled for. Only the first call counts.
+/// Sets the CUDA version and architectures that the program was compiled for. Only the first call has an effect.
 pub fn made_for(cuda: &Cuda) {
     MADE_FOR.get_or_init(|| cuda.clone());
 }
@@ -114,7 +114,7 @@ fn open(ordinal: i32) -> Option<String> {
     let mut capability = 0;
     let mut message = Message::new();
     let (err, err_size) = message.parts();
-    // SAFETY: writes a number, and a message of at most the given size; both outlive the call.
+    // SAFETY: the call writes a number and a message of at most the given size; both outlive the call.
     let opened = unsafe { sys::anneal_cuda_open(ordinal, wait, &mut capability, err, err_size) };
     match opened {
         true => foreign(MADE_FOR.get(), capability.unsigned_abs()),
@@ -122,34 +122,34 @@ fn open(ordinal: i32) -> Option<String> {
     }
 }
 
-/// Returns the reason that a program that was `made` for certain architectures does not run on a GPU. `capability` is
-/// the GPU's compute capability times ten; 0 means unknown.
+/// Returns the reason why a program that was `made` for certain architectures does not run on a GPU. `capability` is
+/// ten times the GPU's compute capability; 0 means unknown.
 fn foreign(made: Option<&Cuda>, capability: u32) -> Option<String> {
     let (major, minor) = (capability / 10, capability % 10);
     let made = made.filter(|made| capability > 0 && made.runs_on((major, minor)) == Some(false))?;
     Some(format!(
-        "it has compute capability {major}.{minor}, and this build holds code for {} only",
+        "it has compute capability {major}.{minor}, but this build has code only for {}",
         made.architectures.join(", ")
     ))
 }
 
-/// Number of bytes per copy, and number of copies, for the measurement of a GPU's memory bandwidth. The size exceeds
-/// every cache and takes milliseconds.
+/// Number of bytes per copy and number of copies, for measuring a GPU's memory bandwidth. A copy exceeds every cache
+/// and takes milliseconds.
 const COPIED: usize = 512 << 20;
 const COPIES: i32 = 20;
 
-/// Measures the memory bandwidth of each NVIDIA GPU, in bytes read and written per second, by copies within its own
-/// memory. GPUs that lack free memory for the copies are skipped.
+/// Measures the memory bandwidth of each NVIDIA GPU, in bytes read and written per second, by copies within the GPU's
+/// memory. GPUs without enough free memory for the copies are skipped.
 pub fn copy_bandwidths() -> Vec<(String, f64)> {
     let cards = usable(devices()).into_iter();
     let measured = cards.filter_map(|card| Some((card.ordinal()?, card.name))).map(|(ordinal, name)| {
-        // SAFETY: takes numbers; the function owns the memory on the GPU.
+        // SAFETY: the call takes numbers and owns the memory that it uses on the GPU.
         (name, unsafe { sys::anneal_copy_bandwidth(ordinal, COPIED, COPIES) })
     });
     measured.filter(|(_, bandwidth)| *bandwidth > 0.0).collect()
 }
 
-/// Returns the devices of the linked backends and of the workers that were added.
+/// Returns the devices of the linked backends and of the added workers.
 pub fn devices() -> Vec<Device> {
     start_all();
     // SAFETY: the backends are initialised, every index is below the count, and texts are copied at once.
@@ -179,13 +179,13 @@ pub fn usable(mut devices: Vec<Device>) -> Vec<Device> {
     devices
 }
 
-/// Returns the reasons that devices of this machine cannot be used, each with the device's name.
+/// Returns the reasons why devices of this machine cannot be used, each with the device's name.
 pub fn faults() -> Vec<String> {
     let told = |device: Device| Some(format!("{}: {}", device.name, device.fault()?));
     devices().into_iter().filter_map(told).collect()
 }
 
-/// Returns the reason that cuBLAS cannot be loaded, or `None` if it can. A build for NVIDIA GPUs loads cuBLAS at the
+/// Returns the reason why cuBLAS cannot be loaded; `None` if it can. A build for NVIDIA GPUs loads cuBLAS at the
 /// first multiplication of matrices that are not quantised.
 pub fn missing_cublas() -> Option<String> {
     let mut message = Message::new();
@@ -197,7 +197,7 @@ pub fn missing_cublas() -> Option<String> {
     }
 }
 
-/// Version (major, minor) of the protocol for workers; `None` in a build without RPC.
+/// Returns the version (major, minor) of the protocol for workers; `None` in a build without RPC.
 pub fn rpc_version() -> Option<(u8, u8)> {
     start_all();
     let (mut major, mut minor) = (0, 0);
@@ -206,10 +206,10 @@ pub fn rpc_version() -> Option<(u8, u8)> {
 }
 
 /// Adds the devices of the worker at `endpoint` to [`devices`]. Messages use the name `spoken` for the worker. The
-/// worker must be running; otherwise ggml ends the process.
+/// worker must be running; otherwise, ggml ends the process.
 ///
 /// # Errors
-/// The reason, as text, if the devices could not be added.
+/// If the devices could not be added. The error contains the reason.
 pub fn add_worker(endpoint: &str, spoken: &str) -> std::result::Result<(), String> {
     let text = |text: &str| CString::new(text).map_err(|_| "its name contains a NUL byte".to_string());
     let (endpoint, spoken) = (text(endpoint)?, text(spoken)?);
@@ -222,27 +222,28 @@ pub fn add_worker(endpoint: &str, spoken: &str) -> std::result::Result<(), Strin
     }
 }
 
-/// Watches the connections to workers, so that a broken connection is noticed soon and its worker is named.
+/// Watches the connections to workers, so that a broken connection is noticed soon and the worker is named.
 pub(super) fn watch_workers() {
     // SAFETY: inspects this process's files.
     unsafe { sys::anneal_rpc_watch() }
 }
 
-/// Watches client connections to `port`, so that a client whose machine is gone makes room for the next client.
+/// Watches the client connections to `port`, so that a client whose machine has disappeared makes room for the next
+/// client.
 pub fn watch_clients(port: u16) {
-    // SAFETY: looks at this process's files.
+    // SAFETY: inspects this process's files.
     unsafe { sys::anneal_rpc_watch_clients(port) }
 }
 
 /// Refuses clients at `port` whose process belongs to another user, except root. Returns false if the system does not
 /// report the owner of a connection.
 pub fn refuse_other_users(port: u16) -> bool {
-    // SAFETY: replaces C's stdout by another stream; no other thread uses stdout yet.
+    // SAFETY: the call replaces C's stdout, which no other thread uses yet.
     unsafe { sys::anneal_rpc_guard(port) }
 }
 
 /// Serves `devices` to clients at `endpoint`, an IPv4 address and a port. A CPU device uses `threads` threads.
-/// Returns only if listening at `endpoint` fails. ggml logs to standard output.
+/// Returns only if the program cannot listen at `endpoint`. ggml logs to standard output.
 ///
 /// # Errors
 /// [`Error::Listen`]

@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::options::ContextOptions;
 use crate::threadpool::Threadpool;
 
-/// Thread pools of a context, to be shared with a context that never evaluates at the same time.
+/// Thread pools of a context, which another context can share if the two never evaluate at the same time.
 #[derive(Clone)]
 pub struct Threads {
     decode: Option<Arc<Threadpool>>,
@@ -20,15 +20,15 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Combines `decode` for single tokens and `prefill` for larger batches, or one pool for both, with the number of
-    /// threads of each phase.
+    /// Combines `decode` for single tokens and `prefill` for larger batches, or one pool for both. `counts` are the
+    /// numbers of threads of the two phases.
     pub fn new(decode: Threadpool, prefill: Option<Threadpool>, counts: (u32, u32)) -> Self {
         Threads { decode: Some(Arc::new(decode)), prefill: prefill.map(Arc::new), counts }
     }
 }
 
 impl Context {
-    /// Uses `threads`, which no other context may use at the same time.
+    /// Uses `threads`. No other context may use `threads` at the same time.
     pub fn take_threads(&mut self, threads: &Threads) {
         if let Some(decode) = &threads.decode {
             self.attach_shared(Arc::clone(decode), threads.prefill.clone());
@@ -43,7 +43,7 @@ impl Context {
     }
 }
 
-/// Context whose rows are embeddings, one for each token, before any pooling.
+/// Context whose rows are embeddings: one for each token, before any pooling.
 pub struct Embedding {
     context: Context,
     width: usize,
@@ -54,7 +54,7 @@ impl Embedding {
     /// context.
     ///
     /// # Errors
-    /// [`Error::Context`] if llama.cpp refuses the context.
+    /// [`Error::Context`] if llama.cpp cannot create the context.
     pub fn new(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -65,7 +65,7 @@ impl Embedding {
         let mut context = Context::for_sequences(model, options, sequences, None, |params| {
             params.n_seq_max = sequences;
             params.kv_unified = true;
-            // One row for each token, because a text may be longer than a batch.
+            // Each token needs a row, because a text may be longer than a batch.
             params.n_outputs_max = 0;
             params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
             params.embeddings = true;
@@ -74,7 +74,7 @@ impl Embedding {
         Ok(Embedding { context, width: model.embedding_width() })
     }
 
-    /// Returns the number of tokens that the context can hold.
+    /// Returns the capacity of the context in tokens.
     pub fn n_ctx(&self) -> u32 {
         self.context.n_ctx()
     }
@@ -98,16 +98,16 @@ impl Embedding {
     /// Returns the embedding of the token in row `row` of the last batch.
     ///
     /// # Errors
-    /// [`Error::Logits`] if there is no such row.
+    /// [`Error::Logits`] if the row does not exist.
     pub fn row(&mut self, row: i32) -> Result<&[f32]> {
         let (err, err_size) = self.context.message.parts();
-        // SAFETY: returns null if there is no such row.
+        // SAFETY: returns null if the row does not exist.
         let values = unsafe { sys::anneal_embedding_at(self.context.raw.as_ptr(), row, err, err_size) };
         if values.is_null() {
             return Err(Error::Logits(self.context.message.text()));
         }
-        // SAFETY: without pooling, a row has as many values as the model's output is wide. The row is in the
-        // context's buffer until the next call that evaluates, which borrows this mutably.
+        // SAFETY: without pooling, a row has as many values as the model's output is wide. The row stays in the
+        // context's buffer until the next evaluation, which borrows `self` mutably.
         Ok(unsafe { std::slice::from_raw_parts(values, self.width) })
     }
 

@@ -1,4 +1,4 @@
-//! Errors of the engine, each with the remedy.
+//! Errors of the engine, each with its remedy.
 
 mod gpu_reason;
 mod trial_cause;
@@ -10,22 +10,22 @@ use build_info::Bytes;
 pub use gpu_reason::GpuReason;
 pub use trial_cause::TrialCause;
 
-/// An error of the engine. The text of an error names the operation, its object, the cause and the remedy.
+/// Error of the engine. The text of an error contains the operation, its object, the cause and the remedy.
 ///
 /// The caller can correct [`Usage`](Error::Usage) and [`Grammar`](Error::Grammar) by changing the request. A
 /// `Canceller` causes [`Interrupted`](Error::Interrupted). More variants will be added.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An invalid setting: exit code 2.
+    /// Invalid setting: exit code 2.
     #[error("{0}")]
     Usage(String),
 
-    /// The file is not a model that can be loaded. Anneal detected this before llama.cpp opened the file.
+    /// The file is not a loadable model. Anneal detected this before llama.cpp opened the file.
     #[error(transparent)]
     BadModel(#[from] gguf::ReadError),
 
-    /// A file that is not a LoRA adapter, or an adapter of another model.
+    /// The file is not a LoRA adapter, or belongs to another model.
     #[error("cannot use the adapter {}: {why}", path.display())]
     Adapter {
         /// Path of the adapter.
@@ -34,7 +34,7 @@ pub enum Error {
         why: String,
     },
 
-    /// The build has its kernels in libraries beside the program, and none of these libraries can be used.
+    /// The build has its kernels in libraries beside the program, but none of these libraries can be used.
     #[error("cannot use the kernels in {}: {why}", path.display())]
     Kernels {
         /// Path of a kernel library, or of the folder of all kernel libraries.
@@ -43,19 +43,19 @@ pub enum Error {
         why: String,
     },
 
-    /// A worker that `--rpc` names cannot be used.
+    /// A worker in `--rpc` cannot be used.
     #[error("cannot use the worker {worker}: {why}")]
     Worker {
-        /// Address of the worker, as the user gave it.
+        /// Address of the worker, as given by the user.
         worker: String,
         /// Cause and remedy.
         why: String,
     },
 
-    /// A GPU is required, but no GPU does the work: exit code 69.
+    /// A GPU is required, but no GPU is used, or not for everything that is required: exit code 69.
     #[error("{what}")]
     NoGpu {
-        /// Description of the model to run, the devices that were found and the setting that requires a GPU.
+        /// Description of the model, the devices found, and the setting that requires a GPU.
         what: String,
         /// Reasons and remedies, linked as a chain of error sources; `None` if none is known.
         #[source]
@@ -70,7 +70,7 @@ pub enum Error {
     #[error("cannot estimate the memory that the model needs: {0}")]
     Memory(String),
 
-    /// llama.cpp refused to load the model.
+    /// llama.cpp could not load the model.
     #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
     Load {
         /// Path of the model.
@@ -79,17 +79,16 @@ pub enum Error {
         why: String,
     },
 
-    /// The trial load of the model failed: a child process loads an unknown file first, and the child ended or timed
-    /// out.
+    /// The trial load of the model failed. A child process loads an unknown file first; the child ended or timed out.
     #[error("cannot load {}: its trial load {how}{}", path.display(), known_before(*is_known))]
     Trial {
         /// Path of the model.
         path: PathBuf,
-        /// Description of the trial's end, with llama.cpp's last message.
+        /// Description of how the trial ended, with llama.cpp's last message.
         how: String,
         /// True if the verdict was stored by an earlier trial.
         is_known: bool,
-        /// Cause of the trial's end.
+        /// Cause of the failed trial.
         cause: TrialCause,
     },
 
@@ -127,17 +126,17 @@ pub enum Error {
         file: Bytes,
         /// Additional memory for the repacked weights that decode uses.
         copy: Bytes,
-        /// Memory for the K and V caches of both contexts, as far as it is known.
+        /// Memory for the K and V caches of both contexts, if known.
         caches: Bytes,
         /// Memory that the process can allocate.
         available: Bytes,
     },
 
-    /// No second layout exists for a comparison.
+    /// The layouts cannot be compared, because only one layout exists.
     #[error("cannot compare layouts: {0}")]
     OneLayout(String),
 
-    /// The file changed between its first and its second loading.
+    /// The file changed between the first and the second load.
     #[error(
         "{} changed while it was loaded for the split layout\nhint: start again; to replace a model that is in use, \
          rename the new file over it",
@@ -153,7 +152,7 @@ pub enum Error {
     NotGenerative {
         /// Path of the model.
         path: PathBuf,
-        /// Description of what the model is instead.
+        /// Description of the model, in words that follow its path.
         what: &'static str,
     },
 
@@ -192,13 +191,13 @@ pub enum Error {
         bytes: usize,
         /// Size of the context, in tokens.
         context: u32,
-        /// Maximum number of bytes that one token can stand for.
+        /// Maximum number of bytes that one token can represent.
         longest: usize,
-        /// Maximum number of bytes that the context can hold.
+        /// Maximum number of bytes for which the context has room.
         most: usize,
     },
 
-    /// The prompt has no tokens, and the model adds none.
+    /// The prompt contains no tokens, and the model adds none.
     #[error(
         "the prompt is empty, and this model adds no token at the beginning\nhint: give a text with -p or -f"
     )]
@@ -234,7 +233,7 @@ pub enum Error {
     #[error("cannot sample: {0}")]
     Sampler(String),
 
-    /// A grammar or schema that cannot be used: exit code 2, as for any invalid setting.
+    /// Invalid grammar or schema: exit code 2, as for any invalid setting.
     #[error("cannot use the {what}: {why}")]
     Grammar {
         /// Kind of the constraint, such as `grammar`.
@@ -267,7 +266,7 @@ pub enum Error {
     /// The prompt cache cannot be used.
     #[error("cannot use the prompt cache {}: {why}", path.display())]
     Cache {
-        /// Path of the cache, or of the model that it belongs to.
+        /// Path of the cache, or of the cached model.
         path: PathBuf,
         /// Cause and remedy.
         why: String,
@@ -293,7 +292,7 @@ pub enum Error {
     Quantised {
         /// Path of the model.
         input: PathBuf,
-        /// Name of a quantised type that occurs in it.
+        /// Name of a quantised type in the model.
         kind: String,
     },
 
@@ -324,11 +323,11 @@ pub enum Error {
         kind: &'static str,
         /// Name of the first tensor that needs the matrix.
         tensor: String,
-        /// Name of the type that this tensor would get.
+        /// Name of the type to which this tensor would be quantised.
         to: String,
     },
 
-    /// A file that is not an importance matrix, or a matrix of another model.
+    /// The file is not an importance matrix, or belongs to another model.
     #[error("cannot use the importance matrix {}: {why}", path.display())]
     Imatrix {
         /// Path of the file.
@@ -376,14 +375,14 @@ pub enum Error {
         why: String,
     },
 
-    /// The server ended because of an error.
+    /// The server ended because of this error.
     #[error("the server cannot continue: {0}")]
     Serve(String),
 
     /// A temporary file cannot be written or read.
     #[error(
-        "cannot store the reference's probabilities in {}, where they need {needed}: {source}\nhint: set TMPDIR to a \
-         folder with more space, or evaluate fewer --chunks",
+        "cannot store the reference's probabilities ({needed}) in {}: {source}\nhint: set TMPDIR to a folder with more \
+         space, or evaluate fewer --chunks",
         folder.display()
     )]
     Temporary {
@@ -419,7 +418,7 @@ pub enum Error {
         mend: &'static str,
     },
 
-    /// Messages that cannot be rendered as a prompt.
+    /// The messages cannot be rendered as a prompt.
     #[error("{0}")]
     Messages(String),
 
@@ -428,7 +427,7 @@ pub enum Error {
     #[error(transparent)]
     Hub(Box<dyn std::error::Error + Send + Sync>),
 
-    /// A panic in this crate, caught before it reached the caller.
+    /// Panic in this crate, caught before it reached the caller.
     #[error(
         "internal error while trying to {what}: {why}\nhint: report it with the command or call that caused it"
     )]
@@ -452,7 +451,7 @@ fn known_before(is_known: bool) -> &'static str {
 }
 
 impl Error {
-    /// Returns a hint for the user, if the message does not contain one.
+    /// Returns the hint for the user if the message contains no hint.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Error::Trial { cause, .. } => Some(cause.hint()),
@@ -461,7 +460,7 @@ impl Error {
     }
 }
 
-/// Returns the hint if the tokenizer gave up for the reason `why`, or an empty text. See patch 0009 of llama.cpp.
+/// Returns a hint if `why` shows that the tokenizer gave up, otherwise an empty text. See patch 0009 of llama.cpp.
 fn tokenizer_advice(why: &str) -> &'static str {
     match why.contains("steps a character") {
         true => {
@@ -471,7 +470,7 @@ fn tokenizer_advice(why: &str) -> &'static str {
     }
 }
 
-/// Returns the hint if llama.cpp's reason `why` is a lack of memory, or an empty text.
+/// Returns a hint if llama.cpp's reason `why` is a lack of memory, otherwise an empty text.
 fn memory_advice(why: &str) -> &'static str {
     // Examples: "allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "unable to allocate CUDA0
     // buffer", "failed to allocate RPC0[127.0.0.1:50052] buffer of size 40960000000".
@@ -492,8 +491,8 @@ fn memory_advice(why: &str) -> &'static str {
     }
 }
 
-/// Returns llama.cpp's log lines as one sentence, without function names and without lines that only repeat the
-/// failure.
+/// Returns llama.cpp's log lines as one sentence, without function names and without lines that only repeat that the
+/// load failed.
 pub fn readable(log: &str) -> String {
     let stripped: Vec<&str> = log.lines().map(strip_function).filter(|line| !line.is_empty()).collect();
     let telling: Vec<&str> =
@@ -505,7 +504,7 @@ pub fn readable(log: &str) -> String {
     }
 }
 
-/// Removes a leading `function_name: `, and `error loading model: ` after it.
+/// Removes a leading `function_name: ` and a following `error loading model: `.
 fn strip_function(line: &str) -> &str {
     let line = line.trim();
     let rest = match line.split_once(": ") {

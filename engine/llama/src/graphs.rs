@@ -5,18 +5,18 @@ use serde::Serialize;
 
 use crate::context::Context;
 
-/// Graphs of a context, counted when they are computed. A setting only shows what was requested, not what happened.
+/// Counts of a context's graphs, made when the graphs are computed. A setting only shows what was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Graphs {
     /// Number of computed graphs: one for each generated token, and one for each `n_ubatch` tokens of a prompt.
     pub computed: u64,
-    /// Number of computed graphs that reused the previous graph with other inputs, without building or planning a
-    /// graph.
+    /// Number of computed graphs that reused the previous graph with other inputs. A reused graph is neither built
+    /// nor planned again.
     pub reused: u64,
 }
 
 impl Graphs {
-    /// Difference between these counts and the counts in `before`.
+    /// Returns the difference between these counts and the counts in `before`.
     #[must_use]
     pub fn since(self, before: Graphs) -> Graphs {
         Graphs {
@@ -25,7 +25,7 @@ impl Graphs {
         }
     }
 
-    /// Sum of these counts and the counts in `other`.
+    /// Returns the sum of these counts and the counts in `other`.
     #[must_use]
     pub fn and(self, other: Graphs) -> Graphs {
         Graphs { computed: self.computed + other.computed, reused: self.reused + other.reused }
@@ -35,15 +35,15 @@ impl Graphs {
 /// CUDA graphs of the process, counted from ggml's log messages; ggml does not count launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CudaGraphs {
-    /// Number of captures. After a capture, equal graphs are launched as one, until the capture is dropped.
+    /// Number of captures. After a capture, equal graphs are launched as one unit until the capture is dropped.
     pub captured: u64,
-    /// Number of captures that were dropped because the graph changed. The graph's operations are then launched one
-    /// by one again.
+    /// Number of captures that were dropped because the graph changed. The graph's operations are then launched
+    /// individually again.
     pub dropped: u64,
 }
 
-/// Returns the counts of CUDA graphs so far; `None` if no CUDA graph was captured, as on the CPU or a GPU older than
-/// Volta.
+/// Returns the counts of CUDA graphs so far; `None` if no CUDA graph was captured, as on the CPU or on a GPU older
+/// than Volta.
 pub fn cuda_graphs() -> Option<CudaGraphs> {
     let mut graphs = CudaGraphs::default();
     // SAFETY: writes two numbers.

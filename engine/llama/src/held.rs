@@ -1,4 +1,4 @@
-//! Content of a context, and the special tokens of a vocabulary: used to continue conversations.
+//! Content of a context, and the special tokens of a vocabulary. Conversations use both.
 
 use std::ffi::CString;
 
@@ -9,16 +9,16 @@ use crate::model::Model;
 use crate::token::{ALONE, SequenceId, Token};
 
 impl Context {
-    /// Number of tokens of the sequence in the context.
+    /// Returns the number of tokens of the sequence in the context.
     pub fn held(&self) -> usize {
-        // SAFETY: the memory belongs to the context and is only read; null for models without memory, which the call
-        // accepts. Returns the greatest position, or -1 if there is none.
+        // SAFETY: the memory belongs to the context and is only read. It is null for models without a memory, and the
+        // call accepts null. Returns the greatest position, or -1 for an empty memory.
         let last = unsafe { sys::llama_memory_seq_pos_max(sys::llama_get_memory(self.raw.as_ptr()), 0) };
         usize::try_from(last.saturating_add(1)).unwrap_or(0)
     }
 
-    /// Removes everything after the first `tokens` tokens. If the model cannot remove a part (a recurrent model),
-    /// removes all tokens. Returns the number of tokens that are left.
+    /// Removes everything after the first `tokens` tokens. If the model cannot remove a part of the tokens (a
+    /// recurrent model), removes all tokens. Returns the number of remaining tokens.
     pub fn keep(&mut self, tokens: usize) -> usize {
         if tokens >= self.held() {
             return self.held();
@@ -30,8 +30,8 @@ impl Context {
     }
 
     /// Removes everything after the first `tokens` tokens of `sequence`. Returns false if this is impossible, because
-    /// the model is recurrent or because later tokens attend to cells that are gone. The caller must then clear the
-    /// sequence.
+    /// the model is recurrent, or because later tokens attend to cells that were already dropped. The caller must
+    /// then clear the sequence.
     pub fn keep_of(&mut self, sequence: SequenceId, tokens: usize) -> bool {
         self.reaches_back_from(sequence, tokens)
             && u32::try_from(tokens).is_ok_and(|from| self.forget(sequence, from))
@@ -39,13 +39,13 @@ impl Context {
 }
 
 impl Context {
-    /// True if the context still holds every cell to which a token after the first `tokens` attends. Layers with a
-    /// sliding window may have dropped some cells, and llama.cpp does not report this.
+    /// True if the context still contains every cell to which a token after the first `tokens` tokens attends. Layers
+    /// with a sliding window may have dropped some cells, and llama.cpp does not report such losses.
     fn reaches_back_from(&self, sequence: SequenceId, tokens: usize) -> bool {
         // SAFETY: reads a field.
         let window = unsafe { sys::llama_model_n_swa(self.model.raw.as_ptr()) };
         let Some(window) = usize::try_from(window).ok().filter(|window| *window > 0) else { return true };
-        // SAFETY: as in `held`; the greatest of all layers' first positions.
+        // SAFETY: as in `held`; returns the greatest of all layers' first positions.
         let first = unsafe {
             sys::llama_memory_seq_pos_min(
                 sys::llama_get_memory(self.raw.as_ptr()),
@@ -57,7 +57,8 @@ impl Context {
 }
 
 impl Model {
-    /// True if the memory can remove only the last tokens. A recurrent state cannot, because every token changes it.
+    /// True if the memory can remove the last tokens and keep the others. A recurrent state cannot, because every
+    /// token changes the state.
     pub fn can_take_back(&self) -> bool {
         // SAFETY: reads fields.
         unsafe {
@@ -66,7 +67,7 @@ impl Model {
         }
     }
 
-    /// Text value, of any length, of a metadata key.
+    /// Returns the text value, of any length, of a metadata key.
     pub fn metadata_text(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
         let mut bytes = vec![0_u8; 4096];
@@ -91,13 +92,13 @@ impl Model {
         None
     }
 
-    /// Text of the token that begins a text; empty if the model has no such token.
+    /// Returns the text of the token that begins a text; empty if the model has no such token.
     pub fn begin_text(&self) -> String {
         // SAFETY: reads a field.
         self.special_text(unsafe { sys::llama_vocab_bos(self.vocab) })
     }
 
-    /// Text of the token that ends a text; empty if the model has no such token.
+    /// Returns the text of the token that ends a text; empty if the model has no such token.
     pub fn end_text(&self) -> String {
         // SAFETY: reads a field.
         self.special_text(unsafe { sys::llama_vocab_eos(self.vocab) })
@@ -111,7 +112,7 @@ impl Model {
         }
     }
 
-    /// True if `token`, which must be in the vocabulary, is special: it is never part of a longer token.
+    /// True if `token`, which must be in the vocabulary, is special. A special token is never part of a longer token.
     pub fn is_special(&self, token: Token) -> bool {
         let known = token >= 0 && self.has_vocabulary() && token.cast_unsigned() < self.n_vocab();
         let special = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_USER_DEFINED;

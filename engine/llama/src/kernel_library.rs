@@ -1,4 +1,4 @@
-//! Kernel libraries beside the program: their scores from ggml, and their loading.
+//! Kernel libraries beside the program: loading them, and reading their scores from ggml.
 
 use std::path::Path;
 
@@ -7,13 +7,14 @@ use llama_sys as sys;
 use crate::error::{Error, Result};
 use crate::message::{Message, c_path};
 
-/// True if the CPU's kernels are available: loaded, or linked into the program.
+/// True if CPU kernels are available, either loaded or linked into the program.
 pub fn has_cpu() -> bool {
     // SAFETY: no preconditions.
     unsafe { sys::anneal_has_cpu() }
 }
 
-/// Returns ggml's score of the kernels in `library` for this CPU: higher is better; 0 means that they cannot run.
+/// Returns ggml's score of the kernels in `library` for this CPU. Higher is better; 0 means that the kernels cannot
+/// run.
 ///
 /// # Errors
 /// [`Error::Kernels`] if the file is not a kernel library.
@@ -22,7 +23,7 @@ pub fn score(library: &Path) -> Result<u32> {
     let mut message = Message::new();
     let (err, err_size) = message.parts();
     // SAFETY: `path` and the buffer outlive the call. Loading the library runs its constructors, which are compiled
-    // for a CPU that the caller has compared with this one.
+    // for a CPU that the caller has compared with this CPU.
     let score = unsafe { sys::anneal_kernels_score(path.as_ptr(), err, err_size) };
     u32::try_from(score).map_err(|_| Error::Kernels { path: library.to_path_buf(), why: message.text() })
 }

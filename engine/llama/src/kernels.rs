@@ -1,9 +1,9 @@
-//! Choice of the kernel library, in a build that has one library for each kind of CPU beside the program. One of
-//! these libraries is loaded before anything is computed.
+//! Choice of the kernel library, in a build that has a library for each kind of CPU beside the program. One of these
+//! libraries is loaded before anything is computed.
 //!
 //! ggml scores each library by the instruction sets that the library uses. The library with the highest score is
-//! loaded unless a name is given. ggml only asks CPUID, so Anneal also checks which registers the operating system
-//! saves (`XCR0`). Anneal does not load a library that needs a feature that this CPU lacks.
+//! loaded unless a name is given. ggml only queries CPUID, so Anneal also checks the registers that the operating
+//! system saves (`XCR0`). Anneal does not load a library that needs a feature that this CPU lacks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,24 +15,24 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::{kernel_library, record};
 
-/// Environment variable that names the kernels to load.
+/// Environment variable with the name of the kernels to load.
 const VARIABLE: &str = "ANNEAL_CPU_VARIANT";
 
 /// Prefix and suffix of the libraries' file names, with the variant's name between them.
 const FILE: (&str, &str) = ("libggml-cpu-", ".so");
 
-/// One kernel library, and its requirements.
+/// Kernel library and its requirements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Kernels {
     /// Name of the variant, such as `haswell`.
     pub name: String,
     /// Path of the library.
     pub path: PathBuf,
-    /// CPU features that the library needs, as far as the build record names them.
+    /// CPU features that the library needs, as far as they are in the build record.
     pub requires: Vec<String>,
     /// Required features that this machine lacks; empty if the library can be used.
     pub missing: Vec<String>,
-    /// ggml's score of the library: higher is better. 0 if ggml was not asked, or if the library cannot run.
+    /// ggml's score of the library; higher is better. The score is 0 if the library cannot run or was not scored.
     pub score: u32,
 }
 
@@ -43,7 +43,7 @@ impl Kernels {
     }
 }
 
-/// Available kernels, the best first, and the loaded kernels.
+/// Available kernels, the best first, and the name of the loaded kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loaded {
     /// Name of the loaded variant.
@@ -76,13 +76,13 @@ pub enum WantedBy {
     TuningRecord,
 }
 
-/// Name that the environment requests.
+/// Returns the name that the environment requests.
 pub fn of_environment() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())
 }
 
-/// Alternatives to the loaded kernels that `tune` tries: the next best by ggml's score, and the best without 512-bit
-/// registers.
+/// Returns alternatives to the loaded kernels that `tune` tries: the next best by ggml's score, and the best without
+/// 512-bit registers.
 pub fn alternatives() -> Vec<String> {
     let _ = load();
     let Some(loaded) = loaded() else { return Vec::new() };
@@ -95,12 +95,13 @@ pub fn alternatives() -> Vec<String> {
     names
 }
 
-/// Loaded kernels; `None` if the kernels are part of the program.
+/// Returns the loaded kernels; `None` if the kernels are part of the program.
 pub fn loaded() -> Option<&'static Loaded> {
     LOADED.get().and_then(Option::as_ref)
 }
 
-/// Loads the best kernels that run on this CPU, or the kernels that the environment names, if none are loaded yet.
+/// Unless kernels are already loaded, loads the best kernels that run on this CPU, or the kernels that the
+/// environment requests.
 ///
 /// # Errors
 /// Errors of [`load_wanted`].
@@ -108,8 +109,8 @@ pub fn load() -> Result<Option<&'static Loaded>> {
     load_wanted(None)
 }
 
-/// Loads kernels for the rest of the process, in a build that has kernel libraries. Only the first call counts.
-/// Without `wanted`, the environment decides, and then ggml's score.
+/// Loads kernels for the rest of the process, in a build that has kernel libraries. Only the first call has an
+/// effect. Without `wanted`, the environment decides, and otherwise ggml's score.
 ///
 /// # Errors
 /// [`Error::Kernels`] if no kernels run on this machine, [`Error::Usage`] if the wanted kernels do not run.
@@ -123,8 +124,8 @@ pub fn load_wanted(wanted: Option<Wanted>) -> Result<Option<&'static Loaded>> {
     Ok(LOADED.get_or_init(|| loaded).as_ref())
 }
 
-/// Folder of the libraries: `lib` beside the folder of the program. The folder is never the current folder, because
-/// other users may be able to write to the current folder.
+/// Returns the folder of the libraries: `lib` beside the folder of the program. The folder does not depend on the
+/// current folder, because other users may be able to write to the current folder.
 fn folder() -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Error::Kernels {
         path: PathBuf::from("lib"),
@@ -146,12 +147,12 @@ fn load_from(folder: &Path, wanted: Option<Wanted>) -> Result<Loaded> {
     Ok(Loaded { variant, because, all })
 }
 
-/// Lists the kernels in `folder`, the best first. `variants` lists the features that each library needs. A library
-/// that `variants` does not list is judged by ggml alone.
+/// Lists the kernels in `folder`, the best first. `variants` lists the features that each library needs. Only ggml
+/// judges a library that is not in `variants`.
 fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -> Result<Vec<Kernels>> {
     let failed = |error: std::io::Error| Error::Kernels {
         path: folder.to_path_buf(),
-        why: format!("cannot list them: {error}"),
+        why: format!("cannot list the folder: {error}"),
     };
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
@@ -171,7 +172,7 @@ fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -
     Ok(all)
 }
 
-/// Chooses from `all` the kernels to load: `wanted` if given, otherwise the kernels with ggml's best score. Returns
+/// Chooses the kernels to load from `all`: `wanted` if given, otherwise the kernels with ggml's best score. Returns
 /// the kernels and the reason. A variant from a tuning record is only a preference, because the record may come from
 /// another machine.
 fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Result<(&'a Kernels, String)> {
@@ -188,8 +189,8 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
             Some(kernels) if !kernels.missing.is_empty() => {
                 format!("this machine lacks {}", kernels.missing.join(", "))
             }
-            Some(_) => "they cannot run on this machine".to_string(),
-            None => "there are no such kernels".to_string(),
+            Some(_) => "these kernels cannot run on this machine".to_string(),
+            None => "the build has no kernels of this name".to_string(),
         };
         if *by != WantedBy::TuningRecord {
             let names: Vec<&str> = eligible().map(|kernels| kernels.name.as_str()).collect();
@@ -198,8 +199,8 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
     }
     let best = eligible().next().ok_or_else(|| Error::Kernels {
         path: folder.to_path_buf(),
-        why: "none of them can run on this machine\nhint: install the archive again, or make a build for this machine \
-              with `cargo xtask build-native`"
+        why: "no kernel library in this folder can run on this machine\nhint: install the archive again, or make a build \
+              for this machine with `cargo xtask build-native`"
             .to_string(),
     })?;
     let better: Vec<String> = all
@@ -241,7 +242,7 @@ mod tests {
             (Some(("zen4", variable)), Err("lacks avx512f, avx512cd; use one of haswell, x64")),
             (
                 Some(("pentium", WantedBy::Flag)),
-                Err("--cpu-variant pentium: there are no such kernels; use one of"),
+                Err("--cpu-variant pentium: the build has no kernels of this name; use one of"),
             ),
         ];
         for (wanted, expected) in cases {

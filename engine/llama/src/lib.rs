@@ -1,8 +1,8 @@
 //! Safe owners of llama.cpp's objects, and their options.
 //!
-//! This crate contains the engine's only unsafe code. Functions that can throw or abort are called through the shim's
-//! `anneal_*` wrappers. Functions that are called directly only read fields. Strings from llama.cpp are copied at
-//! once.
+//! In the engine, only this crate contains unsafe code. Functions that can throw or abort are called through the
+//! shim's `anneal_*` wrappers. Functions that are called directly only read fields. Strings from llama.cpp are copied
+//! at once.
 
 // Links the libraries that define the functions declared in llama-sys.
 #[cfg(feature = "link")]

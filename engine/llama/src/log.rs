@@ -9,11 +9,11 @@ use llama_sys as sys;
 /// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// A failure.
+    /// Failure.
     Error,
-    /// Something unexpected.
+    /// Unexpected event.
     Warn,
-    /// A completed operation.
+    /// Completed operation.
     Info,
     /// Details for developers of llama.cpp.
     Debug,
@@ -24,8 +24,8 @@ type Sink = fn(LogLevel, &str);
 
 static SINK: OnceLock<Sink> = OnceLock::new();
 
-/// Passes every line that llama.cpp logs from now on to `sink`, and prints none on stderr. Only the first call
-/// counts.
+/// Passes every line that llama.cpp logs from now on to `sink`, and prints no lines on stderr. Only the first call
+/// has an effect.
 pub fn log_to(sink: Sink) {
     if SINK.set(sink).is_ok() {
         // SAFETY: a `'static` function that takes a level and a NUL-terminated text.
@@ -34,14 +34,14 @@ pub fn log_to(sink: Sink) {
 }
 
 unsafe extern "C" fn on_line(level: i32, line: *const c_char) {
-    // Levels of ggml.h: GGML_LOG_LEVEL_DEBUG is 1.
+    // The numbers are the levels of ggml.h; GGML_LOG_LEVEL_DEBUG is 1.
     let level = match level {
         1 => LogLevel::Debug,
         3 => LogLevel::Warn,
         4 => LogLevel::Error,
         _ => LogLevel::Info,
     };
-    // SAFETY: the shim passes a NUL-terminated text, and keeps it until this returns.
+    // SAFETY: the shim passes a NUL-terminated text, which stays valid during this function.
     let line = unsafe { CStr::from_ptr(line) }.to_string_lossy();
     // A panic must not unwind into C++.
     let _ = catch_unwind(|| {
@@ -59,13 +59,13 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// Function that implements `GGML_LOG_ERROR`; ggml-impl.h.
+        /// Function that implements `GGML_LOG_ERROR` (declared in ggml-impl.h).
         fn ggml_log_internal(level: i32, format: *const c_char, ...);
-        /// Function that implements `GGML_ABORT`; ggml.h.
+        /// Function that implements `GGML_ABORT` (declared in ggml.h).
         fn ggml_abort(file: *const c_char, line: i32, format: *const c_char, ...) -> !;
     }
 
-    /// Logs and aborts like `ggml_cuda_error` of ggml-cuda.cu when CUDA or cuBLAS reports `reason`.
+    /// Logs and aborts like `ggml_cuda_error` in ggml-cuda.cu when CUDA or cuBLAS reports `reason`.
     fn end_as_ggml_cuda_does(reason: &str) -> ! {
         crate::system::start(false);
         let text = |text: &str| CString::new(text).expect("no NUL byte");

@@ -1,4 +1,4 @@
-//! Texts that cross the border between Rust and C: the shim's failure messages, C strings and paths.
+//! Texts that cross the boundary between Rust and C: the shim's failure messages, C strings and paths.
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use crate::error::{Error, Result, readable};
 /// Copies a C string; null becomes an empty text.
 ///
 /// # Safety
-/// `text` is null or NUL-terminated and alive during the call.
+/// `text` is null, or NUL-terminated and alive during the call.
 pub unsafe fn owned(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();

@@ -20,7 +20,7 @@ use crate::system::start;
 use crate::token::Token;
 use crate::variant::Variant;
 
-/// A loaded model.
+/// Loaded model.
 pub struct Model {
     pub(super) raw: NonNull<sys::llama_model>,
     pub(super) vocab: *const sys::llama_vocab,
@@ -34,33 +34,33 @@ pub struct Model {
     pub(super) variant: adapters::Applied,
 }
 
-// SAFETY: llama.cpp never changes a model after loading; its vocabulary is documented as thread-safe, and
-// several contexts on several threads may share a model.
+// SAFETY: llama.cpp never changes a model after loading it. Its vocabulary is documented as thread-safe, and several
+// contexts on several threads may share a model.
 unsafe impl Send for Model {}
 // SAFETY: as above.
 unsafe impl Sync for Model {}
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // SAFETY: owned, and every context holds an `Arc` of it.
+        // SAFETY: owned; every context holds an `Arc` of the model.
         unsafe { sys::llama_model_free(self.raw.as_ptr()) }
     }
 }
 
 impl Model {
-    /// Loads `path` after checks that prevent a bad file from ending the process. `model::open` of the engine checks
-    /// more.
+    /// Loads `path` after checks that prevent a bad file from ending the process. `model::open` of the engine makes
+    /// further checks.
     pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
         Self::load_as(&gguf::check::open(path)?, options, &Variant::default())
     }
 
-    /// Loads `checked` with the adapters of `variant`. All models are loaded by this function, including drafts,
+    /// Loads `checked` with the adapters of `variant`. This function loads all models, including drafts,
     /// vocabularies, and models for measuring.
     pub fn load_as(checked: &Checked, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
         let path = checked.path();
         start(false);
         crate::kernels::load()?;
-        // A vocabulary uses no device, and the device settings are checked with the whole model.
+        // A vocabulary uses no device. The device settings are checked when the whole model is loaded.
         let placed = match options.vocab_only {
             true => Placed { list: Some(Vec::new()), ..Placed::default() },
             false => offload::place(&options.offload)?,
@@ -72,8 +72,8 @@ impl Model {
             .map(|list| list.iter().map(Device::raw).chain([std::ptr::null_mut()]).collect());
         let mut shares = options.offload.tensor_split.0.clone();
         shares.resize(MAX_DEVICES.max(shares.len()), 0.0);
-        // Overrides for the host: patterns of names, and the CPU's buffer type, which llama.cpp extends by its
-        // repacking buffer types.
+        // Overrides for the host: patterns of names, and the CPU's buffer type. llama.cpp adds its repacking buffer
+        // types to the CPU's type.
         let on_host = match placed.takers.is_empty() {
             true => Vec::new(),
             false => options.offload.n_cpu_moe.patterns(),
@@ -92,14 +92,14 @@ impl Model {
         let mut message = Message::new();
         let (err, err_size) = message.parts();
         // SAFETY: `file`, `params`, the lists and the message buffer outlive the call. llama.cpp copies the lists
-        // except for the overrides, which it does not use after loading.
+        // except the overrides, which it does not use after loading.
         let raw = unsafe {
             let mut params = sys::llama_model_default_params();
             params.load_mode = load_mode(options.load_mode);
             params.use_extra_bufts = options.repack;
             params.vocab_only = options.vocab_only;
             if options.no_alloc {
-                // llama.cpp does not map the file in this mode, and asserts that.
+                // llama.cpp does not map the file in this mode, and asserts that no mapping is requested.
                 params.no_alloc = true;
                 params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
             }
@@ -120,7 +120,7 @@ impl Model {
         };
         let raw =
             NonNull::new(raw).ok_or_else(|| Error::Load { path: path.to_path_buf(), why: message.text() })?;
-        // SAFETY: a live model has a vocabulary that lives as long.
+        // SAFETY: a live model has a vocabulary, which lives as long as the model.
         let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
         // SAFETY: reads a thread-local number.
         let repacked = unsafe { sys::anneal_repacked_bytes() };
@@ -147,42 +147,42 @@ impl Model {
         Ok(Arc::new(model))
     }
 
-    /// Path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Devices of the model's layers.
+    /// Returns the devices of the model's layers.
     pub fn placed(&self) -> &Placed {
         &self.placed
     }
 
-    /// Result of the search for layers that fit; `None` if there was no search.
+    /// Returns the result of the search for layers that fit; `None` if no search was made.
     pub fn plan(&self) -> Option<&LayerPlan> {
         self.plan.get()
     }
 
-    /// Stores the result of the search for layers that fit. Only the first call counts.
+    /// Stores the result of the search for layers that fit. Only the first call has an effect.
     pub fn set_plan(&self, plan: LayerPlan) {
         let _ = self.plan.set(plan);
     }
 
-    /// True if each token attends only to the tokens before it.
+    /// True if each token attends only to earlier tokens.
     pub fn is_causal(&self) -> bool {
         let architecture = self.metadata("general.architecture").unwrap_or_default();
         let says = self.metadata(&format!("{architecture}.attention.causal"));
-        // Some architectures are not causal although their metadata does not say so.
+        // Some architectures are not causal, although their metadata does not say so.
         says.as_deref() != Some("false") && !architecture.contains("bert") && !architecture.contains("embed")
     }
 
     /// True if a device other than the CPU computes the logits.
     pub fn makes_logits_on_device(&self) -> bool {
         let layers = self.n_layer();
-        // The output counts as one more layer.
+        // The output counts as an additional layer.
         self.placed.layers_of(layers) > layers
     }
 
-    /// Description by llama.cpp, such as `qwen2 1.5B Q4_K - Medium`.
+    /// Returns llama.cpp's description, such as `qwen2 1.5B Q4_K - Medium`.
     pub fn description(&self) -> String {
         let mut buffer = [0u8; 256];
         // SAFETY: writes at most the given size with a NUL at the end.
@@ -192,7 +192,7 @@ impl Model {
         }
     }
 
-    /// Value of a scalar metadata key.
+    /// Returns the value of a scalar metadata key.
     pub fn metadata(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
         let mut buffer = [0u8; 256];
@@ -208,35 +208,36 @@ impl Model {
         }
     }
 
-    /// Total size of the tensors in bytes.
+    /// Returns the total size of the tensors in bytes.
     pub fn size(&self) -> u64 {
         // SAFETY: reads a field.
         unsafe { sys::llama_model_size(self.raw.as_ptr()) }
     }
 
-    /// Size of the weights that were copied into another layout for the CPU's kernels, in bytes, rounded to 0.01 MiB.
+    /// Returns the size of the weights that were copied into another layout for the CPU's kernels, in bytes, rounded
+    /// to 0.01 MiB.
     pub fn repacked(&self) -> u64 {
         self.repacked
     }
 
-    /// Size of the weights in the memory of devices, in bytes, rounded to 0.01 MiB.
+    /// Returns the size of the weights in the memory of devices, in bytes, rounded to 0.01 MiB.
     pub fn on_devices(&self) -> u64 {
         self.on_devices
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn n_params(&self) -> u64 {
         // SAFETY: reads a field.
         unsafe { sys::llama_model_n_params(self.raw.as_ptr()) }
     }
 
-    /// Context size that the model was trained for, in tokens.
+    /// Returns the context size that the model was trained for, in tokens.
     pub fn n_ctx_train(&self) -> u32 {
-        // Value at loading, because contexts with YaRN change the value that llama.cpp reports.
+        // The value was read at loading, because contexts with YaRN change the value that llama.cpp reports.
         self.n_ctx_train
     }
 
-    /// Number of layers.
+    /// Returns the number of layers.
     pub fn n_layer(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_model_n_layer(self.raw.as_ptr()) }.max(0).cast_unsigned()
@@ -252,7 +253,7 @@ impl Model {
         }
     }
 
-    /// True if the model is a decoder only, which Anneal requires for text generation.
+    /// True if the model has no encoder. Anneal generates text only with decoder-only models.
     pub fn is_decoder_only(&self) -> bool {
         // SAFETY: reads fields.
         unsafe {
@@ -261,7 +262,7 @@ impl Model {
         }
     }
 
-    /// True if the model has a vocabulary; without a vocabulary, llama.cpp's tokenizer aborts.
+    /// True if the model has a vocabulary. Without a vocabulary, llama.cpp's tokenizer aborts.
     pub fn has_vocabulary(&self) -> bool {
         // SAFETY: reads a field.
         unsafe { sys::llama_vocab_type(self.vocab) != sys::LLAMA_VOCAB_TYPE_NONE }
@@ -274,13 +275,13 @@ impl Model {
         }
     }
 
-    /// Number of tokens in the vocabulary.
+    /// Returns the number of tokens in the vocabulary.
     pub fn n_vocab(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_vocab_n_tokens(self.vocab) }.max(0).cast_unsigned()
     }
 
-    /// Token that begins a text; `None` if the model does not use one.
+    /// Returns the token that begins a text; `None` if the model does not use such a token.
     pub fn begin_token(&self) -> Option<Token> {
         // SAFETY: reads fields.
         unsafe { sys::llama_vocab_get_add_bos(self.vocab).then(|| sys::llama_vocab_bos(self.vocab)) }
@@ -288,7 +289,7 @@ impl Model {
 
     /// True if `token` ends a generation.
     pub fn is_end(&self, token: Token) -> bool {
-        // SAFETY: looks it up in a set; any number is fine.
+        // SAFETY: looks the token up in a set; any number is accepted.
         unsafe { sys::llama_vocab_is_eog(self.vocab, token) }
     }
 
@@ -297,13 +298,13 @@ impl Model {
         self.tokenize_with(text, true)
     }
 
-    /// Tokenizes `text`, and adds the special tokens around it if `add_special` is true. Names of special tokens in
-    /// `text` become these tokens.
+    /// Tokenizes `text`. If `add_special` is true, adds the special tokens that the model expects around a text.
+    /// Names of special tokens in `text` become these tokens.
     pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
         self.check_vocabulary()?;
         let too_long = || Error::Tokenize(format!("{} bytes are more than llama.cpp supports", text.len()));
         let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
-        // Each token has at least one byte, and only a few tokens are special. If the room is not enough, a second
+        // Each token has at least one byte, and only a few tokens are special. If the buffer is too small, a second
         // pass follows.
         let mut tokens: Vec<Token> = vec![0; text.len() + 8];
         for _ in 0..2 {
@@ -311,7 +312,7 @@ impl Model {
             let mut message = Message::new();
             let (err, err_size) = message.parts();
             let mut threw = false;
-            // SAFETY: pointers and lengths belong together and outlive the call.
+            // SAFETY: the pointers and lengths match, and the buffers outlive the call.
             let count = unsafe {
                 sys::anneal_tokenize(
                     self.vocab,
@@ -341,24 +342,24 @@ impl Model {
         Err(Error::Tokenize("llama.cpp returned two different numbers of tokens".to_string()))
     }
 
-    /// Appends the bytes of `token` to `bytes`. The bytes are often less than a whole character; control tokens have
-    /// no bytes.
+    /// Appends the bytes of `token` to `bytes`. The bytes may be only a part of a character; control tokens have no
+    /// bytes.
     pub fn piece(&self, token: Token, bytes: &mut Vec<u8>) -> Result<()> {
         self.piece_with(token, false, bytes)
     }
 
-    /// Does the same as [`piece`](Self::piece); if `special` is true, appends the names of control tokens.
+    /// Does the same as [`piece`](Self::piece). If `special` is true, also appends the names of control tokens.
     pub fn piece_with(&self, token: Token, special: bool, bytes: &mut Vec<u8>) -> Result<()> {
         self.check_vocabulary()?;
         let start = bytes.len();
-        // Longer than nearly every piece; the first pass returns the length for the second pass.
+        // Nearly every piece is shorter. The first pass returns the length that a second pass needs.
         let mut room = 64;
         for _ in 0..2 {
             bytes.resize(start + room, 0);
             let mut message = Message::new();
             let (err, err_size) = message.parts();
             let mut threw = false;
-            // SAFETY: writes at most `room` bytes into the part that was just added.
+            // SAFETY: writes at most `room` bytes into the part of the buffer that was just added.
             let count = unsafe {
                 sys::anneal_token_to_piece(
                     self.vocab,

@@ -6,11 +6,12 @@ use crate::options::LoadMode;
 /// Options of loading a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelOptions {
-    /// Method by which the weights get into memory.
+    /// Method of loading the weights into memory.
     pub load_mode: LoadMode,
-    /// True if weights may be repacked for the CPU's kernels: faster prefill, at the cost of a copy of the weights.
+    /// True if weights may be repacked for the CPU's kernels. Repacking makes prefill faster, but needs a copy of the
+    /// weights.
     pub repack: bool,
-    /// True if only the vocabulary is loaded: such a model can only tokenize.
+    /// True if only the vocabulary is loaded. Such a model can only tokenize.
     pub vocab_only: bool,
     /// True if nothing is read or allocated. Such a model and its contexts can estimate their memory, but cannot
     /// compute.

@@ -18,7 +18,7 @@ macro_rules! choice {
             /// Names of all values.
             pub const NAMES: &'static [&'static str] = &[$($text,)*];
 
-            /// Name of the value.
+            /// Returns the name of the value.
             pub fn name(self) -> &'static str {
                 match self { $($name::$variant => $text,)* }
             }
@@ -63,7 +63,7 @@ choice! {
 }
 
 choice! {
-    /// Mode of flash attention, which runs attention as one fused operation.
+    /// Mode of flash attention, which computes attention as one fused operation.
     FlashAttention, "flash attention mode", Auto:
     /// On if the device supports it.
     Auto = "auto",
@@ -89,7 +89,7 @@ choice! {
     DeviceSampling, "mode of device sampling", Auto:
     /// On if the device is not the CPU.
     Auto = "auto",
-    /// On, also on the CPU, where it gains nothing.
+    /// On, also on the CPU, where it has no advantage.
     On = "on",
     /// Never.
     Off = "off",
@@ -98,17 +98,17 @@ choice! {
 choice! {
     /// Method by which a thread waits for an NVIDIA GPU.
     CudaWait, "way to wait for a GPU", Auto:
-    /// CUDA's default: spin if fewer GPUs are in use than the machine has CPUs.
+    /// CUDA's default: spin if the process uses fewer GPUs than the machine has CPUs.
     Auto = "auto",
     /// Spin: a core is busy while the GPU is busy.
     Spin = "spin",
-    /// Sleep until the GPU interrupts, which takes some microseconds longer.
+    /// Sleep until the GPU sends an interrupt, which takes some microseconds longer.
     Block = "block",
 }
 
 impl CudaWait {
-    /// Environment variable of this setting. The value is passed to CUDA before anything is computed, for the whole
-    /// process.
+    /// Environment variable of this setting. The value is passed to CUDA before anything is computed and applies to
+    /// the whole process.
     pub const VARIABLE: &'static str = "ANNEAL_CUDA_WAIT";
 
     /// Returns the value of the environment variable; `None` if it is unset or empty.
@@ -119,7 +119,7 @@ impl CudaWait {
         Self::read(std::env::var(Self::VARIABLE).ok().as_deref())
     }
 
-    /// Parses the value of the variable; `None` if it is absent or empty.
+    /// Parses the value of the variable; `None` if the variable is unset or empty.
     ///
     /// # Errors
     /// [`Error::Usage`] if the value is invalid.
@@ -130,7 +130,7 @@ impl CudaWait {
 }
 
 choice! {
-    /// Scaling of positions for a context that is longer than the training length.
+    /// Scaling of positions for a context that is longer than the training context length.
     RopeScaling, "RoPE scaling", None:
     /// No scaling.
     None = "none",
@@ -159,16 +159,16 @@ choice! {
     Q4_0 = "q4_0",
     /// 20 bytes for 32 values.
     Q4_1 = "q4_1",
-    /// 18 bytes for 32 values, not evenly spaced.
+    /// 18 bytes for 32 values; the quantisation levels are not evenly spaced.
     Iq4Nl = "iq4_nl",
 }
 
 choice! {
     /// Mode of binding threads to CPUs.
     ///
-    /// The kernel's scheduler already spreads threads over idle cores. On a machine shared with other work, a bound
-    /// thread waits for its CPU while another CPU is idle, and every other thread waits for this thread at the next
-    /// barrier. Therefore `auto` binds threads only where the scheduler is known to place them badly: on a hybrid
+    /// The kernel's scheduler already spreads threads over idle cores. On a machine with other load, a bound thread
+    /// waits for its CPU while another CPU is idle, and every other thread waits for the bound thread at the next
+    /// barrier. Therefore, `auto` binds threads only where the scheduler is known to place them badly: on a hybrid
     /// CPU, threads may move among the performance cores but not to an efficiency core.
     Affinity, "affinity", Auto:
     /// Only on a hybrid CPU, to the set of performance cores.
@@ -185,7 +185,7 @@ choice! {
     SplitLayout, "split layout mode", Auto:
     /// On if a measurement has shown a gain.
     Auto = "auto",
-    /// Always; an error if the split layout is impossible.
+    /// Always; it is an error if the split layout is impossible.
     On = "on",
     /// Never.
     Off = "off",
@@ -209,7 +209,7 @@ choice! {
     RequireGpu, "requirement of a GPU", No:
     /// No requirement.
     No = "no",
-    /// Refuse to run if no device was found, or if no part of the model is on a device.
+    /// Refuse to run if no device is available, or if no part of the model is on a device.
     Yes = "yes",
     /// Also refuse to run if a layer, a part of the KV cache or an operation of decode is on the host.
     Full = "full",
@@ -232,7 +232,7 @@ impl KvType {
         !matches!(self, KvType::F32 | KvType::F16 | KvType::Bf16)
     }
 
-    /// Bytes per 32 values.
+    /// Returns the number of bytes for 32 values.
     pub fn bytes_per_32(self) -> u64 {
         match self {
             KvType::F32 => 128,
@@ -263,7 +263,7 @@ pub struct ContextOptions {
     pub flash_attention: FlashAttention,
     /// True if the interrupt flag stops an evaluation in the middle of a graph.
     pub interruptible: bool,
-    /// True if K and V are on the device of their layer; false if they are in the host's memory.
+    /// True if the KV cache is on the devices of its layers; false if it is in host memory.
     pub kv_offload: bool,
     /// True if devices also compute with weights in the host's memory.
     pub op_offload: bool,

@@ -1,4 +1,4 @@
-//! Owner of the shim's placement recorder, which records the device of every operation of a context.
+//! Owner of the shim's placement recorder, which records the device of every operation in a context.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::model::Model;
 use crate::options::ContextOptions;
 use crate::system::start;
 
-/// Graphs of a context, as recorded.
+/// Recorded graphs of a context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GraphsSeen {
     /// Kinds of buffers.
@@ -23,7 +23,7 @@ pub struct GraphsSeen {
     pub ops: Vec<Operation>,
 }
 
-/// A kind of buffer.
+/// Kind of buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buffer {
     /// ggml's name of the device: `CUDA0`.
@@ -32,12 +32,12 @@ pub struct Buffer {
     pub description: String,
     /// ggml's name of the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
     pub buffer: String,
-    /// True if the buffer is in the host's memory, including the layouts of the CPU's own kernels (`AMX`). The value
-    /// is also true for `CUDA_Host`, because the CPU computes on this buffer although its device is the GPU.
+    /// True if the buffer is in the host's memory, including the layouts of the CPU's own kernels (`AMX`). Also true
+    /// for `CUDA_Host`: the CPU computes with this buffer, although its device is the GPU.
     pub is_host: bool,
 }
 
-/// Weights, or a part of the cache.
+/// Tensor of the weights or of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Name of the tensor: `blk.0.attn_q.weight` as in the file, or `cache_k_l0`.
@@ -57,9 +57,9 @@ pub struct Operation {
     pub phase: usize,
     /// Kind of the operation: `MUL_MAT`.
     pub op: String,
-    /// Name of the result: in `Qcur-0`, 0 is the index of the layer.
+    /// Name of the result. In `Qcur-0`, 0 is the index of the layer.
     pub name: String,
-    /// Index of the buffer of the result, whose device computed the operation.
+    /// Index of the result's buffer. The device of the buffer computed the operation.
     pub place: usize,
     /// Size of the result in bytes.
     pub bytes: u64,
@@ -69,26 +69,27 @@ pub struct Operation {
     pub copies: u32,
     /// Size of the copied tensors in bytes.
     pub copied_bytes: u64,
-    /// Indices of the tensors that outlive the graph and that the operation reads or writes.
+    /// Indices of the tensors that the operation reads or writes and that outlive the graph.
     pub held: Vec<usize>,
 }
 
-/// Context that records the devices that compute its operations. Such a context is slower than others, because
-/// llama.cpp splits its graphs into other parts.
+/// Context that records the devices of its operations. Such a context is slower than others, because llama.cpp splits
+/// its graphs into more parts.
 pub struct Watch {
-    // Dropped first, because the context writes to the notes.
+    // The context is dropped first, because it writes to the notes.
     context: Context,
     notes: Notes,
 }
 
 struct Notes(NonNull<sys::anneal_placement>);
 
-// SAFETY: plain data, written only while the context evaluates, which borrows the owner of both mutably.
+// SAFETY: plain data, which is written only while the context evaluates; the evaluation borrows the owner of both
+// mutably.
 unsafe impl Send for Notes {}
 
 impl Drop for Notes {
     fn drop(&mut self) {
-        // SAFETY: owned, and the context that writes to it is gone.
+        // SAFETY: owned; the context that writes to it was dropped before.
         unsafe { sys::anneal_placement_free(self.0.as_ptr()) }
     }
 }
@@ -117,7 +118,7 @@ impl Watch {
 
     /// Evaluates `tokens` as phase number `phase`. All tokens must fit into one graph.
     pub fn evaluate(&mut self, phase: usize, tokens: &[crate::token::Token]) -> Result<()> {
-        // SAFETY: nothing evaluates meanwhile.
+        // SAFETY: no evaluation runs at the same time.
         unsafe { sys::anneal_placement_phase(self.notes.0.as_ptr(), phase as i32) };
         self.context.decode(tokens)?;
         self.context.synchronize();
@@ -130,7 +131,7 @@ impl Watch {
         }
     }
 
-    /// Returns the records.
+    /// Returns the recorded graphs.
     pub fn seen(&self) -> GraphsSeen {
         let notes = self.notes.0.as_ptr();
         let places = (0..).map_while(|index| {
@@ -140,7 +141,7 @@ impl Watch {
                 buffer: std::ptr::null(),
                 host: true,
             };
-            // SAFETY: the call fills `place` if it returns true; its texts live until the next graph and are copied
+            // SAFETY: the call fills `place` if it returns true. The texts live until the next graph and are copied
             // at once.
             unsafe {
                 sys::anneal_placement_place(notes, index, &mut place).then(|| Buffer {
@@ -176,7 +177,7 @@ impl Watch {
                 held: std::ptr::null(),
                 n_held: 0,
             };
-            // SAFETY: as above; `held` has `n_held` numbers, and may be null if there are none.
+            // SAFETY: as above; `held` has `n_held` numbers, and may be null if `n_held` is 0.
             unsafe {
                 if !sys::anneal_placement_op(notes, index, &mut op) {
                     return None;

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::message::{Message, c_path};
 use crate::system::start;
 
-/// All types by the names that llama-quantize accepts, with their `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
+/// All types, by the names that llama-quantize accepts, with their `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
 /// medium mixtures.
 pub const TYPES: &[(&str, i32)] = &[
     ("F32", 0),
@@ -110,20 +110,21 @@ pub struct QuantizeOptions {
     pub allow_requantize: bool,
     /// True if the output matrix stays unchanged.
     pub leave_output: bool,
-    /// True if every matrix gets the mixture's first type.
+    /// True to use the mixture's first type for every matrix.
     pub pure: bool,
     /// Type of the output matrix; `None` uses the mixture's type.
     pub output_type: Option<GgmlType>,
     /// Type of the token embeddings; `None` uses the mixture's type.
     pub embedding_type: Option<GgmlType>,
-    /// Types of the tensors whose names match an ECMAScript regular expression. The first match counts.
+    /// Types of the tensors whose names match an ECMAScript regular expression. The first matching expression
+    /// applies.
     pub tensor_types: Vec<(String, GgmlType)>,
     /// Importance of each column of each matrix.
     pub imatrix: Option<Imatrix>,
 }
 
 impl QuantizeOptions {
-    /// Returns options for the mixture `kind` on `threads` threads, with defaults for all other options.
+    /// Creates options for the mixture `kind` on `threads` threads, with defaults for all other options.
     pub fn new(kind: Type, threads: u32) -> Self {
         Self {
             kind,
@@ -139,7 +140,7 @@ impl QuantizeOptions {
     }
 }
 
-/// An importance matrix.
+/// Importance matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imatrix {
     /// Name of the file.
@@ -148,9 +149,9 @@ pub struct Imatrix {
     pub path: PathBuf,
     /// Sums by the name of the matrix.
     pub entries: BTreeMap<String, MatrixSums>,
-    /// Names of the texts from which the matrix was collected.
+    /// Names of the texts from which the importance matrix was collected.
     pub datasets: Vec<String>,
-    /// Number of chunks of the texts.
+    /// Number of text chunks.
     pub chunks: u32,
 }
 
@@ -160,20 +161,20 @@ pub fn run(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<()>
     call(input, output, options, false)
 }
 
-/// Describes what [`run`] would do, in llama.cpp's words, with one line per tensor, among other lines. Writes no
-/// file.
+/// Describes, in llama.cpp's words, what [`run`] would do. The text has a line for each tensor, among other lines.
+/// Writes no file.
 pub fn plan(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<String> {
     call(input, output, options, true)?;
     // SAFETY: a size of 0 copies nothing.
     let size = unsafe { sys::anneal_quantize_plan(std::ptr::NonNull::dangling().as_ptr(), 0) };
     let mut text = vec![0; size];
-    // SAFETY: copies at most as many bytes as the buffer has room for.
+    // SAFETY: copies at most as many bytes as the buffer can hold.
     let there = unsafe { sys::anneal_quantize_plan(text.as_mut_ptr().cast(), text.len()) };
     text.truncate(there);
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Progress of the current [`run`]: the number of started tensors, and the number of all tensors.
+/// Returns the progress of the current [`run`]: the number of started tensors and the number of all tensors.
 pub fn progress() -> (u32, u32) {
     let (mut done, mut total) = (0, 0);
     // SAFETY: writes two numbers.
@@ -189,8 +190,8 @@ fn call(input: &Path, output: &Path, options: &QuantizeOptions, dry_run: bool) -
     let metadata = metadata(options);
     let mut message = Message::new();
     let (err, err_size) = message.parts();
-    // SAFETY: the paths, `params`, everything it points to and the message outlive the call. Each list ends with an
-    // element without a name.
+    // SAFETY: the paths, `params`, everything it points to and the message outlive the call. An element without a
+    // name ends each list.
     let code = unsafe {
         let mut params = sys::llama_model_quantize_default_params();
         params.ftype = options.kind.ftype() as sys::llama_ftype;
@@ -213,8 +214,8 @@ fn call(input: &Path, output: &Path, options: &QuantizeOptions, dry_run: bool) -
             params.tt_overrides = overrides.list.as_ptr();
         }
         params.nthread = options.threads.cast_signed();
-        // Quantise large tensors in parts: the embedding of a 150,000-token vocabulary takes 0.9 GB as f32. Rows are
-        // quantised one by one, so the result is the same.
+        // Large tensors are quantised in parts: the embedding of a 150,000-token vocabulary takes 0.9 GB as f32. Rows
+        // are quantised one by one, so the result is the same.
         params.max_buf_size = 256 << 20;
         sys::anneal_quantize(c_input.as_ptr(), c_output.as_ptr(), &params, err, err_size)
     };
@@ -232,10 +233,10 @@ fn c_text(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::Usage(format!("{text:?} contains a NUL byte")))
 }
 
-/// The importance matrix in llama.cpp's form.
+/// Importance matrix in llama.cpp's form.
 struct Matrix {
     list: Vec<sys::llama_model_imatrix_data>,
-    /// Names and values to which the list points.
+    /// Names and values that the list points to.
     _kept: Vec<(CString, Vec<f32>)>,
 }
 
@@ -258,7 +259,7 @@ impl Matrix {
     }
 }
 
-/// Patterns and their types in llama.cpp's form.
+/// Patterns with their types in llama.cpp's form.
 struct Overrides {
     list: Vec<sys::llama_model_tensor_override>,
     _kept: Vec<CString>,
@@ -275,7 +276,7 @@ fn overrides(types: &[(String, GgmlType)]) -> Result<Overrides> {
     Ok(Overrides { list, _kept: kept })
 }
 
-/// Metadata about the importance matrix, which llama-quantize also writes into the model.
+/// Returns metadata about the importance matrix, which llama-quantize also writes into the model.
 fn metadata(options: &QuantizeOptions) -> Vec<sys::llama_model_kv_override> {
     let mut list = Vec::new();
     if let Some(imatrix) = &options.imatrix {

@@ -1,9 +1,9 @@
-//! Record of the build of this program.
+//! Path of the build record of this program.
 
 use std::path::PathBuf;
 
-/// Path of this build's record, if it exists: `build_info.json` in the executable's folder or in the folder above
-/// (`bin/anneal` in a build folder).
+/// Returns the path of this build's record, if the file exists: `build_info.json` in the executable's folder or in
+/// the folder above (for `bin/anneal` in a build folder).
 pub fn path() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     let folder = executable.parent()?;
@@ -12,6 +12,6 @@ pub fn path() -> Option<PathBuf> {
         .into_iter()
         .flatten()
         .map(|folder| folder.join("build_info.json"))
-        // Any kind of entry counts here: if the entry is not a file, reading it reports the error.
+        // Any kind of entry is accepted: if the entry is not a file, reading it reports the error.
         .find(|path| path.exists())
 }

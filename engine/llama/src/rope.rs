@@ -1,4 +1,4 @@
-//! RoPE scaling of positions, which lets a model read a longer context than its training length.
+//! RoPE scaling of positions, which lets a model read a longer context than its training context length.
 //!
 //! Names and meanings are those of llama.cpp. Settings that are not given keep the model's own values.
 
@@ -12,7 +12,7 @@ use crate::options::RopeScaling;
 pub struct Rope {
     /// Method of scaling positions.
     pub scaling: Option<RopeScaling>,
-    /// Context length divided by the training length: 1 / `freq_scale`.
+    /// Context length divided by the training context length: 1 / `freq_scale`.
     pub scale: Option<f32>,
     /// Base of the frequencies.
     pub freq_base: Option<f32>,
@@ -22,7 +22,7 @@ pub struct Rope {
     pub yarn_orig_ctx: Option<u32>,
     /// YaRN: mix of interpolation (0) and extrapolation (1); 0 is plain interpolation.
     pub yarn_ext_factor: Option<f32>,
-    /// YaRN: factor for attention, if nothing is extrapolated.
+    /// YaRN: factor by which attention is multiplied, if nothing is extrapolated.
     pub yarn_attn_factor: Option<f32>,
     /// YaRN: number of rotations within the context above which a frequency is not scaled.
     pub yarn_beta_fast: Option<f32>,
@@ -31,12 +31,12 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Factor by which positions are multiplied; `None` if no factor is given.
+    /// Returns the factor by which positions are multiplied; `None` if no factor is given.
     pub fn factor(&self) -> Option<f32> {
         self.freq_scale.or_else(|| self.scale.map(|scale| 1.0 / scale))
     }
 
-    /// Uses the settings of `other` for missing settings. `scale` and `freq_scale` count as one setting.
+    /// Fills in missing settings from `other`. `scale` and `freq_scale` count as one setting.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let (scale, freq_scale) = match self.factor() {
@@ -61,7 +61,7 @@ impl Rope {
         *self == Rope::default()
     }
 
-    /// Name of a setting that has an effect only with YaRN, if such a setting is given.
+    /// Returns the name of a given setting that has an effect only with YaRN; `None` if no such setting is given.
     fn yarn(&self) -> Option<&'static str> {
         [
             ("--yarn-orig-ctx", self.yarn_orig_ctx.is_some()),
@@ -74,7 +74,7 @@ impl Rope {
         .find_map(|(flag, asked)| asked.then_some(flag))
     }
 
-    /// Checks that the settings are valid for at least some model.
+    /// Checks that the settings are valid for at least one model.
     ///
     /// # Errors
     /// [`Error::Usage`].
@@ -116,7 +116,7 @@ impl Rope {
             }
             (Some(other @ (RopeScaling::None | RopeScaling::Linear)), _, Some(flag)) => {
                 return usage(format!(
-                    "{flag} with --rope-scaling {other}: it only works with YaRN; use --rope-scaling yarn"
+                    "{flag} with --rope-scaling {other}: {flag} only works with YaRN; use --rope-scaling yarn"
                 ));
             }
             _ => {}
@@ -131,7 +131,7 @@ impl Rope {
         Ok(())
     }
 
-    /// Checks that the settings fit the model whose first file is `file`.
+    /// Checks that the settings are compatible with the model whose first file is `file`.
     ///
     /// # Errors
     /// [`Error::Usage`].
@@ -153,8 +153,8 @@ impl Rope {
         if is_scaled && self.factor().is_none() && own.factor.is_none_or(|factor| factor == 1.0) {
             let name = self.scaling.map_or("", RopeScaling::name);
             return usage(format!(
-                "--rope-scaling {name} without a scale, and the model's file contains none: give the ratio of the \
-                 context to the training length of {} tokens, as in --rope-scale 2",
+                "--rope-scaling {name} needs a scale, and the model's file contains none: give the ratio of the context \
+                 length to the training context length ({} tokens), as in --rope-scale 2",
                 own.context
             ));
         }
@@ -207,8 +207,8 @@ impl Trained {
     }
 }
 
-/// Returns the context size that the model of `file` was trained for, in tokens, or 0 if the file does not contain
-/// it.
+/// Returns the context size, in tokens, that the model of `file` was trained for; 0 if the file does not contain the
+/// size.
 pub fn trained_context(file: &GgufFile) -> u32 {
     Trained::of(file).context
 }

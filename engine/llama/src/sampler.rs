@@ -1,4 +1,4 @@
-//! Samplers of llama.cpp over a row of logits.
+//! Samplers of llama.cpp, applied to a row of logits.
 
 use std::ffi::{CString, c_char};
 use std::ptr::NonNull;
@@ -11,10 +11,10 @@ use crate::model::Model;
 use crate::sampling::{PARAMETERS, SamplingOptions};
 use crate::token::Token;
 
-/// A token that could have been chosen, with its logit and probability.
+/// Token that could have been chosen, with its logit and probability.
 pub type Candidate = sys::llama_token_data;
 
-/// Samplers of [`SamplingOptions`] without the additions of `Chain` in the crate `sampling`. The samplers work on
+/// Samplers for [`SamplingOptions`], without the additions of `Chain` in the crate `sampling`. The samplers work on
 /// rows of logits and on bit masks of allowed tokens.
 pub struct RawChain {
     raw: NonNull<sys::anneal_chain>,
@@ -22,7 +22,7 @@ pub struct RawChain {
     message: Message,
 }
 
-// SAFETY: plain data without ties to a thread; it reads the model's vocabulary, which is thread-safe.
+// SAFETY: plain data that is not tied to a thread; it reads the model's vocabulary, which is thread-safe.
 unsafe impl Send for RawChain {}
 
 impl Drop for RawChain {
@@ -32,7 +32,7 @@ impl Drop for RawChain {
     }
 }
 
-/// [`SamplingOptions`] in the shim's form, with the data they point to.
+/// [`SamplingOptions`] in the shim's form, with the data that they point to.
 pub(super) struct ChainParams {
     raw: sys::anneal_chain_params,
     _breakers: Vec<CString>,
@@ -74,7 +74,7 @@ impl ChainParams {
         Ok(ChainParams { raw, _breakers: breakers, _pointers: pointers, _biases: biases, _numbers: numbers })
     }
 
-    /// Returns the parameters for a call of the shim, which copies what it keeps.
+    /// Returns the parameters for a call of the shim, which copies what it needs.
     pub(super) fn raw(&self) -> &sys::anneal_chain_params {
         &self.raw
     }
@@ -82,12 +82,12 @@ impl ChainParams {
 
 impl RawChain {
     /// Creates a chain for `options`, which must have been checked and whose tokens must be in the vocabulary.
-    /// `model` must outlive the chain: `Chain` of the crate `sampling` holds both.
+    /// `model` must outlive the chain: `Chain` of the crate `sampling` owns both.
     pub fn new(options: &SamplingOptions, seed: u32, model: &Model) -> Result<Self> {
         let params = ChainParams::new(options, seed)?;
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `params` and everything it points to outlive the call, which copies what it keeps.
+        // SAFETY: `params` and everything it points to outlive the call, which copies what it needs.
         let raw = unsafe { sys::anneal_chain_new(model.vocab, params.raw(), err, err_size) };
         match NonNull::new(raw) {
             Some(raw) => Ok(RawChain { raw, n_vocab: model.n_vocab() as usize, message }),
@@ -95,8 +95,8 @@ impl RawChain {
         }
     }
 
-    /// Chooses a token by `logits`, which contains a logit for each token of the vocabulary. With `mask`, a bit for
-    /// each token, only tokens whose bit is set can be chosen.
+    /// Chooses a token by `logits`, which contains a logit for each token of the vocabulary. `mask` has a bit for
+    /// each token; only tokens whose bit is set can be chosen.
     pub fn sample(&mut self, logits: &[f32], mask: Option<&[u32]>) -> Result<Token> {
         let words = self.n_vocab.div_ceil(32);
         if logits.len() != self.n_vocab || mask.is_some_and(|mask| mask.len() < words) {
@@ -105,7 +105,7 @@ impl RawChain {
         let mask = mask.map_or(std::ptr::null(), <[u32]>::as_ptr);
         let mut token = 0;
         let (err, err_size) = self.message.parts();
-        // SAFETY: reads as many logits and bits as there are, see above; `token` outlives the call.
+        // SAFETY: reads as many logits and bits as the slices contain, which was checked; `token` outlives the call.
         let sampled = unsafe {
             sys::anneal_chain_sample(
                 self.raw.as_ptr(),
@@ -126,7 +126,7 @@ impl RawChain {
     /// Appends `token` to the text that the samplers see. `generated` is false for tokens of the prompt.
     pub fn accept(&mut self, token: Token, generated: bool) -> Result<()> {
         let (err, err_size) = self.message.parts();
-        // SAFETY: live; any token is fine.
+        // SAFETY: live; any token is accepted.
         let accepted =
             unsafe { sys::anneal_chain_accept(self.raw.as_ptr(), token, generated, err, err_size) };
         match accepted {
@@ -140,23 +140,23 @@ impl RawChain {
         self.raw.as_ptr()
     }
 
-    /// Number of tokens of the text that the penalties consider.
+    /// Returns the number of tokens of the text that the penalties consider.
     pub fn window(&self) -> usize {
         // SAFETY: reads a field.
         unsafe { sys::anneal_chain_window(self.raw.as_ptr()) }
     }
 
-    /// True if the token with the largest logit is always chosen, whatever the text.
+    /// True if the token with the largest logit is always chosen, regardless of the text.
     pub fn is_argmax(&self) -> bool {
         // SAFETY: reads fields.
         unsafe { sys::anneal_chain_is_argmax(self.raw.as_ptr()) }
     }
 
-    /// Candidates from which the last token was chosen.
+    /// Returns the candidates from which the last token was chosen.
     pub fn candidates(&self) -> &[Candidate] {
         let mut len = 0;
-        // SAFETY: null, or as many as the call states, valid until the next call that changes the chain, which
-        // borrows it mutably.
+        // SAFETY: null, or as many candidates as the call states. They are valid until the next call that changes the
+        // chain, which borrows the chain mutably.
         unsafe {
             let data = sys::anneal_chain_candidates(self.raw.as_ptr(), &mut len);
             if data.is_null() { &[] } else { std::slice::from_raw_parts(data, len) }

@@ -1,4 +1,4 @@
-//! State of a sequence as bytes, which another context of the same model and options can restore.
+//! State of a sequence as bytes. Another context of the same model and options can restore the state.
 
 use llama_sys as sys;
 
@@ -17,15 +17,15 @@ impl Context {
         self.restore_sequence(0, state)
     }
 
-    /// Returns the state of `sequence`: the K and V of its tokens and their positions, including tokens that are
-    /// shared with other sequences.
+    /// Returns the state of `sequence`: the K and V of its tokens and their positions. Tokens that are shared with
+    /// other sequences are included.
     pub fn save_sequence(&mut self, sequence: SequenceId) -> Result<Vec<u8>> {
         let failed = |why: String| Err(Error::State { what: "save", why });
         if sequence >= self.sequences() {
             return failed(format!("there is no sequence {sequence}"));
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: the context is live and the sequence is its own; computes a size.
+        // SAFETY: the context is live and the sequence belongs to it; computes a size.
         let size =
             unsafe { sys::anneal_state_size(self.raw.as_ptr(), sequence.cast_signed(), err, err_size) };
         let mut state: Vec<u8> = Vec::new();
@@ -33,8 +33,8 @@ impl Context {
             return failed(format!("not enough memory for its {}", build_info::Bytes(size as u64)));
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: writes at most `size` bytes, for which there is room. Nothing reads the bytes before. Zeroing the
-        // memory first would waste time while every slot waits.
+        // SAFETY: writes at most `size` bytes, for which memory is reserved. The bytes are not read before they are
+        // written. Zeroing the memory first would waste time while every slot waits.
         let written = unsafe {
             let (data, sequence) = (state.as_mut_ptr(), sequence.cast_signed());
             sys::anneal_state_get(self.raw.as_ptr(), sequence, data, size, err, err_size)
@@ -42,7 +42,7 @@ impl Context {
         if written == 0 || written > size {
             return failed(self.message.text());
         }
-        // SAFETY: the call wrote each of these bytes.
+        // SAFETY: the call wrote these bytes.
         unsafe { state.set_len(written) };
         Ok(state)
     }
@@ -52,14 +52,14 @@ impl Context {
     /// content.
     ///
     /// # Errors
-    /// If `state` is not such a state, or if too few cells are free. The content of `sequence` is then lost.
+    /// If `state` is invalid, or if too few cells are free. The content of `sequence` is then lost.
     pub fn restore_sequence(&mut self, sequence: SequenceId, state: &[u8]) -> Result<()> {
         let failed = |why: String| Err(Error::State { what: "restore", why });
         if sequence >= self.sequences() {
             return failed(format!("there is no sequence {sequence}"));
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: the context is live and the sequence is its own; reads at most `state.len()` bytes.
+        // SAFETY: the context is live and the sequence belongs to it; reads at most `state.len()` bytes.
         let read = unsafe {
             let (data, sequence) = (state.as_ptr(), sequence.cast_signed());
             sys::anneal_state_set(self.raw.as_ptr(), sequence, data, state.len(), err, err_size)
@@ -69,20 +69,20 @@ impl Context {
         }
         let why = match read {
             0 => self.message.text(),
-            _ => format!("{} bytes are left over", state.len() - read),
+            _ => format!("the last {} bytes do not belong to the state", state.len() - read),
         };
         self.forget(sequence, 0);
         failed(why)
     }
 
-    /// True if `sequence` holds `tokens` tokens at the positions 0, 1, 2 and so on, judged by its first and last
-    /// position.
+    /// True if `sequence` contains `tokens` tokens at the positions 0, 1, 2 and so on. Only its first and last
+    /// positions are checked.
     pub fn holds(&self, sequence: SequenceId, tokens: usize) -> bool {
         if sequence >= self.sequences() || tokens == 0 {
             return false;
         }
-        // SAFETY: the memory belongs to the context and is only read. It is null for models without memory, which the
-        // calls accept. They return -1 for an empty sequence.
+        // SAFETY: the memory belongs to the context and is only read. It is null for models without a memory, and the
+        // calls accept null. They return -1 for an empty sequence.
         let (first, last) = unsafe {
             let memory = sys::llama_get_memory(self.raw.as_ptr());
             let sequence = sequence.cast_signed();

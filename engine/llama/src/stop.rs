@@ -10,11 +10,12 @@ use crate::context::Context;
 use crate::system::interrupted;
 
 impl Context {
-    /// Makes `flag` stop an evaluation between two operations of its graph, instead of the flag of the whole process.
+    /// Makes `flag`, instead of the flag of the whole process, stop an evaluation between two operations of its
+    /// graph.
     pub fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
         let data = Arc::as_ptr(flag).cast_mut().cast::<c_void>();
-        // SAFETY: the context is live. From here on the flag is a field of the context, so it outlives every graph.
-        // Graphs borrow the context mutably, so none runs while the previous flag is dropped.
+        // SAFETY: the context is live. From now on, the flag is a field of the context, so it outlives every graph.
+        // Graphs borrow the context mutably, so no graph runs while the previous flag is dropped.
         unsafe { sys::llama_set_abort_callback(self.raw.as_ptr(), Some(is_set), data) }
         self.stop = Some(Arc::clone(flag));
     }
@@ -29,6 +30,6 @@ impl Context {
 }
 
 unsafe extern "C" fn is_set(flag: *mut c_void) -> bool {
-    // SAFETY: the flag of `stop_by`, which lives as long as its context.
+    // SAFETY: the flag was set by `stop_by` and lives as long as its context.
     unsafe { (*flag.cast::<AtomicBool>()).load(Ordering::Relaxed) }
 }

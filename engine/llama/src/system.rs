@@ -1,4 +1,4 @@
-//! Functions of the whole library: start, version, backends and libraries.
+//! Functions that concern the whole library: start, version, backends and linked libraries.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -8,15 +8,15 @@ use llama_sys as sys;
 
 use crate::message::owned;
 
-/// Installs the handlers and initialises the backends. Only the first call counts. If `verbose` is true, llama.cpp's
-/// log is printed on stderr.
+/// Installs the handlers and initialises the backends. Only the first call has an effect. If `verbose` is true,
+/// llama.cpp's log is printed on stderr.
 pub fn start(verbose: bool) {
     // SAFETY: no preconditions; the function itself runs only once.
     unsafe { sys::anneal_start(verbose) }
 }
 
-/// Starts the library for commands that only list what is available. The kernels are loaded; if this fails, the error
-/// is reported when a model is loaded.
+/// Starts the library for commands that only list what is available. Also loads the kernels; if loading fails, the
+/// error is reported when a model is loaded.
 pub(super) fn start_all() {
     start(false);
     let _ = crate::kernels::load();
@@ -30,7 +30,7 @@ pub fn interrupt(on: bool) {
 
 /// True if the interrupt flag is set.
 pub fn interrupted() -> bool {
-    // SAFETY: reads an atomic, ignores its argument.
+    // SAFETY: reads an atomic, and ignores its argument.
     unsafe { sys::anneal_interrupted(std::ptr::null_mut()) }
 }
 
@@ -41,28 +41,28 @@ pub fn exit_now(code: i32) -> ! {
     std::process::abort()
 }
 
-/// Closes every file that this process inherited, except its standard streams. Call it at the start of a process,
-/// before it opens a file.
+/// Closes every file that this process inherited, except its standard streams. Call this function at the start of a
+/// process, before the process opens a file.
 pub fn close_inherited() {
-    // SAFETY: closes descriptors that nothing in this process owns. A kernel before 5.9 does not know the call and
-    // leaves them open.
+    // SAFETY: closes descriptors that nothing in this process owns. Kernels older than 5.9 do not know the call and
+    // leave the descriptors open.
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
 }
 
-/// Fails like an assertion of ggml. Used by tests of failed assertions.
+/// Fails like a ggml assertion. Used by tests of failed assertions.
 pub fn fail_assertion() -> ! {
     // SAFETY: NUL-terminated texts without format arguments.
     unsafe { sys::ggml_abort(c"llama.cpp/src/test.cpp".as_ptr(), 1, c"GGML_ASSERT(false) failed".as_ptr()) };
     std::process::abort()
 }
 
-/// Version of the linked llama.cpp.
+/// Returns the version of the linked llama.cpp.
 pub fn llama_version() -> String {
-    // SAFETY: takes nothing, returns a string literal.
+    // SAFETY: has no arguments and returns a string literal.
     unsafe { owned(sys::llama_version()) }
 }
 
-/// Features of the linked backends, in llama.cpp's words.
+/// Returns the features of the linked backends, in llama.cpp's words.
 pub fn system_info() -> String {
     start_all();
     // SAFETY: the backends are initialised; returns a static buffer that is copied at once.
@@ -72,11 +72,11 @@ pub fn system_info() -> String {
 /// True if a large buffer of the CPU backend requests huge pages from the kernel.
 pub fn huge_pages() -> bool {
     start_all();
-    // SAFETY: creates and frees its own buffer.
+    // SAFETY: creates and frees a separate buffer.
     unsafe { sys::anneal_huge_pages() }
 }
 
-/// Sets whether large buffers request huge pages from now on, in a build that supports this.
+/// Sets whether large buffers request huge pages from now on, in a build that supports huge pages.
 pub fn ask_huge_pages(on: bool) {
     // SAFETY: stores an atomic.
     unsafe { sys::anneal_ask_huge_pages(on) }
@@ -85,21 +85,22 @@ pub fn ask_huge_pages(on: bool) {
 /// Turns off ggml's tiled kernels for the rest of the process. ggml reads the environment once, at the first matrix
 /// product, so call this function before a model is loaded.
 pub fn turn_off_tiled() {
-    // Not set again for a later model, because other threads may then read the environment.
+    // The variable is not set again for a later model, because other threads may then read the environment.
     if std::env::var(TILED).as_deref() == Ok("0") {
         return;
     }
-    // SAFETY: at this time, the only other thread is the one that waits for signals, and it does not read the
-    // environment. llama.cpp's threads start later.
+    // SAFETY: at this time, the only other thread waits for signals and does not read the environment. llama.cpp's
+    // threads start later.
     unsafe { std::env::set_var(TILED, "0") }
 }
 
-/// Environment variables of ggml for CUDA. Graphs are off if the first variable exists. Operations are not fused if
-/// the second variable is a number other than 0.
+/// Environment variables of ggml for CUDA. Graphs are off if the first variable exists. Fusion is off if the second
+/// variable is a number other than 0.
 const CUDA: [&str; 2] = ["GGML_CUDA_DISABLE_GRAPHS", "GGML_CUDA_DISABLE_FUSION"];
 
 /// Returns the values of ggml's CUDA variables at the start of the process. Later calls return the same values, even
-/// after [`switch_cuda`]. A 0 means that graphs are on, although ggml itself has no such value.
+/// after [`switch_cuda`]. The value 0 for the first variable means that graphs are on, although ggml itself does not
+/// interpret it in this way.
 pub fn cuda_variables() -> Defaults {
     static AT_START: OnceLock<Defaults> = OnceLock::new();
     let read = || {
@@ -115,15 +116,15 @@ pub fn cuda_variables() -> Defaults {
     AT_START.get_or_init(read).clone()
 }
 
-/// Sets the variables that `wanted` turns off, except the variables that `said`, the user's values, contains. Removes
-/// the graphs variable if the user set it to 0. ggml reads both variables once, at the first graph.
+/// Sets the variables that `wanted` turns off, except the variables that are set in `said`, the user's values.
+/// Removes the graphs variable if the user set it to 0. ggml reads both variables once, at the first graph.
 ///
 /// Call this function at the start of a command, when no other thread runs except the thread that waits for signals.
 /// Programs that use the engine as a library must set these variables themselves.
 pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
     let [graphs, fusion] = CUDA;
     let turn_off = |name: &str| {
-        // SAFETY: nothing else accesses the environment at the same time; the caller guarantees this.
+        // SAFETY: nothing else accesses the environment at the same time, as the caller guarantees.
         unsafe { std::env::set_var(name, "1") }
     };
     match (said.cuda_graphs, wanted.cuda_graphs) {
@@ -137,19 +138,19 @@ pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
     }
 }
 
-/// Environment variable of ggml's tiled kernels.
+/// Environment variable for ggml's tiled kernels.
 pub const TILED: &str = "GGML_CPU_TILED_MM";
 
-/// True if C and C++, like Rust, allocate from the linked allocator.
+/// True if C and C++ use the same linked allocator as Rust.
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub fn allocator_serves_cpp() -> bool {
-    // SAFETY: `owns` is called with live memory and only looks up its address.
+    // SAFETY: `owns` is called with live memory and only looks up the address.
     unsafe { sys::anneal_memory_is(Some(owns)) }
 }
 
 #[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
 unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
-    // SAFETY: compares the address with those of its arenas.
+    // SAFETY: compares the address with those of mimalloc's arenas.
     unsafe { libmimalloc_sys::mi_is_in_heap_region(memory) }
 }
 
@@ -157,8 +158,8 @@ unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
 unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
     let mut memory = memory;
     let (mut arena, mut size) = (0u32, size_of::<u32>());
-    // SAFETY: the shim has checked that `malloc` is this program's, so jemalloc knows the address. The call reads one
-    // pointer and writes one number.
+    // SAFETY: the shim has checked that `malloc` belongs to this program, so jemalloc knows the address. The call
+    // reads one pointer and writes one number.
     unsafe {
         tikv_jemalloc_sys::mallctl(
             c"arenas.lookup".as_ptr(),
@@ -170,7 +171,7 @@ unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
     }
 }
 
-/// Messages of backends whose devices could not be initialised, one per line.
+/// Returns the messages of backends whose devices could not be initialised, one per line.
 pub fn device_log() -> Vec<String> {
     start_all();
     let mut text = vec![0_u8; 1 << 14];
@@ -181,10 +182,10 @@ pub fn device_log() -> Vec<String> {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect()
 }
 
-/// Names of the linked backends.
+/// Returns the names of the linked backends.
 pub fn backends() -> Vec<String> {
     start_all();
-    // SAFETY: the backends are initialised, every index is below the count, names are copied at once.
+    // SAFETY: the backends are initialised, every index is below the count, and names are copied at once.
     unsafe {
         (0..sys::ggml_backend_reg_count())
             .map(|index| owned(sys::ggml_backend_reg_name(sys::ggml_backend_reg_get(index))))
@@ -192,7 +193,7 @@ pub fn backends() -> Vec<String> {
     }
 }
 
-/// Name that the linked BLAS library reports; `None` if there is no BLAS library.
+/// Returns the name that the linked BLAS library reports; `None` if no BLAS library is linked.
 pub fn blas_library() -> Option<String> {
     let mut text = [0_u8; 256];
     // SAFETY: writes at most the given size, NUL-terminated; needs no initialised backends.
@@ -207,8 +208,8 @@ pub fn blas_threads_obeyed() -> bool {
     unsafe { sys::anneal_blas_threads_obeyed() }
 }
 
-/// Sets the number of threads that the BLAS library may use from its next call on; 0 for as many threads as llama.cpp
-/// uses.
+/// Sets the number of threads that the BLAS library may use from its next call on; 0 sets as many threads as
+/// llama.cpp uses.
 pub fn set_blas_threads(threads: u32) {
     // SAFETY: stores an atomic.
     unsafe { sys::anneal_blas_set_threads(i32::try_from(threads).unwrap_or(i32::MAX)) }

@@ -6,18 +6,18 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::token::Token;
 
-/// Allowed bytes per token of the context, if a token can represent any number of bytes. Natural texts have fewer
+/// Maximum number of bytes per token, used if a token can represent any number of bytes. Natural texts have fewer
 /// than 100 bytes per token.
 const UNBOUNDED: usize = 1024;
 
 impl Model {
-    /// Checks that a text of `bytes` bytes can fit into a context of `n_ctx` tokens, if every token represents as
-    /// many bytes as the longest token. A text that passes can still have too many tokens.
+    /// Checks that a text of `bytes` bytes can fit into a context of `n_ctx` tokens. The check assumes that every
+    /// token represents as many bytes as the longest token, so a text that passes can still have too many tokens.
     ///
     /// # Errors
     /// [`Error::TextTooLong`] for a longer text.
     pub fn check_length(&self, bytes: usize, n_ctx: u32) -> Result<()> {
-        // Each token has at least one byte, so a short text fits without reading the vocabulary.
+        // Each token has at least one byte, so a short text fits in any case, and the vocabulary need not be read.
         if bytes <= n_ctx as usize {
             return Ok(());
         }
@@ -28,9 +28,9 @@ impl Model {
         }
     }
 
-    /// Length of the longest token in bytes, or [`UNBOUNDED`] if a token can represent any number of bytes. WordPiece
-    /// and unigram tokenizers drop spaces and turn a whole word into one unknown token; the `whitespace` tokenizer
-    /// drops spaces.
+    /// Returns the length of the longest token in bytes, or [`UNBOUNDED`] if a token can represent any number of
+    /// bytes. WordPiece and unigram tokenizers drop spaces and convert a whole word to one unknown token; the
+    /// `whitespace` tokenizer drops spaces.
     fn longest_token(&self) -> usize {
         *self.longest_token.get_or_init(|| {
             // SAFETY: reads a field.

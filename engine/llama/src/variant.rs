@@ -11,21 +11,21 @@ use sha2::{Digest as _, Sha256};
 use crate::error::{Error, Result};
 use crate::rope::Rope;
 
-/// Adapters and RoPE scaling of every context of a model.
+/// Adapters and RoPE scaling for every context of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variant {
-    /// Adapters that are added to the weights, all at the same time.
+    /// Adapters, all of which are added to the weights.
     pub adapters: Vec<Adapter>,
     /// RoPE scaling.
     pub rope: Rope,
 }
 
-/// A LoRA adapter and its scale.
+/// LoRA adapter and its scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
     /// Path of the GGUF file.
     pub path: PathBuf,
-    /// Scale of the adapter: 1 as it was trained, 0 for no effect.
+    /// Scale of the adapter: 1 means as trained, 0 means no effect.
     pub scale: f32,
 }
 
@@ -47,21 +47,22 @@ impl FromStr for Adapter {
         match (-MOST..=MOST).contains(&scale) {
             true => Ok(Adapter { path: PathBuf::from(path), scale }),
             false => Err(format!(
-                "{scale} is not a scale: use a number from -{MOST} to {MOST}, 1 for the adapter as it is"
+                "{scale} is not a scale: use a number from -{MOST} to {MOST} (1 means as trained)"
             )),
         }
     }
 }
 
 impl Variant {
-    /// Uses the settings of `other` for missing settings.
+    /// Fills in missing settings from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let adapters = if self.adapters.is_empty() { other.adapters } else { self.adapters };
         Variant { adapters, rope: self.rope.or(other.rope) }
     }
 
-    /// Checks that the variant fits the model with the files `model`. Returns the size of the adapters' weights.
+    /// Checks that the variant is compatible with the model with the files `model`. Returns the size of the adapters'
+    /// weights.
     ///
     /// # Errors
     /// [`Error::Usage`] for RoPE, [`Error::BadModel`] and [`Error::Adapter`] for an adapter.
@@ -79,8 +80,8 @@ impl Variant {
         Ok(size)
     }
 
-    /// Digest of the adapters, with `digits` hexadecimal digits; `None` if the variant has no adapters. An adapter
-    /// that cannot be read makes the digest unique.
+    /// Returns a digest of the adapters, with `digits` hexadecimal digits; `None` if the variant has no adapters. An
+    /// adapter that cannot be read makes the digest unique.
     pub fn digest(&self, digits: usize) -> Option<String> {
         if self.adapters.is_empty() {
             return None;

@@ -9,7 +9,7 @@ use crate::guide::with_stack;
 /// Size of a fictitious vocabulary, in tokens; none of the tokens has a name.
 const N_VOCAB: u32 = 1000;
 
-/// Checks that `text` is a valid GBNF grammar, apart from the names of tokens in it.
+/// Checks that `text` is a valid GBNF grammar. Names of tokens are not checked.
 ///
 /// # Errors
 /// The mistake and its position, as text.

@@ -1,8 +1,8 @@
-//! Chain of samplers of one text, with its grammar.
+//! Chain of samplers for one text, with an optional grammar.
 //!
 //! The samplers are llama.cpp's, in the order of its common sampler: logit bias, penalties, DRY, top-n-sigma, top-k,
-//! typical, top-p, min-p, XTC, temperature, and the draw. Tokens that a grammar forbids are removed before these
-//! samplers run.
+//! typical, top-p, min-p, XTC, temperature, and the random draw. Tokens that a grammar forbids are removed before
+//! these samplers run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::guide::Guide;
 
 /// Chain that chooses the tokens of one text, one after the other.
 ///
-/// With the same options, including the seed, the same logits give the same tokens.
+/// The tokens are determined by the options, the seed and the logits.
 pub struct Chain {
-    // Dropped before the model, whose vocabulary it reads.
+    // Declared before the model, so that the chain, which reads the vocabulary, is dropped first.
     raw: RawChain,
-    /// Samplers that remain on the host when a device does the first steps.
+    /// Samplers that run on the host after a device has done the first steps.
     rest: Option<RawChain>,
     guide: Option<Guide>,
     options: SamplingOptions,
     /// Identifier by which the samplers on a device are matched to this text.
     id: u64,
-    /// Last tokens, as many as the penalties consider, for samplers on a device.
+    /// Tokens within the window of the penalties, for samplers on a device.
     seen: VecDeque<Token>,
     /// Number of tokens that were chosen; each choice used one random number.
     chosen: u64,
@@ -51,7 +51,7 @@ impl Chain {
             options.logit_bias.iter().find(|bias| bias.token.cast_unsigned() >= model.n_vocab())
         {
             return Err(Error::Usage(format!(
-                "logit_bias of token {}: the model has the tokens 0 to {}",
+                "logit_bias has an entry for token {}, but the model's tokens are 0 to {}",
                 bias.token,
                 model.n_vocab().saturating_sub(1)
             )));
@@ -78,7 +78,7 @@ impl Chain {
         })
     }
 
-    /// Chooses a token by the logits in output row `row` of `context` (-1 is the last row), and accepts the token.
+    /// Chooses a token from the logits in output row `row` of `context` (-1 is the last row), and accepts the token.
     ///
     /// # Errors
     /// If the row does not exist, the logits are NaN, or no token is allowed.
@@ -89,8 +89,7 @@ impl Chain {
         Ok(token)
     }
 
-    /// Does the same as [`sample`](Self::sample) for a row of `sequence`, for which a device may have done the first
-    /// steps.
+    /// Like [`sample`](Self::sample), for a row of `sequence`. A device may already have done the first steps.
     pub fn sample_of(&mut self, context: &mut Context, sequence: SequenceId, row: i32) -> Result<Token> {
         let token = match (context.device_chooses(sequence, self.id), &mut self.rest) {
             (Some(true), _) => {
@@ -108,8 +107,8 @@ impl Chain {
         Ok(token)
     }
 
-    /// Makes the device that computes the logits of `sequence` do as many steps of the choice as it can, from the
-    /// next evaluation on. The chain must already have accepted the prompt.
+    /// Moves as many sampling steps as possible to the device that computes the logits of `sequence`, from the next
+    /// evaluation on. The chain must already have accepted the prompt.
     ///
     /// # Errors
     /// If llama.cpp cannot plan its graphs with the samplers.
@@ -137,12 +136,12 @@ impl Chain {
             false => {
                 format!("{}: llama.cpp does not support this step on devices", step.name())
             }
-            true => format!("{}: this device does not support it", step.name()),
+            true => format!("{}: this device does not support this step", step.name()),
         });
         Ok(())
     }
 
-    /// Makes the host choose this text's tokens, for the reason `why`.
+    /// Moves all sampling steps of this text back to the host, for the reason `why`.
     ///
     /// # Errors
     /// If llama.cpp cannot plan its graphs without the samplers.
@@ -152,12 +151,12 @@ impl Chain {
         Ok(())
     }
 
-    /// Report on device sampling; `None` if no device was asked.
+    /// Returns the report on device sampling; `None` if no device was asked to sample.
     pub fn device_said(&self) -> Option<&DeviceReport> {
         Some(&self.report).filter(|report| !report.offloaded.is_empty() || report.why.is_some())
     }
 
-    /// Report on the part of the choices that devices have made so far.
+    /// Returns the report on device sampling so far.
     pub fn device_report(&self) -> &DeviceReport {
         &self.report
     }
@@ -167,8 +166,8 @@ impl Chain {
         self.accept_as(token, false)
     }
 
-    /// Accepts `token` as the next token of the text, for callers that [choose](Self::choose) without
-    /// [`sample`](Self::sample).
+    /// Accepts `token` as the next token of the text. Call this after [`choose`](Self::choose);
+    /// [`sample`](Self::sample) already accepts its token.
     pub fn accept_generated(&mut self, token: Token) -> Result<()> {
         self.accept_as(token, true)
     }
@@ -179,47 +178,47 @@ impl Chain {
         last.iter().try_for_each(|token| self.accept(*token))
     }
 
-    /// True if the text is complete by its grammar, so that only the end can follow.
+    /// True if the grammar allows only the end of the text.
     pub fn is_complete(&self) -> bool {
         self.guide.as_ref().is_some_and(Guide::is_complete)
     }
 
-    /// True if a grammar or a schema constrains the text. The text then ends at its end token, even if the end should
-    /// be ignored.
+    /// True if a grammar or a schema constrains the text. The text then ends at its end token, even if end tokens are
+    /// ignored otherwise.
     pub fn is_constrained(&self) -> bool {
         self.is_constrained
     }
 
-    /// True if the most likely token is always chosen, whatever the random numbers.
+    /// True if the most likely token is always chosen, without random numbers.
     pub fn takes_best(&self) -> bool {
         self.takes_best
     }
 
-    /// True if the token with the largest logit is always chosen, whatever the text, so that a device can also choose
+    /// True if the token with the largest logit is always chosen, independent of the text. A device can then choose
     /// it.
     pub fn is_argmax(&self) -> bool {
         self.guide.is_none() && self.raw.is_argmax()
     }
 
-    /// Seed that was given or drawn.
+    /// Returns the seed that was given or drawn.
     pub fn seed(&self) -> u32 {
         self.seed
     }
 
-    /// Candidates from which the last token was chosen, with probabilities if it was drawn.
+    /// Returns the candidates for the last token, with probabilities if the token was drawn at random.
     pub fn candidates(&self) -> &[Candidate] {
         self.raw.candidates()
     }
 
-    /// Chooses a token by a row of logits, with a logit for each token of the vocabulary, without accepting the
+    /// Chooses a token from `logits`, which contain one logit for each token of the vocabulary. Does not accept the
     /// token.
     ///
     /// # Errors
     /// If the logits are NaN, or no token is allowed.
     pub fn choose(&mut self, logits: &[f32]) -> Result<Token> {
         let Some(guide) = &mut self.guide else { return self.raw.sample(logits, None) };
-        // If the best of all tokens is allowed, it is also the best of the allowed tokens, and the others need not be
-        // checked. Drawn tokens need the check of all tokens, because truncation depends on all allowed tokens.
+        // If the grammar allows the best of all tokens, the other tokens need not be checked. A random draw needs the
+        // check of all tokens, because truncation depends on all allowed tokens.
         if self.takes_best {
             let token = self.raw.sample(logits, None)?;
             if guide.allows(token, self.model.is_end(token))? {
@@ -250,7 +249,7 @@ impl Chain {
     }
 }
 
-/// Checks that devices should be asked to choose for `model`. The error is the reason that they should not.
+/// Checks that devices should sample for `model`. The error is the reason why they should not.
 pub fn asks_devices(mode: DeviceSampling, model: &Model) -> std::result::Result<(), &'static str> {
     match mode {
         DeviceSampling::Off => Err("--device-sampling off"),
@@ -260,7 +259,8 @@ pub fn asks_devices(mode: DeviceSampling, model: &Model) -> std::result::Result<
     }
 }
 
-/// Draws a seed from the clock, for options without a seed. The seed is reported, so that a text can be reproduced.
+/// Draws a seed from the clock, for options without a seed. The seed is reported to the user, so that the text can be
+/// reproduced.
 fn draw_seed() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = now.map_or(1, |since| since.subsec_nanos() ^ (since.as_secs() as u32).rotate_left(16));

@@ -1,5 +1,5 @@
-//! Guide through the texts that a JSON schema or a grammar allows, based on llguidance. The guide computes the
-//! allowed tokens for each step.
+//! Guide for texts that must match a JSON schema or a grammar, based on llguidance. For each step, the guide computes
+//! the allowed tokens.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -19,14 +19,15 @@ use crate::{gbnf, multiples};
 /// llguidance's parser factories for each model, which contain the vocabulary as a tree of bytes.
 type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<ParserFactory>)>>;
 
-/// Maximum size of a grammar or schema in bytes; llguidance's own limits apply to its compiled form. Its Lark
-/// compiler and [`gbnf::translate`] recurse for each rule that refers to another, so [`STACK`] must suffice for a
-/// text of this size.
+/// Maximum size of a grammar or schema in bytes; llguidance's own limits apply to its compiled form. llguidance's
+/// Lark compiler and [`gbnf::translate`] recurse into referenced rules, so [`STACK`] must suffice for a grammar of
+/// this size.
 const MAX_GRAMMAR_BYTES: usize = 128 << 10;
 const MAX_SCHEMA_BYTES: usize = 1 << 20;
 const MAX_SCHEMA_REFS: usize = 4000;
 
-/// Maximum number of characters of llguidance's message that are passed on, because the message repeats the input.
+/// Maximum number of characters of llguidance's message that an error includes. The message repeats the input, so it
+/// can be long.
 const MAX_WORDS: usize = 300;
 
 const NO_TEXT: &str = "no text matches it";
@@ -38,13 +39,13 @@ const MAX_TOKEN_BYTES: usize = 1024;
 /// Maximum depth of nested brackets. Parsers recurse for each level, and the stack is limited.
 const MAX_DEPTH: usize = 200;
 
-/// Stack size of the thread that reads a grammar, because chains of rules also recurse deeply.
+/// Stack size, in bytes, of the thread that reads a grammar. Chains of rules cause deep recursion.
 const STACK: usize = 256 << 20;
 
 /// An unfinished text, and the tokens that may follow it.
 pub(super) struct Guide {
     matcher: Matcher,
-    /// First mask; it is kept until it is requested.
+    /// First mask, kept until it is requested.
     first: Option<Vec<u32>>,
     what: &'static str,
 }
@@ -86,7 +87,7 @@ impl Guide {
         })?;
         let (matcher, first) = made.map_err(refused)?;
         match first {
-            // Rules that only lead to themselves are detected here.
+            // Rules that refer only to themselves are detected here.
             Err(error) => Err(refused(match words(&error.to_string()) {
                 name if name == "NoExtensionBias" => NO_TEXT.to_string(),
                 other => other,
@@ -125,7 +126,7 @@ impl Guide {
         }
     }
 
-    /// True if the text is complete, and nothing can follow.
+    /// True if the text is complete and cannot continue.
     pub(super) fn is_complete(&self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error()
     }
@@ -141,8 +142,9 @@ impl Guide {
             let why = match self.matcher.is_cancelled() {
                 true => {
                     format!(
-                        "a token took more than {} ms of CPU time; make it less ambiguous",
-                        watch::STEP.as_millis()
+                        "a token took more than {} ms of CPU time; make the {} less ambiguous",
+                        watch::STEP.as_millis(),
+                        self.what
                     )
                 }
                 false => words(&error.to_string()),
@@ -174,7 +176,7 @@ fn with_bounds(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// Returns the tokens by their written form; if several are equal, the first token.
+/// Returns the tokens by their written form. If several tokens have the same form, the first counts.
 fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
     let mut names = HashMap::new();
     for token in 0..model.n_vocab() {
@@ -214,7 +216,7 @@ pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> 
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_string()).stack_size(STACK);
         let thread = thread.spawn_scoped(scope, work).map_err(|error| failed(&error))?;
-        thread.join().map_err(|_| failed(&"its parser gave up; make the grammar simpler"))
+        thread.join().map_err(|_| failed(&"the parser ended unexpectedly; make the grammar simpler"))
     })
 }
 
@@ -282,13 +284,13 @@ fn build(model: &Model) -> Result<ParserFactory> {
     let ends = ends_of(model);
     let Some(&end) = ends.first() else {
         return Err(Error::Sampler(
-            "the model has no token that ends a text, so a grammar could never end; remove the grammar"
+            "the model has no end-of-text token, so a grammar could never end; remove the grammar"
                 .to_string(),
         ));
     };
     let words = (0..n_vocab).map(|token| bytes(model, token.cast_signed())).collect::<Result<Vec<_>>>()?;
     let trie = TokTrie::from(&TokRxInfo::new(n_vocab, end), &words).with_eos_tokens(&ends);
-    // Not canonical: no tokens are forced, so the model chooses every token.
+    // With a non-canonical tokenizer, llguidance forces no tokens, so the model chooses every token.
     let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     let slices = llguidance::earley::SlicedBiasComputer::general_slices();
     let mut factory =
@@ -300,8 +302,8 @@ fn build(model: &Model) -> Result<ParserFactory> {
     Ok(factory)
 }
 
-/// Returns the bytes that `token` adds to the text. Control tokens add no bytes and are known by their names. A token
-/// without bytes is never allowed.
+/// Returns the bytes that `token` adds to the text. Control tokens add no bytes and are identified by their names. A
+/// token without bytes is never allowed.
 fn bytes(model: &Model, token: Token) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     model.piece(token, &mut bytes)?;

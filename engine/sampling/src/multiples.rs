@@ -1,5 +1,5 @@
-//! Limits for `multipleOf` in JSON schemas. llguidance visits every possible remainder without a limit, so a schema
-//! of 40 bytes can take minutes and gigabytes.
+//! Limits for `multipleOf` in JSON schemas. llguidance visits every possible remainder, so a schema of 40 bytes can
+//! take minutes and gigabytes of memory.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ const MAX_REMAINDERS: u64 = 100_000;
 /// Maximum number of digits after the decimal point; llguidance counts in 32 bits.
 const MAX_DIGITS: u32 = 9;
 
-/// Keywords that combine schemas: a number must then be a multiple of all their values.
+/// Keywords that combine schemas, so that a number may have to be a multiple of several values.
 const JOINS: [&str; 5] = ["allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"];
 
 /// Values of `multipleOf` that a schema contains.
@@ -25,7 +25,7 @@ struct MultiplesOf {
 }
 
 impl MultiplesOf {
-    /// Number of remainders in the worst case.
+    /// Returns the number of remainders in the worst case.
     fn most(&self) -> u64 {
         if !self.joins {
             return self.remainders;
@@ -47,13 +47,13 @@ pub(super) fn refusal(schema: &Value) -> Option<String> {
     let most = found.most();
     (most > MAX_REMAINDERS).then(|| {
         format!(
-            "its values of multipleOf have {most} remainders in total, more than the maximum of {MAX_REMAINDERS}: use smaller \
-             values, or remove multipleOf and check the answer yourself"
+            "the values of multipleOf have {most} remainders in total, more than the maximum of {MAX_REMAINDERS}: \
+            use smaller values, or remove multipleOf and check the answer yourself"
         )
     })
 }
 
-/// Does the same as [`refusal`] for the schemas within a Lark grammar.
+/// Like [`refusal`], for the schemas in a Lark grammar.
 pub(super) fn refusal_in_lark(text: &str) -> Option<String> {
     text.match_indices("%json").find_map(|(at, mark)| {
         let schema = serde_json::Deserializer::from_str(&text[at + mark.len()..]).into_iter::<Value>().next();
@@ -77,7 +77,8 @@ fn look(value: &Value, found: &mut MultiplesOf) -> Option<f64> {
     }
 }
 
-/// Adds `number` in llguidance's form: digits without the decimal point, and the count of digits after it.
+/// Adds `number` in llguidance's form: the digits without the decimal point, and the number of digits after the
+/// decimal point.
 fn add(number: f64, found: &mut MultiplesOf) -> Option<f64> {
     let (mut value, mut digits) = (number, 0);
     while value.fract() != 0.0 {
@@ -86,7 +87,7 @@ fn add(number: f64, found: &mut MultiplesOf) -> Option<f64> {
             return Some(number);
         }
     }
-    // Larger values saturate.
+    // The conversion saturates.
     let value = (value as u64).max(1);
     found.remainders = found.remainders.saturating_add(value);
     found.digits = (found.digits.0.min(digits), found.digits.1.max(digits));

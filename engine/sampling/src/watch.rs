@@ -1,6 +1,6 @@
-//! Watch that cancels steps of a grammar that take too long. llguidance limits the number of its items, which limits
-//! memory. But the more ambiguous a grammar is, the longer each item takes. The watch counts the CPU time of the
-//! step: a good grammar must not fail on an overloaded machine, or under a CPU quota.
+//! Watch that cancels steps of a grammar that take too long. llguidance limits its memory by limiting the number of
+//! items. But each item of an ambiguous grammar can take long. The watch measures CPU time, so that a good grammar
+//! does not fail on an overloaded machine or under a CPU quota.
 
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,7 @@ struct WatchedStep {
     id: u64,
     /// CPU clock of the thread that runs the step.
     clock: ThreadClock,
-    /// Time on that clock at which the step has taken too long.
+    /// Time on `clock` at which the step is cancelled.
     end: Duration,
     handle: CancellationHandle,
 }
@@ -36,7 +36,7 @@ struct Watched {
 static WATCHED: Mutex<Watched> = Mutex::new(Watched { steps: Vec::new(), next: 0, asleep: true });
 static WAKE: Condvar = Condvar::new();
 
-/// Runs `work`, and cancels the work of `handle` if this thread uses more CPU time than [`STEP`].
+/// Runs `work`, and cancels it with `handle` if this thread uses more CPU time than [`STEP`].
 pub(super) fn watched<T>(handle: Option<CancellationHandle>, work: impl FnOnce() -> T) -> T {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {

@@ -1,16 +1,17 @@
-//! Admission of connections: limits on the number of open connections, and the choice of the connection that is
-//! evicted to make room for a new one.
+//! Admission of connections: limits the number of open connections, and chooses the connection that is evicted for a
+//! new one.
 //!
 //! Each listener has its own [`Gate`], so that a flood over TCP never uses up the connections of the Unix socket. A
 //! gate limits the total number of connections and the number per network (an IPv4 address, or the /64 of an IPv6
 //! address). At a limit, a new connection replaces an inactive one:
 //!
-//! 1. First, a connection that has not [proven](ConnectionState::prove) itself. The gate evicts the oldest unproven
-//!    connection of the network that has the most, so that a new connection does not evict other recent connections.
-//! 2. Then, the proven connection that has been idle for longest.
+//! 1. First, the gate looks for a connection that has not [proven](ConnectionState::prove) itself. The gate picks the
+//!    network with the most unproven connections and evicts its oldest one, so that recent connections of other
+//!    networks survive.
+//! 2. Otherwise, the gate evicts the proven connection that has been idle for longest.
 //!
-//! If neither exists, the new connection becomes one of the [`RESERVE`] connections, on which only `/health`,
-//! `/metrics` and `/status` are answered.
+//! If the gate cannot evict any connection, the new connection becomes one of the [`RESERVE`] connections, which
+//! serve only `/health`, `/metrics` and `/status`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -42,7 +43,7 @@ pub struct ConnectionBounds {
 }
 
 impl ConnectionBounds {
-    /// Unlimited connections.
+    /// No limits.
     pub const NONE: ConnectionBounds = ConnectionBounds { total: usize::MAX, per_network: usize::MAX };
 }
 
@@ -68,7 +69,7 @@ impl From<IpAddr> for Network {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ConnectionPhase {
-    /// Waiting for a request head, either the first one or one that has begun to arrive.
+    /// Waiting for the first request head, or for the rest of a later head.
     Expecting,
     /// Reading a request body.
     Reading,
@@ -90,24 +91,24 @@ pub enum Full {
 /// Reason why a connection was evicted to make room for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evicted {
-    /// The client had shown no valid key or sent no valid request.
+    /// The client had neither shown a valid key nor sent a valid request.
     Unproven,
     /// The connection was idle.
     Idle,
-    /// The connection was one of the reserve.
+    /// The connection belonged to the reserve.
     Reserve,
 }
 
 /// Time limit that a client exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// Time to send the head of a request.
+    /// Time limit for sending the head of a request.
     Head,
-    /// Time to send the body of a request.
+    /// Time limit for sending the body of a request.
     Body,
     /// Idle time between requests.
     Idle,
-    /// Time to read an answer.
+    /// Time limit for reading an answer.
     Write,
 }
 
@@ -238,7 +239,7 @@ pub struct Gate {
     open: Mutex<Vec<Arc<ConnectionState>>>,
 }
 
-/// Admission of a connection. Dropping it frees the connection's place.
+/// Admission of a connection. Dropping the admission frees the connection's place.
 #[derive(Debug)]
 pub struct Admitted {
     gate: Arc<Gate>,
@@ -271,8 +272,8 @@ impl Gate {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a connection from `network`. `None` if the limit and the reserve are both exhausted, and every
-    /// connection of the reserve is being answered.
+    /// Admits a connection from `network`. `None` if the limit is reached and every connection of the reserve is
+    /// busy.
     pub fn admit(self: &Arc<Self>, network: Option<Network>, bounds: ConnectionBounds) -> Option<Admitted> {
         let now = Instant::now();
         let mut open = self.lock();

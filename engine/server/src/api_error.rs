@@ -80,7 +80,7 @@ pub struct ApiError {
 /// Maximum length of a message, in bytes. A message may quote data from the client, which can be megabytes long.
 const MOST: usize = 2000;
 
-/// Shortens a long `message` in the middle, because its start states the cause and its end the remedy.
+/// Shortens a long `message` in the middle. Its start states the cause, and its end states the remedy.
 fn cut(message: String) -> String {
     if message.len() <= MOST {
         return message;

@@ -1,8 +1,8 @@
 //! Thread pool for slow work, so that it does not block the thread that serves all connections. Each client has a
 //! limited share of the pool.
 //!
-//! Work gets a thread in order of arrival, but only once it has one of its client's own places. A client with much
-//! work therefore delays another client only by the work that is already running.
+//! Work first waits for one of its client's places, and then for a thread, in order of arrival. A client with much
+//! work therefore delays other clients only by its running work.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -22,7 +22,7 @@ const LIGHT: usize = 2;
 const GRAMMARS: usize = 2;
 
 /// Number of threads that tokenize very long texts, which may take seconds. A single thread takes at most one core
-/// from generation.
+/// away from generation.
 const TEXTS: usize = 1;
 
 /// Number of threads of the pool.
@@ -37,7 +37,7 @@ const VERY_LONG_TEXT: usize = 256 * 1024;
 /// Size of the longest request that is parsed directly on the connection thread, in bytes.
 const LONG_REQUEST: usize = 64 * 1024;
 
-/// Number of requests that may be prepared for all clients together, divided by the number for one client.
+/// Ratio of the limit on prepared requests for all clients together to the limit for one client.
 const CLIENTS: usize = 4;
 
 /// Kind of work.
@@ -129,7 +129,7 @@ impl ClientShare {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let failed = |why: &dyn Display| ApiError::new(ApiErrorKind::Failed, why.to_string());
-        // The order matters: work may wait for a thread only if it already has one of its client's places.
+        // The order matters: work may wait for a thread only after it has one of its client's places.
         let own = self.own.of(kind).acquire_owned().await.map_err(|why| failed(&why))?;
         let thread = self.all.of(kind).acquire_owned().await.map_err(|why| failed(&why))?;
         let share = self.clone();

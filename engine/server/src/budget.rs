@@ -85,7 +85,7 @@ impl Budget {
         Budget { metrics: Arc::clone(metrics), waiting: Mutex::default() }
     }
 
-    /// Starts a charge for a request of `client`, with zero bytes.
+    /// Starts a charge of zero bytes for a request of `client`.
     pub fn charge(self: &Arc<Self>, client: &Client) -> Charge {
         Charge { budget: Arc::clone(self), account: client.account(), bytes: 0 }
     }
@@ -100,8 +100,8 @@ impl Charge {
     /// Adds `more` bytes.
     ///
     /// # Errors
-    /// An [`Overloaded`](ApiErrorKind::Overloaded) refusal if all waiting requests, or the client's own, would exceed
-    /// `bounds`.
+    /// An [`Overloaded`](ApiErrorKind::Overloaded) refusal if the requests of all clients, or of this client, would
+    /// exceed `bounds`.
     pub fn grow(&mut self, more: usize, bounds: ByteBounds) -> Result<(), ApiError> {
         let mut waiting = self.budget.lock();
         let own = waiting.clients.get(&self.account).copied().unwrap_or(0);
@@ -111,8 +111,8 @@ impl Charge {
         let refused = |whose: &str, wait: usize, most: usize| {
             self.budget.metrics.refused.add(1);
             let message = format!(
-                "the waiting requests {whose} have {wait} bytes, and this request would exceed the limit of {most} bytes \
-                (max_waiting_bytes): try again later"
+                "the waiting requests {whose} have {wait} bytes, and adding this request would exceed the limit of \
+                {most} bytes (max_waiting_bytes): try again later"
             );
             Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) })
         };

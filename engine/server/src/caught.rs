@@ -1,4 +1,4 @@
-//! Handling of panics in all threads except the scheduler: the current work fails, and the thread continues.
+//! Handling of panics in all threads except the scheduler's: the current work fails, and the thread continues.
 //!
 //! If one of these threads ended, requests would wait for it forever.
 

@@ -17,7 +17,8 @@ pub struct Choices {
     next: usize,
 }
 
-/// Number of a choice, with its event. `None` if the choice was cancelled because its events were not read.
+/// Number of a choice, with its event. The event is `None` if the choice was cancelled because its events were not
+/// read.
 pub type ChoiceEvent = (usize, Option<JobEvent>);
 
 impl Choices {

@@ -1,7 +1,7 @@
 //! Identity of the client that sends a request.
 
-/// Client that a request belongs to, for fairness. A request waits for other requests of its client, but not for
-/// those of other clients.
+/// Client that a request belongs to, for fairness. Requests of one client wait for each other, but not for the
+/// requests of other clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
     /// Process connected to the Unix socket.
@@ -17,7 +17,7 @@ pub enum Client {
     Unknown,
 }
 
-/// Account that the bytes of waiting requests are charged to. All processes of a user share one account, because a
+/// Account to which the bytes of waiting requests are charged. All processes of a user share one account, because a
 /// user can start any number of processes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Account {
@@ -30,7 +30,7 @@ pub enum Account {
 }
 
 impl Client {
-    /// Returns the account that the client's requests are charged to.
+    /// Returns the account to which the client's requests are charged.
     pub fn account(&self) -> Account {
         match self {
             Client::Process { user, .. } => Account::User(*user),

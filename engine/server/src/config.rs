@@ -103,7 +103,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns this configuration. Values that are not set are taken from `other`.
+    /// Returns this configuration, with missing values taken from `other`.
     #[must_use]
     pub fn or(mut self, mut other: Config) -> Self {
         if self.models.is_empty() {
@@ -119,7 +119,7 @@ impl Config {
     /// Replaces each `hf` name with the path that `fetch` returns for it.
     ///
     /// # Errors
-    /// If a model has both `hf` and a path. This is checked before any download. Also the errors of `fetch`.
+    /// If a model has both `hf` and a path, which is checked before any download. Also the errors of `fetch`.
     pub fn fetched(mut self, fetch: &mut dyn FnMut(&Name) -> Result<PathBuf>) -> Result<Self> {
         let own = self.models.iter().map(|(name, own)| (format!("models.{name}: "), "path", own));
         for (place, key, config) in [(String::new(), "model", &self)].into_iter().chain(own) {
@@ -165,8 +165,8 @@ impl Config {
         let usage = |message: &str| Error::Usage(message.to_string());
         let model = self.model.clone().ok_or_else(|| {
             usage(
-                "no model is given\nhint: use -m FILE or --hf OWNER/REPO, or set `model` or `hf` in \
-                                 the file of --config",
+                "no model is given\nhint: use -m FILE or --hf OWNER/REPO, or set `model` or `hf` in the \
+                configuration file",
             )
         })?;
         let socket = match (&self.socket, self.listen) {
@@ -194,8 +194,7 @@ impl Config {
         {
             return Err(Error::Usage(format!(
                 "--health-listen {address}: other machines can reach this address, and without keys anyone could \
-                read /metrics\nhint: set a key file with --api-key-file, or allow this with metrics_without_key = \
-                true"
+                read /metrics\nhint: set a key file with --api-key-file, or set metrics_without_key = true"
             )));
         }
         if self.prompt_cache.is_some() && self.prompt_reuse == Some(false) {
@@ -220,8 +219,8 @@ impl Config {
         }
         let on_device = match (self.engine.device_sampling.unwrap_or_default(), who) {
             (DeviceSampling::On, who) if who != Who::Off => {
-                let why = "device_sampling cannot be used with drafts: drafts are compared with logits, and a device \
-                          that samples sends no logits; remove one of the two options";
+                let why = "device_sampling cannot be used with drafts: checking a draft needs logits, and a device \
+                           that samples does not return them; remove one of the two options";
                 return Err(usage(why));
             }
             (mode, Who::Off) => mode,
@@ -352,7 +351,7 @@ mod tests {
             Key::all().len(),
             uncommented().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count()
         );
-        // Removes the keys whose printed value is an example and not the default.
+        // Resets the keys whose printed value is an example and not the default.
         let examples = Config {
             name: None,
             chat_template: None,

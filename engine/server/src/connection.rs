@@ -52,15 +52,15 @@ pub async fn inside(mut streams: Inside, shared: ListenerContext, over: oneshot:
             },
         };
         let Some(open) = shared.admit(None) else { continue };
-        // A stream that cannot be registered is closed, so its other end sees an error.
+        // A stream that cannot be registered is closed, so the client sees an error.
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let state = Arc::clone(open.state());
         tokio::spawn(open.during(speak(stream, state, shared.clone())));
     }
 }
 
-/// Serves a connection to the Unix socket. The first byte shows the protocol: HTTP methods begin with a capital
-/// letter, and lines of JSON never do.
+/// Serves a connection to the Unix socket. The first byte shows the protocol: an HTTP method begins with a capital
+/// letter, and a line of JSON does not.
 async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: ListenerContext) {
     let peer = stream.peer_cred().ok();
     let process = peer.and_then(|peer| Some((peer.pid()?, peer.uid())));

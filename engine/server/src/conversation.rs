@@ -38,7 +38,7 @@ impl Conversation {
         fields.count("messages", &messages)?;
         let mut reader = serde_json::Deserializer::from_str(messages.get());
         let read = reader.deserialize_seq(Messages);
-        // Freed early, because rendering the template needs memory too.
+        // `messages` is freed early, because rendering the template also needs memory.
         drop(messages);
         let messages = read.map_err(|error| not_json("messages", &error))??;
         if messages.is_empty() {
@@ -81,7 +81,7 @@ impl Conversation {
     }
 }
 
-/// Visitor that reads a list of messages. Only one message is a JSON tree at any time.
+/// Visitor that reads a list of messages. It parses one message at a time into a JSON tree.
 struct Messages;
 
 impl<'de> Visitor<'de> for Messages {
@@ -128,7 +128,7 @@ fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), ApiError>
         None => Ok((None, Vec::new())),
         Some(Value::Array(list)) => {
             let offered = list.iter().enumerate().map(offered).collect::<Result<Vec<_>, _>>()?;
-            // An empty list is omitted, because some templates only test if a list exists, and would announce tools.
+            // An empty list is omitted, because some templates announce tools whenever a list exists.
             let list = (!list.is_empty()).then(|| (&Value::Array(list)).into());
             Ok((list, offered))
         }
@@ -171,7 +171,8 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     Ok(Offered { name, parameters })
 }
 
-/// Returns true if the client wants tools, and the schema of the answer if it requires a tool call.
+/// Returns two values: true if the client wants tools, and the schema of the answer if the client requires a tool
+/// call.
 fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), ApiError> {
     const NAME: &str = "tool_choice";
     const WORDS: &str =

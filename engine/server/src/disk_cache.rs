@@ -31,11 +31,11 @@ const ROOM: Duration = Duration::from_secs(2);
 /// Interval at which pending reads and writes are polled.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// The scheduler's handle to the cache. `Job` is the job that a lookup is for; the answer to the lookup returns it.
+/// The scheduler's handle to the cache. Each lookup contains a `Job`, which its answer returns.
 pub struct Disk<Job> {
     lookups: Sender<Lookup<Job>>,
     answers: Receiver<LookupAnswer<Job>>,
-    /// Number of lookups without an answer.
+    /// Number of pending lookups.
     asked: usize,
     saves: Sender<Save>,
     shared: Arc<Shared>,
@@ -49,7 +49,7 @@ struct Shared {
     waiting: AtomicUsize,
     /// Time of the last write per token, in nanoseconds. 0 before the first write.
     cost: AtomicU64,
-    /// Last warning. A repeated warning is logged only once.
+    /// Last warning, so that a repeated warning is logged only once.
     said: Mutex<String>,
     /// Number of bytes of states that were read but are not yet in a context.
     read: AtomicU64,
@@ -73,7 +73,7 @@ struct Lookup<Job> {
 
 /// Result of a lookup.
 pub struct LookupAnswer<Job> {
-    /// Job that the lookup was for.
+    /// Job that requested the lookup.
     pub job: Job,
     /// Loaded state. `None` if nothing usable was found.
     pub loaded: Option<Loaded>,
@@ -96,8 +96,8 @@ impl Shared {
         }
     }
 
-    /// Waits until memory for a state of `bytes` bytes is free. `None` after the time `most`. Only one thread calls
-    /// this function.
+    /// Waits until memory for a state of `bytes` bytes is free, for at most `most`. `None` after a timeout. Only one
+    /// thread calls this function.
     fn room(self: &Arc<Self>, bytes: u64, most: Duration) -> Option<Room> {
         let start = Instant::now();
         loop {
@@ -140,7 +140,7 @@ impl<Job: Send + 'static> Disk<Job> {
         let (its_store, its_shared) = (Arc::clone(&store), Arc::clone(&shared));
         let write = move || {
             for save in given {
-                // A failed write no longer waits either.
+                // A failed write also no longer counts as waiting.
                 let write = || write(&its_store, &key, save, &its_shared);
                 if caught("the prompt cache's writer", &its_shared.metrics, write).is_none() {
                     its_shared.metrics.cache_failures.add(1);
@@ -171,7 +171,7 @@ impl<Job: Send + 'static> Disk<Job> {
         Ok(())
     }
 
-    /// Returns the number of lookups without an answer.
+    /// Returns the number of pending lookups.
     pub fn asked(&self) -> usize {
         self.asked
     }
@@ -200,7 +200,7 @@ impl<Job: Send + 'static> Disk<Job> {
         !self.store.is_read_only() && new >= BLOCK && worth
     }
 
-    /// True if another state can be queued for writing. Otherwise, the state is counted as dropped.
+    /// True if another state can be queued for writing. If not, counts the state as dropped.
     pub fn has_room(&self) -> bool {
         let room = self.shared.waiting.load(Ordering::Acquire) < SAVES;
         if !room {
@@ -229,16 +229,17 @@ impl<Job: Send + 'static> Disk<Job> {
         true
     }
 
-    /// Queues the `state` of `tokens` for writing. Only requests of `scope` may use it.
+    /// Queues the `state` of `tokens` for writing. Only requests of `scope` may use the state.
     pub fn save(&mut self, scope: Digest, tokens: Vec<Token>, state: Vec<u8>) {
         self.shared.waiting.fetch_add(1, Ordering::AcqRel);
         if self.saves.send(Save { scope, tokens, state }).is_err() {
             self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
-            self.failed("cannot write the prompt cache: its thread has ended");
+            self.failed("cannot write the prompt cache: the writing thread has ended");
         }
     }
 
-    /// Removes the file of a loaded state that the context rejected because of `why`. Counts and logs the failure.
+    /// Removes the file of a loaded state that the context rejected for the reason `why`. Counts and logs the
+    /// failure.
     pub fn refused(&self, loaded: &Loaded, why: String) {
         let mut notes = Vec::new();
         self.store.discard(&loaded.path, &Unfit::Refused(why), &mut notes);
@@ -369,7 +370,7 @@ mod tests {
         let (half, rest) = (disk.shared.room(READ / 2, most), disk.shared.room(READ / 2, most));
         assert!(half.is_some() && rest.is_some() && disk.shared.room(1, most).is_none());
         drop((half, rest));
-        // The bytes of an answer are counted until it is dropped.
+        // The bytes of an answer are counted until the answer is dropped.
         let tokens: Vec<Token> = (0..300).collect();
         disk.save(SCOPE, tokens.clone(), vec![1; 3000]);
         assert!(disk.wait_for_writes(|| false));

@@ -20,9 +20,9 @@ pub struct Done {
     pub seed: u32,
     /// Report on sampling by a device, if a device was asked to sample.
     pub device: Option<DeviceReport>,
-    /// Token counts.
+    /// Token counts of the request.
     pub usage: Usage,
-    /// Times.
+    /// Times of the request.
     pub timings: Timings,
 }
 
@@ -69,7 +69,7 @@ impl Timings {
             "drafted_tokens": self.drafted.drafted,
             "accepted_tokens": self.drafted.accepted,
             "drafts_turned_off": self.drafted.turned_off,
-            // The prefill produces the first token, so decode has one token fewer.
+            // Prefill produces the first token, so decode produces one token fewer.
             "decode_tokens_per_second": rate(usage.completion_tokens.saturating_sub(1), self.decode),
         })
     }

@@ -89,7 +89,7 @@ pub struct Draft {
     pub wish: Option<Wish>,
     /// Drafted tokens in the batch that is being evaluated.
     pub tokens: Vec<Token>,
-    /// Results so far.
+    /// Results of drafting so far.
     pub drafted: Drafted,
     /// Index of the largest width that the next draft may have.
     pub reach: usize,

@@ -1,8 +1,8 @@
 //! Fields of a JSON object. Each field is taken separately, and errors name the field.
 //!
 //! A request needs at most twelve times its size in memory, plus 32 MiB. Prompts, messages and lists of tokens
-//! ([`STRAIGHT`]) stay unparsed until they are read into their final form. All other fields are parsed into trees. A
-//! number in a tree takes 72 bytes, so the trees of a request have at most [`VALUES`] values.
+//! ([`STRAIGHT`]) are parsed later, directly into their final form. All other fields are parsed into trees. A number
+//! in a tree takes 72 bytes, so the trees of a request have at most [`VALUES`] values.
 
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
@@ -49,7 +49,7 @@ impl Field {
 pub struct Fields {
     /// Fields in the order of the request.
     all: Vec<(String, Field)>,
-    /// Names of the fields that the code has asked for, for error messages.
+    /// Names of the fields that the code has requested, for error messages.
     known: Vec<&'static str>,
     /// Number of values that may still be parsed into trees.
     left: usize,
@@ -99,7 +99,7 @@ impl Fields {
         VALUES - self.left
     }
 
-    /// Returns the charge for the bytes of the request. The caller holds it while the request waits.
+    /// Returns the charge for the bytes of the request. The caller holds the charge while the request waits.
     pub fn waiting(&self) -> SharedCharge {
         self.waiting.clone()
     }
@@ -138,7 +138,8 @@ impl Fields {
             return Err(not_json(name, &error));
         }
         let name: String = name.chars().take(REPEATED).collect();
-        let what = format!("the request has more than {VALUES} values outside of texts and lists of tokens");
+        let what =
+            format!("the request has more than {VALUES} values, not counting texts and lists of tokens");
         Err(ApiError::field(&name, what))
     }
 
@@ -173,7 +174,7 @@ impl Fields {
         self.raw(name).map(|raw| input::read(&raw, most))
     }
 
-    /// Returns the names of the fields that the code has asked for.
+    /// Returns the names of the fields that the code has requested.
     #[cfg(test)]
     pub fn known(&self) -> &[&'static str] {
         &self.known
@@ -248,21 +249,21 @@ impl Fields {
         let shown_name: String = name.chars().take(REPEATED).collect();
         let mend = match nearest(name, self.known.iter().copied()) {
             Some(near) => format!("unknown field; did you mean {near}?"),
-            None => format!("unknown field; the fields are {}", self.known.join(", ")),
+            None => format!("unknown field; supported fields: {}", self.known.join(", ")),
         };
         Err(ApiError::field(&shown_name, mend))
     }
 }
 
-/// Returns the error for an invalid field in otherwise valid JSON. The field contains half a surrogate pair, or is
-/// nested too deeply.
+/// Returns the error for an invalid field in otherwise valid JSON, for example with an unpaired surrogate or nesting
+/// that is too deep.
 pub fn not_json(name: &str, error: &serde_json::Error) -> ApiError {
     let name: String = name.chars().take(REPEATED).collect();
     ApiError::field(&name, format!("is not JSON: {error}"))
 }
 
-/// Visitor that reads a request into its fields. The inner `Result` is an error of the request, and the outer
-/// `Result` an error of the JSON.
+/// Visitor that reads a request into its fields. The inner `Result` reports an error of the request, and the outer
+/// `Result` reports invalid JSON.
 struct FieldsVisitor<'a>(&'a mut Fields);
 
 impl FieldsVisitor<'_> {
@@ -338,7 +339,7 @@ pub fn wrong(name: &str, what: impl Display, value: &Value) -> ApiError {
 /// Formats a value for an error, shortened if it is long.
 pub fn shown(value: &Value) -> String {
     let text = match value {
-        // Shortened before formatting, so that a long string is not formatted completely.
+        // The string is shortened before formatting, so that a long string is not formatted completely.
         Value::String(text) => format!("{:?}", text.chars().take(REPEATED + 1).collect::<String>()),
         Value::Array(_) => "a list".to_string(),
         Value::Object(_) => "an object".to_string(),
@@ -379,7 +380,7 @@ mod tests {
             (r#"{"b": 1}"#, truth, "b: use true or false, not 1"),
             (r#"{"t": {}}"#, text, "t: use a string, not an object"),
             (r#"{"tt": 1, "t": "x"}"#, text, "tt: unknown field; did you mean t?"),
-            (r#"{"zzz": 1}"#, text, "zzz: unknown field; the fields are t"),
+            (r#"{"zzz": 1}"#, text, "zzz: unknown field; supported fields: t"),
             (r#"[]"#, text, "the request must be a JSON object, not a list"),
         ];
         for (json, take, expected) in cases {

@@ -1,10 +1,10 @@
-//! Limit on the time for which the grammars of one client may delay other clients.
+//! Limit on the time by which the grammars of one client may delay other clients.
 //!
 //! Tokens are sampled on the scheduler's thread, and a grammar may take [half a second](sampling) per token. A
 //! request that takes slightly less time for each token would limit all other requests to two tokens per second.
 //! Therefore the delays that a client's grammars cause are summed, and the sum decays over time. If a client exceeds
-//! the limit, its request with the largest delay is ended. Sending the request again does not help, because the sum
-//! belongs to the client.
+//! the limit, its request with the largest delay is ended. A retry does not help, because the sum belongs to the
+//! client.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ const STEP: Duration = Duration::from_millis(10);
 /// Maximum sum of delays.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// Rate at which the sum decays: the share of time for which a client may delay other clients in the long run.
+/// Rate at which the sum decays, and therefore the share of time by which a client may delay others in the long run.
 const SHARE: f64 = 0.2;
 
-/// Time for which each client's grammars have delayed other clients.
+/// Time by which each client's grammars have delayed other clients.
 #[derive(Debug, Default)]
 pub struct GrammarBudget(HashMap<Client, ClientUsage>);
 
@@ -55,11 +55,11 @@ impl ClientUsage {
     }
 }
 
-/// Returns the reason for ending a request that delayed others for `held`.
+/// Returns the reason for ending a request that delayed others by `held`.
 pub fn why(held: Duration) -> String {
     format!(
-        "the grammars and schemas of this client delayed other requests for too long (more than {} s at once, or a \
-        fifth of the time in the long run), and this request caused the longest delay ({:.1} s): make its grammar or \
+        "the grammars and schemas of this client delayed other requests for too long: the limit is {} s at once, or \
+        a fifth of the time in the long run; this request caused the longest delay ({:.1} s): make its grammar or \
         schema less ambiguous",
         AT_ONCE.as_secs(),
         held.as_secs_f64()
@@ -77,7 +77,7 @@ mod tests {
         let (one, other) = (Client::Process { id: 1, user: 0 }, Client::Process { id: 2, user: 0 });
         let mut budget = GrammarBudget::default();
         let mut step = |client: &Client, now| budget.add(client, Duration::from_millis(490), at(now));
-        // Four steps just below the limit are allowed, and a fifth step exceeds it. Other clients are not affected.
+        // Four steps stay just below the limit, and a fifth step exceeds the limit. Other clients are not affected.
         let all: Vec<bool> = (1..=5).map(|number| step(&one, number * 500)).collect();
         assert_eq!(all, [false, false, false, false, true]);
         assert!(!step(&other, 2500));

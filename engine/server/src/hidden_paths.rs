@@ -15,7 +15,7 @@ pub fn hide_folders<'a>(text: &str, paths: impl IntoIterator<Item = &'a Path>) -
     folders.iter().fold(text.to_string(), |text, folder| hide_folder(&text, folder))
 }
 
-/// Returns `text` without `folder` in each path that begins with it.
+/// Removes `folder` from each path in `text` that begins with it.
 fn hide_folder(text: &str, folder: &str) -> String {
     let is_inside_path = |last: char| last.is_alphanumeric() || "/._-".contains(last);
     let mut out = String::with_capacity(text.len());

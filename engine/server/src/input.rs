@@ -1,4 +1,4 @@
-//! Texts and tokens of a request. They are read without a JSON tree, so that a token takes 4 bytes instead of 72.
+//! Texts and tokens of a request, read without a JSON tree, so that a token takes 4 bytes instead of 72.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum InputFault {
     Token(Value),
     /// A list contains an element that is neither a text nor a list.
     Item(Value),
-    /// A list has too many elements. Contains their number.
+    /// A list has too many elements. Contains the number of elements.
     Many(usize),
     /// The value is not valid JSON. Contains the parser's message.
     Json(String),

@@ -22,7 +22,7 @@ pub struct Job {
     pub client: Client,
     /// Scope of the job's prompt.
     pub scope: Scope,
-    /// Prompt: at least one token, and at most the number of tokens that fit the context.
+    /// Prompt: at least one token, and no more tokens than fit into the context.
     pub prompt: Vec<Token>,
     /// Maximum number of tokens to generate.
     pub max_tokens: u32,
@@ -30,13 +30,13 @@ pub struct Job {
     pub ignore_end: bool,
     /// Sampler chain. It has already accepted the prompt.
     pub chain: Chain,
-    /// Stop strings, which end the answer and do not become part of it.
+    /// Stop strings, which end the answer but are not part of it.
     pub stop: Vec<String>,
     /// Control tokens that are rendered as text, because they mark tool calls.
     pub shown: Vec<Token>,
     /// True if the prompt may reuse cached tokens of earlier requests.
     pub cache_prompt: bool,
-    /// Number of alternatives to report with each token's probability. `None` if no probabilities are requested.
+    /// Number of alternatives to report with the probability of each token. `None` if no probabilities are requested.
     pub logprobs: Option<u32>,
     /// Speculative decoding. `None` if the request does not use it.
     pub drafts: Option<Wish>,
@@ -56,8 +56,8 @@ pub struct Job {
     pub request_log: RequestLog,
     /// Channel for events. The receiver closes the channel when the client no longer waits for the answer.
     pub events: mpsc::Sender<JobEvent>,
-    /// Number of jobs that overtook this job, and the time since which it does not fit. Set only while the job is
-    /// next in the queue but does not fit.
+    /// Number of jobs that overtook this job, and the time of its first failed attempt to get a slot. Set only while
+    /// the job is next in the queue but does not fit into the context.
     pub passed: Option<(u32, Instant)>,
 }
 

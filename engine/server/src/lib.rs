@@ -1,10 +1,10 @@
-//! Server of `anneal serve`. It runs requests from a Unix socket and over HTTP together in one context.
+//! Server of `anneal serve`. It runs requests from a Unix socket and over HTTP together in a shared context.
 //!
 //! - [`connection`] accepts connections that [`admission`] allows.
 //! - [`ndjson`] and [`http`] read requests from the connections, and [`request`] validates the requests.
 //! - [`conversation`] turns messages into a prompt.
 //! - [`server`] passes requests through [`queue`] to the [`scheduler`], the one thread that owns the context.
-//! - The events of [`job`] return the results through a channel.
+//! - The events in [`job`] return the results through a channel.
 //!
 //! Everything except the scheduler and slow work runs on one thread.
 

@@ -11,7 +11,7 @@ pub struct ServerLimits {
     pub waiting: usize,
     /// Maximum number of connections.
     pub connections: usize,
-    /// Maximum number of connections from each IPv4 address, or from each /64 of IPv6.
+    /// Maximum number of connections from each IPv4 address, or from each IPv6 network (/64).
     pub connections_per_address: usize,
     /// Maximum idle time of a connection.
     pub idle: Duration,

@@ -1,4 +1,4 @@
-//! File of the Unix socket: its path, its permissions, and the handling of an existing file.
+//! File of the Unix socket: path, permissions, and handling of an existing file.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
@@ -34,7 +34,7 @@ pub fn default_path() -> Result<PathBuf> {
     }
 }
 
-/// Listening socket. Dropping this value removes the socket's file, and should happen before the listener is dropped.
+/// File of the listening socket. Dropping this value removes the file. Drop it before the listener.
 #[derive(Debug)]
 pub struct Socket {
     trace: Trace,
@@ -67,7 +67,7 @@ impl Drop for Trace {
 }
 
 impl Trace {
-    /// Keeps the file.
+    /// Keeps the socket's file when this value is dropped.
     pub fn keep(mut self) {
         self.file = None;
     }
@@ -104,7 +104,7 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
         made.map_err(|why| failed(format!("cannot create the folder {}: {why}", folder.display())))?;
     }
     let warning = socket_folder::check(folder).map_err(failed)?;
-    // If two servers start at the same time, one must see the other's socket.
+    // The lock ensures that of two servers that start at the same time, one sees the other's socket.
     let _lock =
         lock(folder).map_err(|why| failed(format!("cannot use the folder {}: {why}", folder.display())))?;
     clear(path).map_err(failed)?;
@@ -132,7 +132,8 @@ fn lock(folder: &Path) -> io::Result<File> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            // A process that holds the lock for longer is not starting. The check of the socket then decides.
+            // A process that holds the lock for longer is not starting. The check of the socket then shows whether a
+            // server runs.
             Err(TryLockError::WouldBlock) if begin.elapsed() > PATIENCE => return Ok(file),
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
             // The file system does not support locks.
@@ -158,13 +159,13 @@ fn clear(path: &Path) -> std::result::Result<(), String> {
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(
-            "another program already listens on this socket\nhint: stop that program, or choose another path with --socket"
+            "another program is already listening on this socket\nhint: stop that program, or choose another path with --socket"
                 .to_string(),
         ),
         Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
             .map_err(|why| format!("cannot remove the unused socket at this path: {why}")),
-        // An example is a full backlog, which means that a program listens.
-        Err(why) => Err(format!("cannot find out if the existing socket is in use: {why}")),
+        // For example, the backlog is full, so a program listens.
+        Err(why) => Err(format!("cannot determine whether the existing socket is in use: {why}")),
     }
 }
 
@@ -202,7 +203,7 @@ pub fn group(name: &str) -> Result<u32> {
     });
     number.ok_or_else(|| {
         Error::Usage(format!(
-            "--socket-group {name}: no such group in /etc/group\nhint: a group ID works too"
+            "--socket-group {name}: no such group in /etc/group\nhint: use the name or the ID of an existing group"
         ))
     })
 }
@@ -259,7 +260,7 @@ mod tests {
         let path = folder.path().join("a.sock");
         let (first, listener) = bind(&path, None).expect("it is bound");
         assert!(
-            refusal(&path).contains("another program already listens on this socket"),
+            refusal(&path).contains("another program is already listening on this socket"),
             "{}",
             refusal(&path)
         );

@@ -26,7 +26,7 @@ pub struct Likely {
 pub struct Likelihood {
     /// Token that was sampled.
     pub chosen: Likely,
-    /// Most likely tokens, in descending order of probability. The request chooses their number.
+    /// Most likely tokens, in descending order of probability. The request sets the number of tokens.
     pub top: Vec<Likely>,
 }
 

@@ -25,8 +25,7 @@ impl Number {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Changes the caller's contribution to the value from `from` to `to`. Contributions of other callers are
-    /// unchanged.
+    /// Changes the caller's contribution to the value from `from` to `to`.
     pub fn change(&self, from: u64, to: u64) {
         self.0.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
     }
@@ -110,7 +109,7 @@ const FINISH_REASONS: [(FinishReason, &str); 6] = [
     (FinishReason::Shutdown, "shutdown"),
 ];
 
-/// Names of the limits that cause refusals of connections, in the order of `Full`.
+/// Names of the limits that refuse connections, in the order of `Full`.
 const REFUSED: [&str; 2] = ["total", "address"];
 /// Names of the reasons why connections are evicted, in the order of `Evicted`.
 const EVICTED: [&str; 3] = ["unauthenticated", "idle", "reserve"];
@@ -125,8 +124,8 @@ impl Metrics {
         }
     }
 
-    /// Counts a request that was refused as invalid, with the HTTP status `status`. Refusals because of a full queue
-    /// (429) are counted elsewhere.
+    /// Counts a request that was refused as invalid, with the HTTP status `status`. Does not count refusals because
+    /// of a full queue (429), which are counted elsewhere.
     pub fn count_refusal(&self, status: u16) {
         if (400..500).contains(&status) && status != 429 {
             self.invalid.add(1);
@@ -200,7 +199,7 @@ impl Metrics {
         ends.push(label("failed", &self.failed));
         ends.push(label("refused", &self.refused));
         ends.push(label("invalid", &self.invalid));
-        head("requests_total", "counter", "Requests, by how they ended.", &ends);
+        head("requests_total", "counter", "Requests, by outcome.", &ends);
         let by_reason = |names: &[&str], numbers: &[Number]| -> Vec<(String, String)> {
             let value = |(name, number): (&&str, &Number)| {
                 (format!("{{reason=\"{name}\"}}"), number.get().to_string())
@@ -215,7 +214,7 @@ impl Metrics {
             ),
             (
                 "connections_evicted_total",
-                "Connections closed in favour of others, by reason.",
+                "Connections closed to make room for others, by reason.",
                 by_reason(&EVICTED, &self.connections_evicted),
             ),
             (
@@ -250,7 +249,7 @@ impl Metrics {
             ("accepted_tokens_total", "Drafted tokens that were accepted.", &self.accepted_tokens),
             (
                 "drafts_turned_off_total",
-                "Times that drafting was slower than decoding without drafts and was turned off.",
+                "Times that drafting was turned off because it was slower than decoding without drafts.",
                 &self.drafts_turned_off,
             ),
             ("device_tokens_total", "Tokens sampled by a device.", &self.device_tokens),
@@ -310,10 +309,10 @@ impl Metrics {
             ("slots", "Number of slots.", &self.slots),
             ("slots_busy", "Slots with a running request.", &self.slots_busy),
             ("requests_waiting", "Requests in the queue.", &self.waiting),
-            ("embedding_requests_waiting", "Embedding requests in their queue.", &self.embedding_waiting),
+            ("embedding_requests_waiting", "Requests in the queue for embeddings.", &self.embedding_waiting),
             (
                 "embedding_cache_bytes",
-                "KV cache size of the embedding context; 0 while there is none.",
+                "KV cache size of the embedding context; 0 if no such context exists.",
                 &self.embedding_cache,
             ),
             ("connections", "Open connections.", &self.connections),
@@ -322,8 +321,8 @@ impl Metrics {
                 "Size of requests that wait for the rest of their body, a model or a slot.",
                 &self.waiting_bytes,
             ),
-            ("decode_threads", "Threads for decode.", &self.decode_threads),
-            ("prefill_threads", "Threads for prefill.", &self.prefill_threads),
+            ("decode_threads", "Number of threads for decode.", &self.decode_threads),
+            ("prefill_threads", "Number of threads for prefill.", &self.prefill_threads),
         ];
         for (name, help, number) in gauges {
             head(name, "gauge", help, &one(number.get()));

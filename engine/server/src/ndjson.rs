@@ -1,8 +1,7 @@
 //! Line protocol on the Unix socket: requests and answers as lines of JSON.
 //!
-//! The requests of a connection are answered in sequence: the next request is read when the previous answer is
-//! complete. A client that wants several answers at the same time opens several connections. Every line of an answer
-//! repeats the request's `id`.
+//! A connection's requests are answered in sequence: the next request is read when the previous answer is complete.
+//! For simultaneous answers, a client opens several connections. Every line of an answer repeats the request's `id`.
 
 use std::io;
 use std::sync::Arc;
@@ -32,19 +31,19 @@ use super::scope::Owner;
 use super::server::Server;
 use super::{arrival, embeddings};
 
-/// Interval at which the server checks that a client that has closed its writing side still reads.
+/// Interval between checks that a client still reads after it has closed its writing side.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Maximum size of a request's `id`, in bytes.
 const MAX_ID: usize = 1024;
 
-/// Number of bytes that are collected before a write.
+/// Number of bytes that are buffered before a write.
 const TOGETHER: usize = 64 << 10;
 
 /// Connection that uses the line protocol.
 struct Connection {
     stream: UnixStream,
-    /// Bytes that were read. Those before `at` have already been taken.
+    /// Bytes that were read. The bytes before `at` have already been taken.
     buffer: Vec<u8>,
     at: usize,
     /// True if the client will send no more data.
@@ -55,7 +54,8 @@ struct Connection {
     owner: Owner,
 }
 
-/// Serves `stream` until the client disconnects or the server stops. The bytes in `read` were already read from it.
+/// Serves `stream` until the client disconnects or the server stops. `read` contains the bytes that were already read
+/// from the stream.
 pub async fn serve(
     stream: UnixStream,
     read: Vec<u8>,
@@ -87,7 +87,7 @@ pub async fn serve(
         if request_log.during(connection.answer(line, charge)).await.is_err() {
             return;
         }
-        // Without this, lines that arrived together would be answered without serving other connections in between.
+        // Yielding lets other connections make progress between lines that arrived together.
         if !connection.unread().is_empty() {
             yield_now().await;
         }
@@ -106,8 +106,7 @@ impl Connection {
         let current = self.registry.current();
         let limit = current.limits.request;
         let until = Time::now() + current.limits.idle;
-        // Number of blanks before the line, and number of bytes after the blanks that are known to contain no
-        // newline.
+        // `lead` is the number of blanks before the line. The next `seen` bytes are known to contain no newline.
         let (mut lead, mut seen) = (0, 0);
         let mut charge = self.registry.charge(&self.client);
         let mut begin = None;
@@ -184,8 +183,8 @@ impl Connection {
 
     /// Reads the available bytes.
     fn read(&mut self) -> io::Result<()> {
-        // Taken bytes are removed only when they are the greater part of the buffer, because moving the rest each
-        // time would be slow.
+        // Taken bytes are removed only when they fill most of the buffer, because moving the rest each time would be
+        // slow.
         if self.at == self.buffer.len() && self.buffer.capacity() > BUFFER {
             (self.buffer, self.at) = (Vec::new(), 0);
         } else if self.at * 2 >= self.buffer.len() {
@@ -202,8 +201,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Discards the rest of a line that is too long. If the connection were closed earlier, the client would not
-    /// receive the answer.
+    /// Discards the rest of a line that is too long. If the connection closed earlier, the client would not receive
+    /// the error.
     async fn swallow(&mut self) {
         let begin = Instant::now();
         while !self.end && begin.elapsed() < Duration::from_secs(2) {
@@ -221,8 +220,8 @@ impl Connection {
     async fn gone(&mut self) {
         let most = self.registry.current().limits.request;
         loop {
-            // Bytes that arrive meanwhile belong to the next request. The bytes are read so that the end of the
-            // stream is noticed.
+            // Bytes that arrive meanwhile belong to the next request. They are read so that the end of the stream is
+            // detected.
             while !self.end && self.unread().len() <= most {
                 match self.stream.ready(Interest::READABLE).await {
                     Ok(ready) if ready.is_read_closed() && ready.is_write_closed() => return,
@@ -424,7 +423,7 @@ enum LineRequest {
     Embed(embeddings::EmbeddingRequest),
 }
 
-/// Takes the request's `id`. It is the first field to be taken, because errors repeat it.
+/// Takes the request's `id` before all other fields, because errors repeat the `id`.
 fn take_id(fields: &mut Fields) -> Result<Value, ApiError> {
     match fields.take("id") {
         Some(Value::String(long)) if long.len() > MAX_ID => {
@@ -519,7 +518,7 @@ fn usage(done: &Done) -> Value {
     usage
 }
 
-/// Returns the last line of an answer. Its text is the part that was not yet sent.
+/// Returns the last line of an answer, with the text that was not yet sent.
 fn last(id: &Value, done: &Done, whole: &WholeAnswer, stream: bool) -> Value {
     let mut line = json!({
         "done": true,

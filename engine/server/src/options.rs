@@ -17,7 +17,7 @@ use super::scheduler::rules::Rules;
 use super::server::Current;
 use super::workloads::Workloads;
 
-/// Options of a model. Options of the server have the same value for all its models.
+/// Options of a model. All models of a server have the same values of the server's options.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Path of the model file.
@@ -28,7 +28,7 @@ pub struct ServeOptions {
     pub chat_template: Option<String>,
     /// Path of the Unix socket.
     pub socket: Option<PathBuf>,
-    /// ID of the group that may use the socket too.
+    /// ID of the group that may also use the socket.
     pub group: Option<u32>,
     /// TCP address.
     pub listen: Option<SocketAddr>,
@@ -38,7 +38,7 @@ pub struct ServeOptions {
     pub metrics_without_key: bool,
     /// API keys for requests over TCP.
     pub keys: Vec<String>,
-    /// Number of requests that run at the same time in each pool.
+    /// Maximum number of concurrent requests in each pool.
     pub slots: u32,
     /// Number of pools. Each pool is a context with its own cores.
     pub pools: u32,
@@ -80,7 +80,7 @@ pub struct PromptCache {
     pub folder: PathBuf,
     /// Maximum size of the folder.
     pub bound: Bytes,
-    /// True if the cache is only read.
+    /// True if the cache is never written.
     pub read_only: bool,
 }
 
@@ -93,7 +93,7 @@ impl PromptCache {
 impl ServeOptions {
     /// Returns the options that may change while the server runs.
     pub fn current(&self, engine: &Requested) -> Current {
-        // The result does not depend on the machine, and invalid values were already rejected.
+        // These settings do not depend on the machine, and invalid values were already rejected.
         let settings = Settings::resolve(engine, &RuntimeHost::default());
         Current {
             defaults: Defaults {

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub enum Want {
     /// Evaluate the token that was sampled last.
     Decode,
-    /// Evaluate the prompt, of which this many tokens remain.
+    /// Evaluate the prompt. Contains the number of remaining tokens.
     Prefill(u32),
 }
 
@@ -29,12 +29,12 @@ pub struct BatchPart {
     pub tokens: u32,
 }
 
-/// Plans the next batch of at most `budget` tokens. If any slot generates, at most `prefill` tokens belong to
-/// prompts.
+/// Plans the next batch of at most `budget` tokens. If any slot generates, the batch has at most `prefill` prompt
+/// tokens.
 ///
 /// Every generating slot gets its token. The rest of the budget goes to prompts. Half of the rest is divided equally,
-/// so that a long prompt does not delay a short one. The other half goes to the oldest prompt, together with tokens
-/// that short prompts do not need. `budget` must be greater than the number of slots.
+/// so that a long prompt does not delay a short prompt. The other half goes to the oldest prompt, which also gets the
+/// tokens that short prompts do not need. `budget` must be greater than the number of slots.
 pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<BatchPart> {
     let decoding = active.iter().filter(|slot| slot.want == Want::Decode);
     let mut parts: Vec<BatchPart> = decoding.map(|slot| BatchPart { slot: slot.slot, tokens: 1 }).collect();
@@ -63,8 +63,8 @@ pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<BatchPart> {
 }
 
 /// Returns the time limit of a batch, for the configured limit `step`. If more slots read prompts than generate, the
-/// limit is up to four times as long. Otherwise, a few generating slots would delay the first tokens of many
-/// requests, because even a small batch reads all weights.
+/// limit is up to four times as long. Every batch reads all weights, so many short batches for a few generating slots
+/// would delay the first tokens of many requests.
 pub fn stretched(step: Duration, active: &[Active]) -> Duration {
     const MOST: f64 = 4.0;
     let generate = active.iter().filter(|slot| slot.want == Want::Decode).count();
@@ -72,12 +72,12 @@ pub fn stretched(step: Duration, active: &[Active]) -> Duration {
     step.mul_f64((wait as f64 / generate.max(1) as f64).clamp(1.0, MOST))
 }
 
-/// Returns the number of prompt tokens that may share a batch with generating slots, so that the batch takes about
+/// Returns the number of prompt tokens that may share a batch with generating slots, such that the batch takes about
 /// `step`. `seconds_per_token` is the measured time per prompt token; `None` before the first prompt.
 pub fn prefill_beside_decode(step: Duration, seconds_per_token: Option<f64>) -> u32 {
-    /// Minimum number of prompt tokens. Fewer would slow down prompts without making a batch much shorter.
+    /// Minimum number of prompt tokens. Fewer tokens would slow down prompts without making a batch much shorter.
     const LEAST: u32 = 16;
-    /// Number of prompt tokens before the first measurement.
+    /// Number of prompt tokens while no measurement exists.
     const UNMEASURED: u32 = 64;
     match seconds_per_token {
         Some(time) if time > 0.0 => ((step.as_secs_f64() / time).min(1e9) as u32).max(LEAST),

@@ -1,8 +1,8 @@
-//! Pools: several contexts of one model, each with its own cores. Assigns cores to pools, and jobs to pools.
+//! Pools: several contexts of one model, each with its own cores. This module assigns cores and jobs to pools.
 //!
 //! Pools share the weights and the queue. Each pool posts a notice with its number of free slots and the prompts in
-//! its slots. A job goes to the pool that holds the largest part of its prompt. If no pool holds more than the
-//! others, the job goes to the pool with the most free slots.
+//! its slots. A job goes to the pool that already holds the largest part of its prompt. In a tie, the job goes to the
+//! pool with the most free slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use llama::options::Affinity;
 
 use crate::scope::Scope;
 
-/// Minimum number of additional tokens for which a pool is preferred over others. Evaluating fewer tokens is faster
-/// than waiting for the pool.
+/// Minimum number of additional prompt tokens for which a job prefers a pool. Evaluating fewer tokens is faster than
+/// waiting for the pool.
 const WORTH: usize = 32;
 
 /// Prompt that a slot holds.
@@ -92,15 +92,15 @@ impl PoolNotices {
     }
 }
 
-/// Assigns cores to `pools` pools, the same number to each. If the NUMA nodes can be divided evenly, all cores of a
-/// pool belong to one node; otherwise they are neighbours. Remaining cores stay unused.
+/// Assigns the same number of cores to each of `pools` pools. If the NUMA nodes can be divided evenly, all cores of a
+/// pool belong to one node; otherwise the cores are neighbours. Remaining cores stay unused.
 ///
 /// # Errors
 /// If there are fewer cores than pools.
 pub fn cores(pools: u32, settings: &Settings, host: Option<&Host>) -> Result<Vec<Vec<u32>>> {
     let pools = pools.max(1) as usize;
     let cpus = &settings.cpus.value;
-    // A quota limits the number of busy cores, but does not select cores.
+    // A CPU quota limits the number of busy cores, but does not select cores.
     let usable = match settings.cpus.source {
         source if source.is_asked() => cpus.len(),
         _ => host.map_or(cpus.len(), |host| {
@@ -132,7 +132,7 @@ fn divided(cpus: &[u32], pools: usize, each: usize, node: impl Fn(u32) -> u32) -
     let within: Vec<Vec<u32>> =
         nodes.values().flat_map(|cpus| cpus.chunks_exact(each)).map(<[u32]>::to_vec).collect();
     match within.len() >= pools {
-        // A pool from each node in turn would work too, but users expect ascending order.
+        // The pools could also alternate between nodes, but users expect ascending order.
         true => within.into_iter().take(pools).collect(),
         false => cpus.chunks_exact(each).take(pools).map(<[u32]>::to_vec).collect(),
     }

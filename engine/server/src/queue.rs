@@ -81,8 +81,8 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         self.lines.get_mut(self.turns.front()?)?.front_mut()
     }
 
-    /// Takes the first item that matches `wanted`, searching line by line. The client of this item then moves to the
-    /// end of the order, unless it was already the next client.
+    /// Takes the first item that matches `wanted`, searching line by line. The item's client then moves to the end of
+    /// the order, unless it was the next client.
     pub fn pop_where(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let found = self.turns.iter().enumerate().find_map(|(turn, client)| {
             let at = self.lines.get(client)?.iter().position(&wanted)?;
@@ -143,13 +143,13 @@ pub enum QueueRefusal {
 
 /// Queue between the connections and the schedulers.
 pub struct Inbox {
-    /// Seats of the core lock, one for each pool. The embedding thread uses the first one too.
+    /// Seats of the core lock, one for each pool. The embedding thread also uses the first seat.
     pub seats: Vec<Seat>,
     state: Mutex<InboxState>,
     arrived: Condvar,
 }
 
-/// Limits on overtaking a job that does not fit: the number of jobs that may overtake it, and the time. After that,
+/// Maximum number of jobs that may overtake a job that does not fit. At this number, or after the time `PASSING`,
 /// other jobs wait until the job fits.
 const PASSES: u32 = 16;
 const PASSING: Duration = Duration::from_secs(5);
@@ -193,8 +193,8 @@ impl Inbox {
         self.lock().step
     }
 
-    /// Returns changed rules and owners that the scheduler has not yet seen. `seen` is the number of changes that it
-    /// has seen.
+    /// Returns changed rules and owners that the scheduler has not yet seen. `seen` is the number of changes that the
+    /// scheduler has seen.
     pub fn new_rules(&self, seen: &mut u64) -> Option<(Rules, Arc<Owners>)> {
         let state = self.lock();
         let (version, rules, owners) = state.rules.as_ref().filter(|(version, ..)| version > seen)?;
@@ -273,7 +273,7 @@ impl Inbox {
         if fits(first) {
             return state.queue.pop();
         }
-        // A job that waits for another answer to its own request may always be overtaken.
+        // A job may always be overtaken while it waits for another answer to its own request.
         if first.waits() {
             return state.queue.pop_where(fits);
         }
@@ -321,7 +321,7 @@ impl Inbox {
         self.lock().closing
     }
 
-    /// Sleeps until a job for `pool` waits, the shutdown advances beyond `closing`, or the time `most` is over.
+    /// Sleeps until a job for `pool` waits or the shutdown advances beyond `closing`, but at most for `most`.
     pub fn wait(&self, pool: usize, closing: Closing, most: Duration) {
         let state = self.lock();
         let for_it = |state: &InboxState| {

@@ -36,7 +36,7 @@ pub struct ConfigChange {
 }
 
 impl ConfigSource {
-    /// Reads the file at `path`. `flags` override it. Returns the source for later reloads, and the resulting
+    /// Reads the file at `path`, which `flags` override. Returns the source for later reloads, and the resulting
     /// configuration.
     ///
     /// # Errors
@@ -75,7 +75,8 @@ impl ConfigSource {
     /// Reads the file again. If the file is invalid, the configuration in use does not change.
     ///
     /// # Errors
-    /// If the file cannot be read, has an invalid value, or contradicts itself, even in keys that need a restart.
+    /// If the file cannot be read, has an invalid value, or contradicts itself. Keys that need a restart are also
+    /// checked.
     pub fn again(&mut self) -> Result<ConfigChange> {
         let new = Config::table(&self.path)?;
         // The whole file is validated, because an error would also make the next start fail. Nothing is downloaded
@@ -84,7 +85,7 @@ impl ConfigSource {
         whole.fetched(&mut |name| Ok(PathBuf::from(name.to_string())))?.served()?;
         let (mut table, mut changed, mut later) = (Table::new(), Vec::new(), Vec::new());
         let keys = Key::all().into_iter().map(|key| (key.name(), key.counts_on_reload()));
-        // A workload's threads belong to existing contexts, so a change needs a restart.
+        // The threads of workloads belong to existing contexts, so changing workloads needs a restart.
         let tables = [("models".to_string(), true), ("workloads".to_string(), false)];
         for (name, at_once) in keys.chain(tables) {
             let name = name.as_str();
@@ -102,7 +103,7 @@ impl ConfigSource {
         let config = self.config(&table, false)?;
         let served = config.served()?;
         self.check_files(&served)?;
-        // The result does not depend on the machine.
+        // This validation does not depend on the machine.
         for named in &served.models {
             Settings::resolve(&named.engine, &RuntimeHost::default())?;
         }
@@ -115,7 +116,7 @@ impl ConfigSource {
         Ok(ConfigChange { served, words: words(&self.path, &changed, &later) })
     }
 
-    /// Checks that newly named files can be read, because they would replace working models.
+    /// Checks that newly configured files can be read, because their models replace working models.
     fn check_files(&mut self, served: &Served) -> Result<()> {
         let table = self.table.clone();
         let before = self.config(&table, false)?.served()?;
@@ -140,7 +141,7 @@ impl ConfigSource {
         Ok(())
     }
 
-    /// True if a change of the key `name` has an effect. It has no effect if a flag overrides the key.
+    /// True if a change of the key `name` has an effect: no flag overrides the key.
     fn differ(&self, name: &str, one: &Table, other: &Table) -> Result<bool> {
         if one.get(name) == other.get(name) {
             return Ok(false);
@@ -153,7 +154,7 @@ impl ConfigSource {
     }
 }
 
-/// Describes a key and its new value. A key that is no longer set has its default value.
+/// Describes a key and its new value, or its default if the key is no longer set.
 fn shown(name: &str, table: &Table) -> String {
     match table.get(name) {
         Some(toml::Value::Table(table)) => {
@@ -271,7 +272,7 @@ mod tests {
             refused.starts_with("a/not is not in the cache") && refused.contains("now: false"),
             "{refused}"
         );
-        // A model that is used only after a restart is downloaded at the restart.
+        // If a model is used only after a restart, the restart downloads it.
         write("hf = \"a/not\"\nqueue = 3\n");
         let change = source.again().expect("a change").words;
         assert!(change.contains("queue = 3") && change.ends_with("after a restart: hf"), "{change}");

@@ -49,7 +49,7 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// Returns the name of the field that the prompt comes from.
+    /// Returns the name of the field that contained the prompt.
     pub fn field(&self) -> &'static str {
         match self {
             Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
@@ -61,7 +61,7 @@ impl Prompt {
 /// Request for text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generate {
-    /// Prompt.
+    /// Prompt of the answer.
     pub prompt: Prompt,
     /// True if tokens are sent as they are generated.
     pub stream: bool,
@@ -75,11 +75,11 @@ pub struct Generate {
     pub sampling: SamplingOptions,
     /// True if the prompt may reuse cached tokens of earlier requests.
     pub cache_prompt: bool,
-    /// Text that separates this request from others of its client: only requests with the same text share prompts.
+    /// Salt that separates the client's requests: only requests with the same salt share prompts.
     pub cache_salt: Option<String>,
     /// Speculative decoding. `None` if the request does not use it.
     pub drafts: Option<Wish>,
-    /// Number of alternatives to report with each token's probability. `None` if no probabilities are requested.
+    /// Number of alternatives to report with the probability of each token. `None` if no probabilities are requested.
     pub logprobs: Option<u32>,
     /// Maximum time of the request.
     pub deadline: Duration,
@@ -176,13 +176,13 @@ fn stops(value: Option<Value>) -> Result<Vec<String>, ApiError> {
         Some(other) => return Err(wrong("stop", "use a string or a list of strings", &other)),
     };
     if stops.len() > STOPS {
-        return Err(ApiError::field("stop", format!("at most {STOPS} texts, not {}", stops.len())));
+        return Err(ApiError::field("stop", format!("use at most {STOPS} strings, not {}", stops.len())));
     }
     let check = |stop: Value| match stop {
         Value::String(text) if text.is_empty() => {
             Err(ApiError::field("stop", "a stop string must not be empty"))
         }
-        // Counted in characters, like `maxLength` in JSON Schema.
+        // The limit counts characters, like `maxLength` in JSON Schema.
         Value::String(text) if text.chars().nth(STOP_CHARACTERS).is_some() => Err(ApiError::field(
             "stop",
             format!("a stop string must have at most {STOP_CHARACTERS} characters"),
@@ -202,7 +202,7 @@ fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions,
             None => return Err(wrong(parameter.name, format!("use {}", parameter.range), &value)),
         }
     }
-    // Fields that are not numbers. Each is parsed separately, so that an error can name the field.
+    // Fields that are not numbers are parsed separately, so that an error can name the field.
     let mut read = |name: &'static str| {
         let Some(value) = fields.take(name) else { return Ok(None) };
         let read = SamplingOptions::from_json(&Map::from_iter([(name.to_string(), value)]));

@@ -1,9 +1,9 @@
 //! Log line of a request, written when the whole request has ended.
 //!
-//! A [`RequestLog`] collects data while it is passed along with the request, to its answer and its jobs. When the
-//! last handle is dropped, the line is written. If logging is off, the handle is empty. The line never contains text
-//! from the client: names of fields and endpoints appear only if the server knows them. Error messages are omitted,
-//! because they repeat parts of requests.
+//! A [`RequestLog`] is passed along with the request to its answer and its jobs, and collects data. Dropping the last
+//! handle writes the line. If logging is off, the handle is empty. The line never contains text from the client:
+//! names of fields and endpoints appear only if the server knows them. Error messages are omitted, because they
+//! repeat parts of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use super::done::Done;
 use super::finish_reason::FinishReason;
 use super::unauthorized_log;
 
-/// Target of log lines about requests. Scripts filter by it, so it keeps its original name.
+/// Target of log lines about requests. The name must not change, because scripts filter by it.
 const TARGET: &str = "engine::serve::ticket";
 
 /// Names of fields that the log may contain, in addition to the sampling parameters.
@@ -123,7 +123,7 @@ tokio::task_local! {
 impl RequestLog {
     /// Starts the line of a request from `client` with `method` to `route`.
     pub fn new(method: &str, route: LoggedRoute, client: &Client) -> Self {
-        // Refusals are logged at this level too.
+        // Refusals are also logged at this level.
         if !notice::is_logged() || !tracing::enabled!(tracing::Level::INFO) {
             return RequestLog(None);
         }
@@ -155,7 +155,7 @@ impl RequestLog {
         CURRENT.try_with(RequestLog::clone).unwrap_or_default()
     }
 
-    /// Runs `work` with this handle as the current one.
+    /// Runs `work` with this handle as the current handle.
     pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
         match self.0.is_some() {
             true => CURRENT.scope(self, work).await,
@@ -203,7 +203,7 @@ impl RequestLog {
             entry.stop = Some(done.finish);
             entry.tokens = entry.tokens.saturating_add(done.usage.completion_tokens);
             if entry.answers == 1 {
-                // The other answers use the same prompt.
+                // All answers share the prompt, so its tokens count once.
                 (entry.prompt_tokens, entry.cached_tokens) =
                     (done.usage.prompt_tokens, done.usage.cached_tokens);
                 (entry.queued, entry.first_token) = (done.timings.queued, done.timings.first_token);
@@ -244,7 +244,7 @@ impl RequestLog {
         );
     }
 
-    /// Logs the prompt and the answer. Called only if this is enabled.
+    /// Logs the prompt and the answer. Called only if the log includes prompts.
     pub fn said(&self, prompt: &str, answer: &str) {
         self.note(|entry| tracing::info!(target: TARGET, request = entry.number, prompt, answer, "said"));
     }

@@ -28,12 +28,11 @@ pub struct SlotChoice {
 
 /// Chooses a slot for `prompt`. `None` if no slot is free.
 ///
-/// A slot of another scope counts as having no common prefix, so no prompt is compared with another client's tokens.
+/// A prompt is never compared with tokens of another scope, so those slots count as having no common prefix.
 ///
-/// The longest common prefix with any slot is reused. This costs nothing, because sequences can share cells. If the
-/// prefix is at least half of a slot's tokens, as in the next turn of a conversation, the prompt gets that slot.
-/// Otherwise, the prompt gets the least recently used slot, so that the other slots keep their tokens for returning
-/// clients.
+/// The longest common prefix with any slot is reused, at no cost, because sequences can share cells. If the prefix is
+/// at least half of a slot's tokens, as in the next turn of a conversation, the prompt gets that slot. Otherwise, the
+/// prompt gets the least recently used slot, so that the other slots keep their tokens for returning clients.
 pub fn choose(held: &[SlotTokens<'_>], prompt: &[Token], reuse: bool) -> Option<SlotChoice> {
     let oldest = |but: Option<usize>| {
         let free = held.iter().enumerate().filter(|(slot, held)| held.free && Some(*slot) != but);

@@ -65,8 +65,8 @@ struct BoundSockets {
     health_door: Door,
 }
 
-/// Limits on connections that only serve `/health` and `/metrics`. Their requests are short, and the oldest
-/// connection is evicted first.
+/// Limits on connections that serve only `/health` and `/metrics`. Requests on these connections are short, and the
+/// oldest connection is evicted first.
 const HEALTH_BOUNDS: ConnectionBounds = ConnectionBounds { total: 64, per_network: 32 };
 
 /// Exit code if a second signal ends the server.
@@ -83,9 +83,9 @@ const LAST_STEP: Duration = Duration::from_secs(5);
 /// # Errors
 /// If the server cannot listen, a model with `preload` cannot be loaded, or the scheduler of the only model fails.
 pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) -> Result<()> {
-    // Read before any signal handler is installed.
+    // The disposition of SIGHUP is read before any signal handler is installed.
     let hang_up = match (&hooks.reload, hang_up_is_ignored()) {
-        // This applies under `nohup` too, as in other servers: the signal requests a reload and not the end.
+        // SIGHUP requests a reload even under `nohup`, as in other servers.
         (Some(_), _) => HangUp::Reloads,
         (None, true) => HangUp::Ignored,
         (None, false) => HangUp::Ends,
@@ -121,7 +121,7 @@ pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) ->
         .build()
         .map_err(|why| Error::Serve(format!("cannot start the asynchronous runtime: {why}")))?;
     let ended = runtime.block_on(async {
-        // The runtime handles signals from now on.
+        // From now on, the runtime handles signals.
         let signals = Signals::new(hang_up).map_err(|why| Error::Serve(why.to_string()))?;
         drop(starting);
         serve(&registry, bound, signals, hooks).await
@@ -135,13 +135,14 @@ pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) ->
 /// Raises the soft limit on open files towards the hard limit, because each connection is an open file.
 fn allow_files(connections: usize) {
     /// Number of other open files: files of the model, the libraries and the runtime, and evicted connections that
-    /// are not closed yet. One iteration of the runtime can leave as many unclosed connections as it accepts.
+    /// are not closed yet. One iteration of the runtime can leave one unclosed connection for each accepted
+    /// connection.
     const OTHERS: u64 = 64 + 128;
     let wanted = connections as u64 + OTHERS;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
         let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        // If this fails, connections have to wait earlier.
+        // With the lower limit, fewer connections can be open.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     }
 }
@@ -150,7 +151,7 @@ fn bind(options: &ServeOptions) -> Result<BoundSockets> {
     let failed = |at: String, flag: &str, why: std::io::Error| {
         let mend = match why.kind() {
             std::io::ErrorKind::AddrInUse => {
-                format!("\nhint: another program uses the port; choose another one with {flag}")
+                format!("\nhint: another program uses the port; choose another port with {flag}")
             }
             std::io::ErrorKind::PermissionDenied => format!("\nhint: choose a port above 1023 with {flag}"),
             std::io::ErrorKind::AddrNotAvailable => "\nhint: use an address of this machine".to_string(),
@@ -226,7 +227,7 @@ async fn serve(
         tokio::spawn(super::http::tcp(listener, shared(Some(HEALTH_BOUNDS), bound.health_door)));
     }
     let (over, mut inside_over) = oneshot::channel::<()>();
-    // Keeps the channel open if no connections come from inside the process.
+    // `_held` keeps the channel open if the server has no connections from inside the process.
     let mut _held = None;
     match hooks.inside.take() {
         Some(streams) => {
@@ -255,13 +256,13 @@ async fn serve(
         }
     }
     tracing::info!("shutting down: running requests may finish");
-    // New connections and requests are refused from now on. The file is removed first, so that a new server can
-    // create its own.
+    // From now on, new connections and requests are refused. The socket's file is removed first, so that a new server
+    // can create its own file.
     drop(socket);
     registry.close(Closing::Draining);
     let _ = stop.send(true);
     let told_twice = async {
-        // SIGHUP from a closing terminal is not a second request to end.
+        // SIGHUP from a closing terminal does not count as a second signal.
         while signals.next().await == SignalAction::HangUp {}
         llama::exit_now(TWICE);
     };
@@ -277,7 +278,7 @@ async fn serve(
                 llama::exit_now(STUCK);
             }
         }
-        // The last answers may still be on their way.
+        // The clients may still be reading their last answers.
         let _ = timeout(LAST_ANSWERS, closed.recv()).await;
     };
     tokio::select! {
@@ -300,7 +301,7 @@ enum HangUp {
     Ends,
 }
 
-/// Request that a signal makes.
+/// Meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SignalAction {
     End,

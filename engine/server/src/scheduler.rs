@@ -37,13 +37,13 @@ use super::queue::Inbox;
 use super::slot::{RunningRequest, Slot, unstarted};
 use crate::log;
 
-/// Interval at which slow readers are checked while there is no other work.
+/// Interval between checks of slow readers while the scheduler has no other work.
 const STALLED: Duration = Duration::from_millis(2);
 
 /// Maximum sleep without work. A new job wakes the thread earlier.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// Interval at which waiting jobs are checked for disconnected clients and timeouts.
+/// Interval between checks of waiting jobs for disconnected clients and timeouts.
 const QUEUE: Duration = Duration::from_millis(20);
 
 impl Scheduler {
@@ -53,7 +53,7 @@ impl Scheduler {
     /// If a batch is too small for the number of slots.
     pub fn new(context: Context, inbox: Arc<Inbox>, metrics: Arc<Metrics>, rules: Rules) -> Result<Self> {
         let slots = context.sequences();
-        // A batch has at most one graph. Larger batches would only delay generating slots.
+        // A batch is limited to one graph, because a larger batch would only delay generating slots.
         let budget = context.n_ubatch().max(slots + 1);
         if budget > context.n_batch() {
             return Err(Error::Usage(format!(
@@ -191,7 +191,7 @@ impl Scheduler {
         let done = unstarted(job, finish);
         self.metrics.count(&done);
         job.request_log.done(&done);
-        // This cannot fail, because the channel of a job that never ran is empty.
+        // Sending cannot fail, because the channel of a job that never ran is empty.
         let _ = job.events.try_send(JobEvent::Done(Box::new(done)));
     }
 
@@ -274,7 +274,7 @@ impl Scheduler {
             Ok(Decoded::Done) => {}
             Ok(Decoded::NoRoom) if self.drop_drafts() => return,
             Ok(Decoded::NoRoom) => return self.make_room(),
-            // The server is shutting down, and every request is informed.
+            // The server is shutting down. Closing the inbox ends every request.
             Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
             Err(error) => return self.give_up(&parts, &error),
         }
@@ -362,7 +362,8 @@ impl Scheduler {
     fn choose_token(&mut self, at: usize, row: i32) -> Result<()> {
         let slot = &mut self.slots[at];
         let Some(run) = &mut slot.run else { return Ok(()) };
-        // A sampler would choose a token even from NaN logits. Checked once per request, as in `generate`.
+        // A sampler would choose a token even from NaN logits, so they are checked once per request, as in
+        // `generate`.
         let on_device = self.context.samples_on_device(slot.sequence);
         if run.is_fresh() && !on_device && has_nan(self.context.logits_at(row)?) {
             return Err(Error::NotANumber);
@@ -378,7 +379,7 @@ impl Scheduler {
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
         let done = chosen.and_then(|token| run.take(token, &model, room));
-        // Failed requests have delayed other requests too.
+        // Failed requests have also delayed other requests.
         if let Some(took) = took.filter(|took| !took.is_zero()) {
             run.grammar_time += took;
             self.count_hold(&client, took);

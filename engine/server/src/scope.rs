@@ -1,9 +1,9 @@
 //! Scopes: groups of requests that may share evaluated prompts, in the slots and on the disk.
 //!
-//! A prompt that begins with evaluated tokens is faster, and its answer reports the number of cached tokens. Between
-//! clients that do not trust each other, these differences are an oracle. A client could guess another client's text,
-//! and the time or `cached_tokens` would show how much of the guess was right. Therefore a request uses only tokens
-//! of its own scope, and is compared only with them.
+//! A prompt that begins with evaluated tokens is faster, and its answer reports the number of cached tokens. These
+//! differences could leak text between clients: a client could guess another client's text, and the time or
+//! `cached_tokens` would show how much of the guess was right. Therefore a request is compared only with tokens of
+//! its own scope.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -57,7 +57,7 @@ impl Owner {
         Owner::Key(hmac(key.as_bytes(), b"anneal: owner of prompts"))
     }
 
-    /// Returns the name from which digests are computed.
+    /// Returns the owner's name, from which digests are computed.
     fn name(self) -> Vec<u8> {
         match self {
             Owner::Server => b"server".to_vec(),
@@ -90,8 +90,8 @@ impl Scope {
         Scope { owner, digest }
     }
 
-    /// Returns the digest of the scope. The disk cache combines the digest with its folder's salt before it writes
-    /// it.
+    /// Returns the digest of the scope. Before the disk cache writes the digest, it combines the digest with its
+    /// folder's salt.
     pub fn digest(&self) -> Digest {
         self.digest
     }

@@ -82,7 +82,7 @@ impl Server {
     }
 
     /// Submits `request` of `client` to the scheduler. `owner` owns the prompts of the request. Returns the receiver
-    /// of its events; dropping the receiver cancels the request.
+    /// of the request's events. Dropping the receiver cancels the request.
     ///
     /// # Errors
     /// If the request is invalid, the queue is full, the preparation times out, or the server is shutting down.
@@ -116,7 +116,7 @@ impl Server {
         let bound = self.inbox.bound();
         if choices as usize > bound.max(1) {
             let what = format!(
-                "{choices} answers exceed the {bound} requests that may wait (--queue): ask for fewer"
+                "{choices} answers exceed the queue of {bound} requests (--queue): ask for fewer answers"
             );
             return Err(ApiError::field("n", what));
         }
@@ -146,7 +146,7 @@ impl Server {
         scope: Scope,
         arrived: Instant,
     ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<JobEvent>>), ApiError> {
-        // This is the number of requests that may wait and run, so that preparation holds no more requests than that.
+        // The number of requests in preparation is limited to the number that may wait and run.
         let most = self.inbox.bound() + self.slots as usize;
         let share = self.blocking_pool.of(&client);
         let preparing = share.enter(choices as usize, most);
@@ -159,7 +159,7 @@ impl Server {
         let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
         let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
         let mut sampling = request.sampling;
-        // No token is further back than the context is long, and llama.cpp allocates memory for the whole range.
+        // Values above the context size have no effect, but llama.cpp would allocate memory for the whole range.
         sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
         sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
         for choice in 0..choices {
@@ -255,7 +255,7 @@ impl Server {
         ApiError { message: hide_folders(&refusal.message, paths), ..refusal }
     }
 
-    /// Returns the tokens that mark tool calls. If the request offers tools, these tokens are rendered as text.
+    /// Returns the tokens that mark tool calls. These tokens are rendered as text if the request offers tools.
     fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, ApiError> {
         let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
         let format = self.template()?.call_format();
@@ -265,7 +265,7 @@ impl Server {
         let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
         let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
-        // A mark that consists of several tokens is ordinary text.
+        // Marks of several tokens are ordinary text.
         Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
     }
 
@@ -321,8 +321,8 @@ impl Server {
         Ok(chain)
     }
 
-    /// Returns the reason why the events of a request ended without a final event. Either the answer was not read in
-    /// time, or the server shut down before the request began.
+    /// Returns the error for a request whose events ended without a final event: the answer was not read in time, or
+    /// the server shut down before the request began.
     pub fn unread(&self) -> ApiError {
         match self.inbox.closing() {
             Closing::Now => stopping(),
@@ -377,7 +377,7 @@ impl Server {
             - metrics.queue_time.get().min(metrics.first_token_time.get());
         let average = total.checked_div(ended).unwrap_or(1_000_000_000);
         let rounds = waiting as u64 / slots + 1;
-        // Halved, because a retry needs only a single place in the queue.
+        // The estimate is halved, because a retry needs only a single place in the queue.
         (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
     }
 }

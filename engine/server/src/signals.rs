@@ -1,7 +1,7 @@
 //! Signal dispositions at program start.
 
-/// True if SIGHUP was ignored when the program started, as under `nohup`, and must therefore stay ignored. Call this
-/// before a handler is installed.
+/// True if SIGHUP was ignored when the program started, as under `nohup`. Call this function before a handler is
+/// installed.
 pub fn hang_up_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignores(&status, signal_hook::consts::SIGHUP)

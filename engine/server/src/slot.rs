@@ -68,7 +68,7 @@ impl Slot {
     }
 }
 
-/// The scheduler's end of an event channel. It never waits for the reader.
+/// The scheduler's end of an event channel, which never waits for the reader.
 #[derive(Debug)]
 pub struct Outbox {
     events: Sender<JobEvent>,
@@ -87,7 +87,7 @@ impl Outbox {
         self.flush();
     }
 
-    /// Sends kept events, as many as the channel has room for.
+    /// Sends as many of the kept events as the channel has room for.
     pub fn flush(&mut self) {
         while let Some(event) = self.unsent.pop_front() {
             match self.events.try_send(event) {
@@ -139,7 +139,7 @@ pub struct RunningRequest {
     admitted: Instant,
     first: Option<Instant>,
     last: Option<Instant>,
-    /// Time for which the request's grammar has delayed other requests.
+    /// Time by which the request's grammar has delayed other requests.
     pub grammar_time: Duration,
 }
 
@@ -196,7 +196,7 @@ impl RunningRequest {
     pub fn texts(&self, model: &Model) -> (String, String) {
         let text = |tokens: &[Token]| {
             let mut bytes = Vec::new();
-            // A token that cannot be rendered is omitted.
+            // Tokens that cannot be rendered are omitted.
             tokens.iter().for_each(|token| drop(model.piece_with(*token, true, &mut bytes)));
             String::from_utf8_lossy(&bytes).into_owned()
         };
@@ -212,7 +212,7 @@ impl RunningRequest {
         self.evaluated.push(token);
     }
 
-    /// Moves the generated tokens to the prompt, so that the request can resume in another slot.
+    /// Appends the generated tokens to the prompt, so that the request can resume in another slot.
     pub fn preempt(&mut self) {
         self.job.prompt.append(&mut self.evaluated);
         self.job.prompt.extend(self.next.take());
@@ -238,7 +238,7 @@ impl RunningRequest {
         self.first.is_none()
     }
 
-    /// Returns the end of the request with the reason `finish`.
+    /// Ends the request with the reason `finish`, and returns its final data.
     pub fn done(&mut self, finish: FinishReason, stop_string: Option<String>) -> Done {
         let since = |from: Instant, to: Option<Instant>| to.map(|to| to.saturating_duration_since(from));
         let rest = match finish {
@@ -272,8 +272,8 @@ impl RunningRequest {
         }
     }
 
-    /// Accepts the sampled `token` and sends it. Returns the end of the request if this token ends it. `room` is true
-    /// if the context has a cell for the token.
+    /// Accepts the sampled `token` and sends it. Returns the final data of the request if `token` ends the request.
+    /// `room` is true if the context has a cell for the token.
     ///
     /// # Errors
     /// If the token cannot be converted to text.
@@ -313,7 +313,7 @@ impl RunningRequest {
     }
 }
 
-/// Returns the end of a job that never ran.
+/// Returns the final data of a job that never ran.
 pub fn unstarted(job: &Job, finish: FinishReason) -> Done {
     Done {
         rest: String::new(),

@@ -1,4 +1,5 @@
-//! State of the slots, without any texts. The scheduler writes the state continuously, and `GET /status` reads it.
+//! State of the slots, without any texts. The scheduler writes the state before each batch, and `GET /status` reads
+//! it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -32,7 +33,7 @@ pub struct SlotSnapshot {
     pub state: SlotState,
     /// Number of tokens that the slot holds.
     pub held: u32,
-    /// Owner of these tokens and of the request. `None` if no request may reuse the tokens.
+    /// Owner of the held tokens and of the request. `None` if no request may reuse the tokens.
     pub owner: Option<Owner>,
     /// Snapshot of the running request.
     pub run: Option<RequestSnapshot>,

@@ -1,9 +1,9 @@
 //! Check of the folders above a Unix socket: no other user may be able to replace the socket.
 //!
-//! A user who may rename or remove a part of the path could make clients connect to another program. In an ordinary
-//! folder, these users are the folder's owner and all users with write access. In a folder with the sticky bit, only
-//! the owner of the folder and the owner of the part can rename or remove it. Therefore the check covers every folder
-//! from the root to the socket, and every link on the path.
+//! A user who may rename or remove a part of the socket's path could make clients connect to another program. In an
+//! ordinary folder, these users are the folder's owner and all users with write access. In a folder with the sticky
+//! bit, only the owner of the folder and the owner of the part can rename or remove it. Therefore the check covers
+//! every folder from the root to the socket, and every link on the path.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -62,16 +62,16 @@ pub fn check(folder: &Path) -> Result<Option<String>, String> {
     })?;
     Ok(last.1.is_shared().then(|| {
         format!(
-            "other users can write to {} (mode {:04o}): they cannot replace this socket, but can create one there \
-            while no server runs; use --socket to choose a folder that belongs to you",
+            "other users can write to {} (mode {:04o}), so they can create a socket in this folder while no server \
+            runs; use --socket to choose a folder that belongs to you",
             last.0.display(),
             last.1.mode
         )
     }))
 }
 
-/// Checks the parts of `folder`, whose properties `look` reads. Returns the last folder after all links are resolved,
-/// and its permissions.
+/// Checks the parts of `folder`. `look` reads the properties of a part. Returns the last folder after all links are
+/// resolved, and its permissions.
 fn walk(
     folder: &Path,
     look: &mut dyn FnMut(&Path) -> io::Result<(FolderFacts, bool)>,
@@ -91,7 +91,7 @@ fn walk(
         }
         let next = at.join(&part);
         let (found, is_link) = look(&next).map_err(|why| cannot(&next, &why))?;
-        // In folders without the sticky bit, only the folder's owner matters, who was already checked.
+        // In folders without the sticky bit, only the folder's owner matters, and that owner was already checked.
         if facts.is_shared() && !is_trusted(found.owner) {
             return Err(format!(
                 "{} belongs to user {}, who can replace it\nhint: use --socket to choose a folder that belongs to you",
@@ -168,7 +168,7 @@ fn is_unmapped(user: u32) -> bool {
     inside && unmapped() == Some(user)
 }
 
-/// True if `path` has an access control list. The group permissions may then apply to other users too.
+/// True if `path` has an access control list. With a list, the group permissions may also apply to other users.
 fn has_list(path: &Path) -> bool {
     rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0_u8; 0][..]).is_ok_and(|size| size > 0)
 }
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(found, real);
         let round = walk(&folder.path().join("round"), &mut look).expect_err("it has no end");
         assert!(round.contains("more than 40 symbolic links"), "{round}");
-        // Link of another user in a folder that both users can write to.
+        // A link that another user created in a shared folder.
         let mut look = |path: &Path| {
             let is_link = fs::symlink_metadata(path)?.is_symlink();
             let shared = path == folder.path();

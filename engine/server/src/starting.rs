@@ -17,14 +17,15 @@ pub struct Starting {
 }
 
 impl Starting {
-    /// Starts waiting for signals that end the program. These include SIGHUP if `hang_up_ends` is true.
+    /// Starts waiting for signals that end the program, including SIGHUP if `hang_up_ends` is true.
     pub fn new(hang_up_ends: bool, is_inside: bool) -> Self {
         let file = Arc::new(Mutex::new(None));
         let mut kinds = vec![SIGINT, SIGTERM];
         if hang_up_ends {
             kinds.push(SIGHUP);
         }
-        // If the thread cannot be started, a signal may leave the file behind, and the next server replaces it.
+        // If the thread cannot be started, a signal may leave the file behind. The next server then replaces the
+        // file.
         let waiting = Signals::new(kinds).and_then(|mut signals| {
             let (handle, file) = (signals.handle(), Arc::clone(&file));
             let wait = move || {
@@ -39,8 +40,7 @@ impl Starting {
         Starting { file, waiting: waiting.ok() }
     }
 
-    /// Locks the place for the socket's file. A signal removes the file that was stored there while the lock was
-    /// held.
+    /// Locks the stored file of the socket. After the lock is released, a signal removes the stored file.
     pub fn file(&self) -> MutexGuard<'_, Option<Trace>> {
         lock(&self.file)
     }
@@ -56,7 +56,7 @@ impl Drop for Starting {
             handle.close();
             let _ = thread.join();
         }
-        // The server owns the file from now on.
+        // From now on, the server owns the socket's file.
         if let Some(file) = self.file().take() {
             file.keep();
         }

@@ -11,7 +11,7 @@ use super::models::{ModelRegistry, ModelSnapshot};
 use super::scope::Owner;
 use super::slot_status::{SlotSnapshot, SlotState};
 
-/// State of a server. Fields that a server of another version does not send are 0 or empty.
+/// State of a server. If a server of another version does not send a field, the field is 0 or empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -53,7 +53,7 @@ pub struct ModelStatus {
     pub description: String,
     /// Number of tokens in the model's context. 0 while the model is not loaded.
     pub context: u32,
-    /// State of its slots.
+    /// State of the model's slots.
     pub slots: Vec<SlotStatus>,
 }
 
@@ -81,7 +81,7 @@ pub struct SlotStatus {
     pub tokens_per_second: Option<f64>,
 }
 
-/// Numbers of waiting requests.
+/// Length and limit of the queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueStatus {
@@ -160,7 +160,7 @@ impl Status {
         let snapshots = registry.snapshots();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let pid = std::process::id();
-        // With a single model, the metrics of the server are also those of the model.
+        // A single model shares the metrics of the server.
         let own = snapshots
             .iter()
             .map(|snapshot| &*snapshot.metrics)
@@ -231,7 +231,7 @@ fn model(snapshot: ModelSnapshot, viewer: Owner) -> ModelStatus {
 }
 
 /// Returns the part of `slot` that `viewer` may see. Other clients see only the slot's state, because lengths and
-/// times reveal something about texts. The user who runs the server sees everything.
+/// times reveal information about texts. The user who runs the server sees everything.
 fn seen_by(viewer: Owner, slot: SlotSnapshot) -> SlotSnapshot {
     match viewer == Owner::Server || slot.owner == Some(viewer) || slot.owner == Some(Owner::All) {
         true => slot,
@@ -242,7 +242,7 @@ fn seen_by(viewer: Owner, slot: SlotSnapshot) -> SlotSnapshot {
 fn shown(slot: &SlotSnapshot, id: u32, now: Instant) -> SlotStatus {
     let run = slot.run.as_ref();
     let rate = run.and_then(|run| {
-        // The first token comes from the prefill, so it is not counted.
+        // Prefill produces the first token, so it is not counted.
         let time = now.saturating_duration_since(run.first?).as_secs_f64();
         (run.generated > 1 && time > 0.0).then(|| f64::from(run.generated - 1) / time)
     });

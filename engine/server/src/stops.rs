@@ -24,8 +24,8 @@ impl StopStrings {
     }
 
     /// Adds `piece`. Returns the text that is now certain, and the stop string if one was found. If several stop
-    /// strings match, the earliest match is used. If several begin at the same position, the first in the list is
-    /// used.
+    /// strings match, the earliest match is used. If matches begin at the same position, the first stop string in the
+    /// list is used.
     pub fn push(&mut self, piece: &str) -> StopScan {
         if self.stops.is_empty() {
             return StopScan { text: piece.to_string(), stop: None };
@@ -43,7 +43,7 @@ impl StopStrings {
         StopScan { text: std::mem::replace(&mut self.held, rest), stop: None }
     }
 
-    /// Returns the text that is still held back, at the end of the answer.
+    /// Returns the text that is still held back when the answer ends.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -52,7 +52,7 @@ impl StopStrings {
 /// Returns the length of the longest proper prefix of `stop` that `text` ends with, in bytes.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
-    // Only prefixes of whole characters are considered, so that `text` is also split between characters.
+    // Only prefixes of whole characters are considered, so that `text` is not split within a character.
     let lengths = (1..=longest).rev().filter(|&length| stop.is_char_boundary(length));
     lengths.into_iter().find(|&length| text.as_bytes().ends_with(&stop.as_bytes()[..length])).unwrap_or(0)
 }
@@ -70,8 +70,8 @@ mod tests {
             (&["END"], "the ENDless", "the ", Some("END")),
             (&["END"], "the EN", "the EN", None),
             (&["END", "text"], "a text END", "a ", Some("text")),
-            // Both stop strings begin at the same position. The first in the list is used, although the other is
-            // complete earlier.
+            // Both stop strings begin at the same position. The first stop string in the list is used, although the
+            // other is complete earlier.
             (&["aab", "aa"], "xaab", "x", Some("aa")),
             (&["aab"], "aaab", "a", Some("aab")),
             (&["é!"], "caf\u{e9}\u{e9}!", "caf\u{e9}", Some("é!")),

@@ -1,7 +1,7 @@
 //! Limit on log lines for requests without a valid key: one line per network and minute.
 //!
 //! Without this limit, anyone who can reach the address could fill the disk with log lines. The table is also
-//! bounded. While it is full, all other networks share one row. A client with many IPv6 addresses therefore cannot
+//! bounded: while it is full, all other networks share one row. A client with many IPv6 addresses therefore cannot
 //! grow the table or cause more lines.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of networks in the table.
 const MOST: usize = 256;
 
-/// Time of the last line for a network, and the suppressed lines since then.
+/// Time of the last line for a network, and the number of lines suppressed since then.
 #[derive(Debug)]
 struct NetworkRecord {
     logged: Instant,
@@ -28,8 +28,8 @@ struct NetworkRecord {
 struct RefusalTable(Option<HashMap<Option<Network>, NetworkRecord>>);
 
 impl RefusalTable {
-    /// Checks if a line for `network` is due at `now`. Returns the number of suppressed lines since the last line, or
-    /// `None` if no line is due.
+    /// Returns the number of suppressed lines since the last line for `network`, or `None` if no line is due at
+    /// `now`.
     fn admit(&mut self, network: Network, now: Instant) -> Option<u64> {
         let rows = self.0.get_or_insert_default();
         if rows.len() >= MOST && !rows.contains_key(&Some(network)) {
@@ -52,8 +52,7 @@ impl RefusalTable {
 
 static TABLE: Mutex<RefusalTable> = Mutex::new(RefusalTable(None));
 
-/// Checks if a line for `network` is due. Returns the number of suppressed lines since the last line, or `None` if no
-/// line is due.
+/// Returns the number of suppressed lines since the last line for `network`, or `None` if no line is due now.
 pub fn admit(network: Network) -> Option<u64> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner).admit(network, Instant::now())
 }

@@ -70,7 +70,7 @@ impl Workloads {
     }
 
     /// Applies the environment variables, which override the file and may define new workloads. Also returns warnings
-    /// about variables with the right prefix but an unknown ending. Orchestrators set such variables for services.
+    /// about variables with the right prefix but an unknown ending, which orchestrators set for services.
     ///
     /// # Errors
     /// If a value is not a valid number of threads.
@@ -135,8 +135,7 @@ impl Workloads {
         Err(ApiError::field("workload", what))
     }
 
-    /// Returns `settings` with thread pools that are large enough for every workload, but have at most `most`
-    /// threads.
+    /// Returns `settings` with thread pools that are large enough for every workload, up to `most` threads.
     #[must_use]
     pub fn room(&self, settings: &Settings, most: u32) -> Settings {
         let mut roomy = settings.clone();
@@ -149,7 +148,7 @@ impl Workloads {
     }
 }
 
-/// Returns the part of a variable name that stands for the workload `name`.
+/// Returns the form of the workload `name` in variable names.
 fn variable(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
@@ -158,7 +157,9 @@ fn check_name(name: &str) -> Result<(), String> {
     let fits = |sign: char| sign.is_ascii_alphanumeric() || sign == '_' || sign == '-';
     match !name.is_empty() && name.len() <= 64 && name.chars().all(fits) {
         true => Ok(()),
-        false => Err(format!("{name}: a workload's name must have 1 to 64 letters, digits, _ and -")),
+        false => {
+            Err(format!("{name}: a workload's name must have 1 to 64 characters: letters, digits, _ and -"))
+        }
     }
 }
 
@@ -168,7 +169,7 @@ fn threads(name: &str, table: &Table) -> Result<WorkloadThreads, String> {
         if !KEYS.contains(&key.as_str()) {
             let mend = match nearest(key, KEYS) {
                 Some(near) => format!("did you mean {near}?"),
-                None => format!("the keys are {}", KEYS.join(" and ")),
+                None => format!("supported keys: {}", KEYS.join(", ")),
             };
             return Err(format!("{name}.{key}: unknown key; {mend}"));
         }

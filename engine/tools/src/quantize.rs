@@ -1,4 +1,4 @@
-//! Quantisation of models with llama.cpp's own code, to a file that appears only once the quantisation is complete.
+//! Quantisation of models with llama.cpp's code. The output file appears only once the quantisation is complete.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,8 @@ pub use plan::{PlannedTensor, QuantizePlan};
 /// Returns the plan of the quantisation of `input` with `options`, without quantising anything.
 ///
 /// # Errors
-/// If `input` is not a model, is already quantised, or needs an importance matrix that is missing or does not fit.
+/// If `input` is not a model, is already quantised, or needs an importance matrix that is missing or belongs to
+/// another model.
 pub fn plan(input: &Path, options: &QuantizeOptions) -> Result<QuantizePlan> {
     let parts = parts(input)?;
     engine_core::trial::of_quantising(&parts)?;
@@ -45,7 +46,7 @@ pub fn plan(input: &Path, options: &QuantizeOptions) -> Result<QuantizePlan> {
     Ok(plan)
 }
 
-/// Returns the overrides in `options` that change nothing, and are therefore probably mistakes.
+/// Returns the overrides in `options` that have no effect and are therefore probably mistakes.
 ///
 /// # Errors
 /// Errors of [`plan`].
@@ -62,7 +63,7 @@ pub fn idle_overrides(input: &Path, options: &QuantizeOptions, plan: &QuantizePl
 }
 
 /// Quantises `input` with `options` to `output`, after the checks of [`plan`]. Calls `on_progress` regularly with the
-/// number of started tensors and the number of all tensors.
+/// number of started tensors and the total number of tensors.
 ///
 /// If `on_progress` returns false, the unfinished file is removed and the result is [`Error::Interrupted`]. llama.cpp
 /// cannot be stopped, so the caller must then end the process with [`llama::exit_now`].
@@ -99,7 +100,7 @@ pub fn quantize(
             Error::Quantize { why, .. } => refused(input, output, &why),
             other => other,
         })?,
-        Err(_) => return Err(refused(input, output, "the working thread panicked")),
+        Err(_) => return Err(refused(input, output, "the quantising thread panicked")),
     }
     let (done, total) = llama::quantize::progress();
     on_progress(done, total);
@@ -135,8 +136,8 @@ fn parts(input: &Path) -> Result<Vec<GgufFile>> {
     Ok(parts)
 }
 
-/// Returns an error for the first override that llama.cpp refuses for the model `input`, if llama.cpp accepts the
-/// model without overrides. Usually, the refused override is not a valid regular expression.
+/// Returns an error for the first override that llama.cpp refuses for `input`. Usually, the override is not a valid
+/// regular expression. `None` if llama.cpp refuses the model even without overrides.
 fn wrong_override(input: &Path, options: &QuantizeOptions) -> Option<Error> {
     let plan_with = |tensor_types: &[(String, GgmlType)]| {
         let tensor_types = tensor_types.to_vec();
@@ -161,8 +162,8 @@ fn refused(input: &Path, output: &Path, why: &str) -> Error {
     }
 }
 
-/// Returns the type in llama.cpp's refusal of a tensor that is already quantised. Only llama.cpp determines which
-/// tensors change their type, and llama.cpp stops at the first such tensor.
+/// Extracts, from llama.cpp's message `why`, the type of the tensor that llama.cpp refuses to requantise. Only
+/// llama.cpp determines the tensors that change their type, and it stops at the first quantised tensor among them.
 fn requantized(why: &str) -> Option<&str> {
     let (_, rest) = why.split_once("requantizing from type ")?;
     rest.split_whitespace().next()

@@ -1,4 +1,4 @@
-//! Measurements of a model on this machine, and the search for the settings with which it runs fastest.
+//! Measurements of a model on this machine, and the search for its fastest settings.
 #![forbid(unsafe_code)]
 
 pub mod bench;

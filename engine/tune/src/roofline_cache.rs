@@ -1,4 +1,4 @@
-//! Measured limits of this machine, kept in a file, so that every benchmark can be compared with them.
+//! File with the measured limits of this machine. Benchmarks compare their results with these limits.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -28,11 +28,11 @@ pub enum CachedRoofline {
     Fresh(Roofline),
     /// Measurement that does not apply to this process now, with the reason.
     Unfit(String),
-    /// No file.
+    /// The file does not exist.
     Nothing,
 }
 
-/// Returns the path of the file; `None` if the system reports no folder for the user.
+/// Returns the path of the file; `None` if the user has no state folder.
 pub fn path() -> Option<PathBuf> {
     Some(host::state::folder()?.join(FILE))
 }
@@ -66,15 +66,15 @@ pub fn read(path: &Path) -> io::Result<Roofline> {
     });
     let ascending = roofline.rates.is_sorted_by(|a, b| a.threads < b.threads);
     if roofline.rates.is_empty() || !good || !ascending {
-        return Err(io::Error::other("damaged: its rates are impossible"));
+        return Err(io::Error::other("the file is damaged: it contains impossible rates"));
     }
     Ok(roofline)
 }
 
-/// Checks that a roofline can be written to `path`, before a measurement that takes a minute.
+/// Checks that a roofline can be written to `path`. Called before the measurement, which takes a minute.
 ///
 /// # Errors
-/// If its folder cannot be created or written.
+/// If the folder cannot be created or written.
 pub fn writable(path: &Path) -> io::Result<()> {
     make_folder_of(path)?;
     Pending::beside(path, Access::Private).map(drop)
@@ -87,7 +87,7 @@ fn make_folder_of(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Writes `roofline` to a temporary file, readable by this user alone, and renames it to `path`.
+/// Writes `roofline` to a temporary file that only this user can read, and renames the file to `path`.
 ///
 /// # Errors
 /// Errors of the file system.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::link::Link;
 
-/// Returns the C compiler that built the prefix, or the `cc` crate's choice.
+/// Returns the C compiler that built the prefix, or the compiler that the `cc` crate chooses.
 ///
 /// # Errors
 /// If the `cc` crate finds no compiler.

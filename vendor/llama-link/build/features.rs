@@ -1,4 +1,4 @@
-//! Instruction sets that the CPU guard can check, and detection of the instruction sets that a compilation needs.
+//! Instruction sets that the CPU guard can check, and detection of those that a compilation needs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -30,7 +30,7 @@ pub enum FeatureBit {
         /// Register state that the system must save: `NONE`, `YMM`, `ZMM` or `TILE`, as in `guard.c`.
         state: &'static str,
     },
-    /// aarch64: a bit of the auxiliary vector that the kernel gives every program.
+    /// aarch64: a bit of the auxiliary vector, which the kernel passes to every program.
     Hwcap {
         /// Word of the auxiliary vector: `AT_HWCAP` or `AT_HWCAP2`.
         word: &'static str,
@@ -178,8 +178,8 @@ hwcap! {
     "bf16" "__ARM_FEATURE_BF16" AT_HWCAP2 14;
 }
 
-/// Returns the features that every CPU of an architecture has. The names of these features are valid but need no
-/// check.
+/// Returns the features that every CPU of an architecture has. The names of these features are valid but need not be
+/// checked.
 fn baseline(arch: &str) -> &'static [&'static str] {
     match arch {
         "x86_64" => &["cmov", "cx8", "fpu", "fxsr", "lm", "mmx", "sse", "sse2", "syscall", "x87"],
@@ -225,7 +225,7 @@ fn find(arch: &str, name: &str) -> Option<&'static Feature> {
 /// Resolves `names` to the features of `arch`, in the order of the table.
 ///
 /// # Errors
-/// If the guard cannot check a feature. Without the check, the program could crash with an illegal instruction.
+/// If the guard cannot check a feature. A program could otherwise crash with an illegal instruction.
 pub fn resolve<'a>(arch: &str, names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'static Feature>> {
     let mut wanted = BTreeSet::new();
     for name in names {
@@ -243,14 +243,14 @@ pub fn resolve<'a>(arch: &str, names: impl IntoIterator<Item = &'a str>) -> Resu
     Ok(table(arch).iter().filter(|feature| wanted.contains(feature.name)).collect())
 }
 
-/// Returns the names in `CARGO_CFG_TARGET_FEATURE` that the guard can check on `arch`: instructions that rustc may
-/// emit.
+/// Returns the names in `CARGO_CFG_TARGET_FEATURE` that the guard can check on `arch`. rustc may emit these
+/// instructions.
 pub fn of_rustc(arch: &str) -> Vec<&'static str> {
     let list = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
     list.split(',').filter_map(|name| find(arch, name).map(|feature| feature.name)).collect()
 }
 
-/// Returns the instruction sets of `arch` that `compiler` may emit under `flags`, from its predefined macros.
+/// Returns the instruction sets of `arch` that `compiler` may emit with `flags`, from its predefined macros.
 ///
 /// # Errors
 /// If the compiler cannot be run.

@@ -1,4 +1,4 @@
-//! Fingerprint of a default tree: twelve hexadecimal digits for the name of its folder.
+//! Fingerprint of a default tree: twelve hexadecimal digits, which name the tree's folder.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ pub fn of<P: AsRef<Path>>(
     for compiler in &compilers {
         bytes.extend(output(compiler.as_ref(), &["--version"])?);
     }
-    // The predefined macros show instruction sets and tuning: __AVX512F__, __znver5__, ….
+    // The predefined macros show the instruction sets and the tuning: __AVX512F__, __znver5__, ….
     bytes.extend(output(compilers[0].as_ref(), &[native, "-dM", "-E", "-x", "c", "/dev/null"])?);
     Ok(Sha256::of(bytes).short().to_string())
 }

@@ -1,4 +1,4 @@
-//! Build of the CPU guard. The guard is compiled for any CPU of the architecture, regardless of the flags of other
+//! Build of the CPU guard. The guard is compiled for any CPU of the architecture, regardless of the flags for other
 //! code.
 
 use std::path::Path;
@@ -73,7 +73,7 @@ fn c_string(text: &str) -> String {
         match byte {
             b'"' | b'\\' => quoted.extend(['\\', char::from(byte)]),
             b' '..=b'~' => quoted.push(char::from(byte)),
-            // Octal, because a hexadecimal escape in C consumes every hexadecimal digit that follows.
+            // Octal escapes, because a hexadecimal escape in C consumes every hexadecimal digit that follows.
             _ => quoted.push_str(&format!("\\{byte:03o}")),
         }
     }

@@ -1,5 +1,5 @@
-//! Link description `link.json`: the contents of a prefix, and how to link it. `cargo xtask build` writes the file.
-//! In a plain `cargo build`, [`default_tree`](crate::default_tree) writes it.
+//! Link description `link.json`: the contents of a prefix, and instructions for linking it. `cargo xtask build`
+//! writes the file. In a plain `cargo build`, [`default_tree`](crate::default_tree) writes it.
 
 use std::path::{Path, PathBuf};
 
@@ -94,7 +94,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Tells cargo to link the prefix's libraries. A dependency cannot pass arguments for the executable, so the
+    /// Makes cargo link the prefix's libraries. A dependency cannot pass arguments for the executable, so the
     /// arguments are published as metadata: `DEP_LLAMA_LINK_ARGS`, a JSON array on one line.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Link {
         Ok(())
     }
 
-    /// Relinks when the library is rebuilt, because cargo does not watch unbundled archives.
+    /// Makes cargo relink when the library is rebuilt, because cargo does not watch unbundled archives.
     fn watch(&self, library: &str) {
         let names = [format!("lib{library}.a"), format!("lib{library}.so")];
         let files = self.search.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));

@@ -1,7 +1,7 @@
 //! Links llama.cpp, and compiles the exception-safe shim and the CPU guard.
 //!
-//! The libraries come from the prefix in `ANNEAL_LLAMA_PREFIX`. If the variable is not set (a plain `cargo build`, an
-//! editor), a default tree is built once with CMake.
+//! The libraries come from the prefix in `ANNEAL_LLAMA_PREFIX`. If the variable is not set (in a plain `cargo build`
+//! or an editor), CMake builds a default tree once.
 
 mod compilers;
 mod default_tree;
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
 fn build(prefix: &Path, out: &Path) -> Result<()> {
     let link = Link::read(prefix)?;
     guard::build(&link, out)?;
-    // The shim comes before llama.cpp's libraries because the shim uses them.
+    // The shim must precede llama.cpp's libraries, because the shim uses them.
     shim::build(&link, out)?;
     link.emit()
 }

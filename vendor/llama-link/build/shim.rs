@@ -1,4 +1,4 @@
-//! Compilation of the exception-safe shim, with the flags of the rest of the C++ code.
+//! Compilation of the exception-safe shim, with the flags that the other C++ code has.
 
 use std::path::Path;
 
@@ -34,14 +34,15 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .includes(&link.include)
         .flag("-fexceptions")
         .opt_level(2)
-        // The alignment of the loop over the logits changes the sampling time by 5 %, and any edit can move the loop.
+        // The alignment of the loop over the logits changes the sampling time by 5 %, and any edit can change the
+        // alignment.
         .flag_if_supported("-falign-loops=64")
         .cargo_metadata(false);
     for flag in &link.shim_flags {
         build.flag(flag);
     }
     if let Some(headers) = &link.cuda {
-        // `cuda.cpp` replaces the driver and cuBLAS, which it loads at run time.
+        // `cuda.cpp` replaces the driver and cuBLAS, and loads them at run time.
         build.file("csrc/cuda.cpp").define("ANNEAL_CUDA", None);
         for folder in headers {
             // Warnings in NVIDIA's headers are suppressed.

@@ -1,9 +1,9 @@
 // BLAS library behind ggml-blas: its name, and its number of threads.
 //
 // Before every multiplication, ggml-blas sets the library's number of threads to llama.cpp's number in that phase, so
-// setting it once would not last. A build with BLAS links with `--wrap=<the vendor's function>`: ggml's calls arrive
-// here, and pass on the engine's number if there is one. All references are weak, because most builds have no BLAS
-// and none has all libraries.
+// setting the number once would not last. A build with BLAS links with `--wrap=<the vendor's function>`. ggml's calls
+// then reach the functions in this file, which pass on the engine's number if it is set. All references are weak,
+// because most builds have no BLAS and none has all libraries.
 #include "shim.h"
 
 #include <atomic>

@@ -1,9 +1,10 @@
 // NVIDIA's driver and cuBLAS, loaded when one of their functions is first called. With normal linking, both would
-// have to exist before main starts. A program for GPUs could then neither start on a machine without them nor report
-// what is missing. Every archive would also contain the 600 MB of cuBLAS, which quantised weights do not need.
+// have to exist before main starts. On a machine without them, a program for GPUs could then not start, and not
+// report the missing library. Every archive would also contain the 600 MB of cuBLAS, which quantised weights do not
+// need.
 //
-// This file only contains the functions that ggml-cuda calls. A new function there causes an undefined symbol when
-// the program is linked.
+// This file only contains the functions that ggml-cuda calls. If ggml-cuda calls a new function, the linker reports
+// an undefined symbol.
 #include "shim.h"
 
 #include <cublas_v2.h>
@@ -20,7 +21,7 @@
 
 namespace {
 
-// Library that is searched for once.
+// Library that is loaded at most once.
 struct Library {
     void *      handle = nullptr;
     // Reason why the library is missing.
@@ -33,7 +34,7 @@ struct Library {
             if (handle != nullptr) {
                 return;
             }
-            // The first error is the most informative: that name is searched for everywhere.
+            // The first error is the most informative: the loader searches all its paths for the first name.
             if (why.empty()) {
                 const char * error = dlerror();
                 why = error == nullptr ? name : error;
@@ -115,7 +116,7 @@ bool anneal_cublas(char * err, size_t err_size) {
     return cublas().handle != nullptr;
 }
 
-// Number of bytes that one copy reads and writes; far more than any cache of a GPU holds.
+// Number of bytes that one copy reads and writes: far more than any GPU cache can contain.
 double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) {
     void *      memory[2] = { nullptr, nullptr };
     cudaEvent_t times[2]  = { nullptr, nullptr };

@@ -6,7 +6,7 @@
 
 namespace {
 
-// Text in an error of CUDA, of cuBLAS or of Anneal, and a hint. The first match is used.
+// Text in an error of CUDA, cuBLAS or Anneal, and the hint for it. The first match is used.
 struct known {
     const char * words;
     const char * mend;
@@ -14,11 +14,11 @@ struct known {
 
 const known KNOWN[] = {
     { "cuBLAS is missing",
-      "install it (package nvidia-cublas of pip, or libcublas of NVIDIA's packages) and add its folder to LD_LIBRARY_PATH;\n"
-      "  a model whose matrices are all quantised does not need it" },
+      "install cuBLAS (pip package nvidia-cublas, or NVIDIA's package libcublas) and add its folder to LD_LIBRARY_PATH,\n"
+      "  or use a model whose matrices are all quantised" },
     { "out of memory",
-      "`nvidia-smi` shows whether other programs use the memory; leave more free with --fit-target 1024, or use less:\n"
-      "  --gpu-layers auto, a lower -c and -ub, a smaller cache with -ctk q8_0 -ctv q8_0" },
+      "end other programs on the GPU (`nvidia-smi` lists them), leave more memory free with --fit-target 1024, or use less\n"
+      "  memory: --gpu-layers auto, a lower -c and -ub, a smaller cache with -ctk q8_0 -ctv q8_0" },
     { "no kernel image",
       "this program has no code for this GPU: `anneal info` shows both architectures, and `cargo xtask build-cuda\n"
       "  --cuda-arch …` builds for the GPU" },
@@ -26,7 +26,8 @@ const known KNOWN[] = {
       "the driver is too old to compile this program's PTX for this GPU: update it, or build a binary for the GPU with\n"
       "  `cargo xtask build-cuda`" },
     { "busy or unavailable",
-      "another process uses the GPU exclusively: `nvidia-smi` shows which; `sudo nvidia-smi -c 0` lets several share it" },
+      "another process uses the GPU exclusively: end this process, which `nvidia-smi` shows, or let several processes share\n"
+      "  the GPU with `sudo nvidia-smi -c 0`" },
     { "unspecified launch failure", nullptr },
     { "illegal memory access", nullptr },
     { "uncorrectable ECC",
@@ -52,8 +53,8 @@ cuda_failure explain_cuda(const char * message, const std::vector<std::string> &
         return {};
     }
     cuda_failure failure;
-    // The last line that starts like this has the error; the next lines name the device and the function, and the
-    // call.
+    // The last line that starts with the mark contains the error. The next lines contain the device, the function and
+    // the call.
     for (size_t at = errors.size(); at-- > 0;) {
         const size_t mark = errors[at].find(std::string(MARK) + ": ");
         if (mark == std::string::npos) {

@@ -11,6 +11,6 @@ struct cuda_failure {
     std::string mend;
 };
 
-// `errors` are the last logged errors. ggml aborts with the words "CUDA error" only; before that it logs the error of
-// CUDA, cuBLAS or the driver, and its location (ggml-cuda.cu, `ggml_cuda_error`).
+// `errors` are the last logged errors. ggml aborts with only the words "CUDA error". Before it aborts, ggml logs the
+// error of CUDA, cuBLAS or the driver, and the location of the error (ggml-cuda.cu, `ggml_cuda_error`).
 cuda_failure explain_cuda(const char * message, const std::vector<std::string> & errors);

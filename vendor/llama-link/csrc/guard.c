@@ -1,9 +1,10 @@
 // CPU guard: ends a program that was built for a newer CPU with a message instead of SIGILL.
 //
-// The file is compiled for any CPU of the architecture, whatever the flags of other code, and freestanding: it must
-// not call code that could contain a newer instruction. It runs from .preinit_array, before the constructors of every
-// shared library and of the program itself (ggml's C++ statics, libomp). It only uses information from the CPU: CPUID
-// and XCR0 on x86-64; on aarch64, the copy that the kernel provides (HWCAP).
+// The file is compiled for any CPU of the architecture, regardless of the flags for other code. It is freestanding,
+// because it must not call code that could contain a newer instruction. The guard runs from .preinit_array, before
+// the constructors of every shared library and of the program itself (ggml's C++ statics, libomp). The guard only
+// uses information from the CPU: CPUID and XCR0 on x86-64, and the kernel's copy of such information (HWCAP) on
+// aarch64.
 
 #include "guard_required.h"  // generated: ANNEAL_GUARD_FEATURES, ANNEAL_GUARD_COUNT, ANNEAL_GUARD_USE
 
@@ -50,7 +51,7 @@ struct feature {
 // One additional row, so that an empty list is still a valid array.
 static const struct feature required[ANNEAL_GUARD_COUNT + 1] = { ANNEAL_GUARD_FEATURES { .name = 0 } };
 
-// write(2) and _exit(2) by number: libc is mapped, but a static libc may contain newer instructions.
+// write(2) and _exit(2) are called by number: libc is mapped, but a static libc may contain newer instructions.
 static long system_call(long number, long a, long b, long c) {
 #if defined(__x86_64__)
     long result;
@@ -69,7 +70,7 @@ static long system_call(long number, long a, long b, long c) {
 static void say(const char * text) {
     long length = 0;
     while (text[length] != 0) {
-        // Keeps the compiler from calling strlen, which an ifunc may resolve to a version with newer instructions.
+        // Prevents the compiler from calling strlen, which an ifunc may resolve to a version with newer instructions.
         __asm__ volatile("" ::: "memory");
         length++;
     }
@@ -140,7 +141,7 @@ static int is_enabled(const struct feature * feature) {
 
 #else
 
-// Returns true if the kernel reports the feature, which the kernel reads from the CPU.
+// Returns true if the kernel reports the feature. The kernel reads the feature from the CPU.
 static int cpu_has(const struct feature * feature) {
     return (getauxval(feature->word) >> feature->bit) & 1;
 }
@@ -164,7 +165,7 @@ static void say_hexadecimal(unsigned long number) {
     say(text);
 }
 
-// Same name as in /proc/cpuinfo: the kernel lets programs read the register if this feature is set.
+// The name is the same as in /proc/cpuinfo. If this feature is set, the kernel lets programs read the register.
 static void say_cpu_name(void) {
     unsigned long midr;
     if ((getauxval(AT_HWCAP) & HWCAP_CPUID) == 0) {
@@ -211,7 +212,8 @@ static void check(void) {
     }
 }
 
-// glibc runs .preinit_array before anything else. musl only supports constructors, so the guard is also one.
+// glibc runs .preinit_array before anything else. musl only supports constructors, so the guard is also a
+// constructor.
 __attribute__((used, section(".preinit_array"))) static void (*const preinit)(void) = check;
 __attribute__((used, constructor(101))) static void construct(void) {
     check();

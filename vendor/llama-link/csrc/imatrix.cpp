@@ -1,5 +1,5 @@
-// Collects the data of an importance matrix: for each weight matrix, the sums of squares of its inputs, column by
-// column. Selection of tensors and separation of experts follow llama.cpp's tools/imatrix.
+// Collects the data of an importance matrix: for each column of a weight matrix, the sum of the squared inputs. The
+// selection of tensors and the separation of experts follow llama.cpp's tools/imatrix.
 #include "shim.h"
 
 #include "ggml-backend.h"
@@ -68,7 +68,7 @@ struct anneal_collector {
             entry.counts.resize(counts);
         }
         if (entry.sums.size() != (size_t) (columns * matrices) || entry.counts.size() != counts) {
-            throw std::runtime_error(name + " has inputs of more than one shape");
+            throw std::runtime_error(name + " has inputs of different shapes");
         }
         return entry;
     }
@@ -80,7 +80,7 @@ struct anneal_collector {
         }
     }
 
-    // One check per operation is enough, because a value that is not a number stays one.
+    // One check per operation is enough, because a sum that contains NaN stays NaN.
     static void check(const Entry & entry, const ggml_tensor * weights) {
         double total = 0;
         for (double sum : entry.sums) {

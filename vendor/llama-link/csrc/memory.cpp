@@ -21,7 +21,7 @@ constexpr size_t HUGE_PAGE = size_t { 2 } << 20;
 std::atomic<uint64_t> huge_buffers { 0 };
 std::atomic<bool>     ask_for_huge { true };
 
-// Returns the object file, this program or a shared library, in which the loader finds `name` for all callers.
+// Returns the object file (this program or a shared library) in which the loader finds `name` for all callers.
 const void * object_of(const char * name) {
     const void * symbol = dlsym(RTLD_DEFAULT, name);
     Dl_info      info   = {};
@@ -30,9 +30,9 @@ const void * object_of(const char * name) {
 
 }  // namespace
 
-// Replaces ggml_aligned_malloc if the engine is linked with --wrap. It allocates the weights that are not mapped,
-// repacked weights, the KV cache and the buffers of graphs. As in ggml, the memory is freed with free(), and the
-// caller reports a failed allocation. Without the alignment to a huge page, an offset of a 64th of a page at the
+// Replaces ggml_aligned_malloc if the engine is linked with --wrap. This function allocates the weights that are not
+// mapped, repacked weights, the KV cache and the buffers of graphs. As in ggml, the memory is freed with free(), and
+// the caller reports a failed allocation. The memory is aligned to a huge page, because even a small offset at the
 // start would cost the buffer its first huge page.
 extern "C" void * __wrap_ggml_aligned_malloc(size_t size) {
     const bool   large  = size >= HUGE_PAGE && ask_for_huge;

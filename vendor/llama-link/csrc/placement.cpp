@@ -1,7 +1,7 @@
-// Records where a context computes: each operation of its graphs with the buffer of its result, the weights and cache
-// that it reads and their buffers, and the data that the scheduler copied for it. llama.cpp does not report this.
-// However, before every operation the scheduler asks whether its result is needed (cb_eval), and at that point the
-// tensor has its buffer.
+// Records the devices on which a context computes. For each operation, the record contains the buffer of the result,
+// the weights and the cache that the operation reads, with their buffers, and the data that the scheduler copied for
+// the operation. llama.cpp does not report these facts. However, before every operation, the scheduler asks whether
+// the result is needed (cb_eval), and at that point the tensor has its buffer.
 //
 // The callback makes the scheduler split its graphs differently, so it is used in a separate run.
 #include "shim.h"
@@ -96,7 +96,7 @@ bool is_cpu(ggml_backend_dev_t device) {
     return type == GGML_BACKEND_DEVICE_TYPE_CPU || type == GGML_BACKEND_DEVICE_TYPE_ACCEL;
 }
 
-// Returns the number of bytes that `op` writes; for rows stored in a larger tensor, the size of those rows.
+// Returns the number of bytes that `op` writes. For rows that are stored in a larger tensor, only these rows count.
 uint64_t written_bytes(const ggml_tensor * op) {
     if (op->op == GGML_OP_SET_ROWS && op->src[0] != nullptr) {
         return ggml_row_size(op->type, op->ne[0]) * ggml_nrows(op->src[0]);
@@ -104,8 +104,8 @@ uint64_t written_bytes(const ggml_tensor * op) {
     return ggml_nbytes(op);
 }
 
-// Returns the number of bytes that `op` reads of its source `source`: for an embedding the selected rows, for experts
-// at most the selected ones.
+// Returns the number of bytes that `op` reads from its source `source`. Of an embedding, only the selected rows
+// count; of experts, at most the selected experts count.
 uint64_t read_bytes(const ggml_tensor * op, const ggml_tensor * source) {
     const uint64_t all = ggml_nbytes(source);
     if (op->op == GGML_OP_GET_ROWS && source == op->src[0]) {
@@ -216,7 +216,7 @@ void anneal_placement_free(anneal_placement * placement) {
 
 void anneal_placement_phase(anneal_placement * placement, int32_t phase) {
     placement->phase = phase;
-    // The next graph's tensors may have the addresses of the last one's.
+    // Tensors of the next graph may have the same addresses as tensors of the last graph.
     placement->copies.clear();
 }
 

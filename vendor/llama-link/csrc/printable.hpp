@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <string>
 
-// Escapes characters that control a terminal, as `build_info::words::printable_lines` does: control characters except line feeds
-// and tabs, and bidirectional formatting characters. Bytes that are not UTF-8 become U+FFFD, because a terminal may read them as
-// 8-bit control characters. llama.cpp's messages contain names from model files.
+// Escapes characters that control a terminal, as `build_info::words::printable_lines` does: control characters except
+// line feeds and tabs, and bidirectional formatting characters. Bytes that are not UTF-8 become U+FFFD, because a
+// terminal may read them as 8-bit control characters. llama.cpp's messages contain names from model files.
 inline std::string printable(const std::string & text) {
     std::string shown;
     for (size_t at = 0; at < text.size(); ++at) {

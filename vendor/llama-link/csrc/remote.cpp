@@ -1,7 +1,7 @@
 // Workers on other machines: client and server of ggml's RPC.
 //
-// ggml ends the process when a connection breaks, without naming the connection. Therefore all connections are
-// recorded while they work, and the broken one is looked up at the end.
+// If a connection breaks, ggml ends the process without naming the connection. Therefore, all connections are
+// recorded while they work, and the broken connection is looked up when the process ends.
 
 #include "shim.h"
 
@@ -93,8 +93,8 @@ bool same(const sockaddr_in & a, const sockaddr_in & b) {
 }
 
 #ifdef __linux__
-// Returns true if the other side has ended the connection, normally (its address is then still known) or not. The
-// descriptor may already refer to another file.
+// Returns true if the other side has ended the connection, normally (the address is then still known) or abnormally.
+// The descriptor may already refer to another file.
 bool is_broken(int fd, const sockaddr_in & peer) {
     tcp_info  info = {};
     socklen_t size = sizeof(info);
@@ -107,9 +107,9 @@ bool is_broken(int fd, const sockaddr_in & peer) {
            (info.tcpi_state == TCP_CLOSE_WAIT && getpeername(fd, (sockaddr *) &address, &size) == 0 && same(address, peer));
 }
 
-// Returns true if the other machine has not answered for about twenty seconds although data was retransmitted to it
-// repeatedly. The time alone is not sufficient: a worker that computes receives no data, and is then probed once in
-// two minutes, which it answers. The system itself would wait for a quarter of an hour.
+// Returns true if the other machine has not answered for about twenty seconds, although data was retransmitted
+// repeatedly. The time alone is not sufficient: a computing worker receives no data, and is probed only once every
+// two minutes. The system itself would wait for a quarter of an hour.
 bool is_silent(int fd) {
     constexpr uint8_t  TIMES   = 7;  // after 0.2 s, then twice as long each time
     constexpr uint32_t MS      = 20000;
@@ -203,12 +203,12 @@ bool answers(const sockaddr_in & address) {
 }
 
 constexpr const char * MEND =
-    "check the last messages of `anneal worker` on that machine, and its memory; start the worker and this command\n"
-    "  again; the results computed there are lost";
+    "check the last messages of `anneal worker` and the memory of its machine, then start the worker and this command\n"
+    "  again; the worker's results are lost";
 
-// Checks every second that the workers and their machines are alive, and ends the process if one is not. ggml waits
-// for a machine that has disappeared. It only notices a worker that ended when it next needs it, which for a server
-// is the next request.
+// Checks every second that the workers and their machines are alive, and ends the process if a worker or a machine is
+// not. Without this check, ggml would wait forever for a machine that has disappeared. ggml would notice that a
+// worker ended only when it next needs the worker, which for a server is the next request.
 void look_after_workers() {
     std::vector<int> ended;  // broken a second ago; ggml may be about to report it itself
     for (;; sleep(1)) {
@@ -231,10 +231,10 @@ void look_after_workers() {
                 }
                 if (is_silent(one.fd)) {
                     name = far.name;
-                    why  = "its machine does not respond";
+                    why  = "the worker's machine does not respond";
                 } else if (is_broken(one.fd, far.address) && std::find(ended.begin(), ended.end(), one.fd) != ended.end()) {
                     name = far.name;
-                    why  = "it ended, or closed the connection";
+                    why  = "the worker ended or closed the connection";
                 }
             }
             ended = std::move(now);
@@ -296,8 +296,8 @@ remote_failure explain_remote(const char * message) {
     // A worker only does what clients request, so any failure concerns the worker.
     if (serving) {
         return { "a client of this worker sent an impossible request",
-                 "the client may use another version of llama.cpp or be malicious, or memory may be short; restart the worker, and\n"
-                 "  make it reachable for trusted clients only" };
+                 "the client may be malicious or use another version of llama.cpp, or memory may be short; restart the worker, and\n"
+                 "  let only trusted clients reach it" };
     }
     if (std::strstr(message, "ggml-rpc") == nullptr) {
         return {};
@@ -342,7 +342,7 @@ bool anneal_rpc_add(const char * endpoint, const char * name, char * err, size_t
         }
         workers & known = the_workers();
         {
-            // The worker is recorded first, because the following call may end the process, and then the worker is
+            // The worker is recorded first, because the following call may end the process, and the worker is then
             // the cause.
             std::lock_guard<std::mutex> lock(known.mutex);
             known.all.push_back({ name, address });

@@ -11,6 +11,6 @@ struct remote_failure {
 
 remote_failure explain_remote(const char * message);
 
-// Must be called by a thread before it ends the process with a message. Other threads that call it wait for the end
-// of the process.
+// A thread must call this function before it ends the process with a message. Other threads that call the function
+// wait until the process ends.
 void tell_alone();

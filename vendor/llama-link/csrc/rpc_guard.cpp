@@ -2,10 +2,10 @@
 //
 // ggml's RPC server listens on a TCP port, which every user of the machine can reach, and its protocol has no
 // password. The kernel knows the owner of the process at the other end of a local connection: /proc/net/tcp lists the
-// owner of each socket. ggml has no hook between accept() and the first byte that it reads, but it writes a line to
-// stdout at that point. Therefore this file replaces stdout with a stream whose writes first check all connections,
-// on ggml's own thread. A rejected connection is replaced with one that has ended, and ggml continues with the next
-// client.
+// owner of each socket. ggml has no hook between accept() and the first byte that it reads, but writes a line to
+// stdout at that point. Therefore, this file replaces stdout with a stream. A write to the stream first checks all
+// connections, on ggml's own thread. A rejected connection is replaced with a connection that has ended, and ggml
+// continues with the next client.
 
 #include "shim.h"
 
@@ -39,7 +39,7 @@ std::set<std::pair<int, ino_t>> & served() {
     return *one;
 }
 
-// Returns an address as /proc/net/tcp and /proc/net/tcp6 write it.
+// Formats an address in the way of /proc/net/tcp and /proc/net/tcp6.
 std::string as_listed(const sockaddr_in & address, bool mapped) {
     char text[64];
     std::snprintf(text, sizeof(text), "%s%08" PRIX32 ":%04X", mapped ? "0000000000000000FFFF0000" : "",
@@ -49,8 +49,8 @@ std::string as_listed(const sockaddr_in & address, bool mapped) {
 
 enum class owner { unknown, ours, other };
 
-// Returns the owner of the socket at the other end, `peer`, of a connection to `own`. Only an open socket counts: some kernels
-// report root as the owner of a closed one.
+// Returns the owner of the socket `peer` at the other end of a connection to `own`. Only an open socket counts,
+// because some kernels report root as the owner of a closed socket.
 owner owner_of(const sockaddr_in & peer, const sockaddr_in & own, unsigned & user) {
     for (const bool mapped : { false, true }) {
         FILE * list = std::fopen(mapped ? "/proc/net/tcp6" : "/proc/net/tcp", "re");
@@ -82,7 +82,8 @@ owner owner_of(const sockaddr_in & peer, const sockaddr_in & own, unsigned & use
     return owner::unknown;
 }
 
-// Replaces the connection `fd` with one that has ended. The bytes that the client has already sent are never read.
+// Replaces the connection `fd` with a connection that has ended. The bytes that the client has already sent are never
+// read.
 void replace_by_end(int fd) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 && close(ends[1]) == 0 && dup2(ends[0], fd) == fd) {

@@ -92,9 +92,9 @@ bool is_better(const llama_token_data & a, const llama_token_data & b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// Drops tokens whose probability relative to the best is zero in exp() of single precision. typical and mirostat take
-// the logarithm of each probability, and a single NaN would make all of their results NaN. If penalties left no
-// possible token, all are equally likely.
+// Drops tokens whose probability, relative to the best token, is zero in exp() of single precision. typical and
+// mirostat take the logarithm of each probability, and a single NaN would make all of their results NaN. If penalties
+// left no possible token, all tokens are equally likely.
 void drop_impossible(llama_sampler * /* sampler */, llama_token_data_array * tokens) {
     if (tokens->size == 0) {
         return;
@@ -141,8 +141,8 @@ llama_sampler_i possible_interface = {
 // overflow.
 constexpr float LEAST_TEMPERATURE = 1e-6f;
 
-// Shifts logits so that dividing them by any temperature keeps the best logit finite. Others may become -inf, which means a
-// probability of 0.
+// Shifts logits so that the best logit stays finite when the logits are divided by any temperature. Other logits may
+// become -inf, which means a probability of 0.
 void make_finite(llama_sampler * /* sampler */, llama_token_data_array * tokens) {
     constexpr float GREAT = 1e6f;
     float           best  = -INFINITY;
@@ -176,8 +176,8 @@ llama_sampler_i finite_interface = {
     /* .copy_state        = */ nullptr,
 };
 
-// Mirostat, version 1. llama.cpp's implementation converts its unbounded k to an int. mu grows with each token that
-// surprises less than tau, so no value of tau is small enough to be safe.
+// Mirostat, version 1. llama.cpp's implementation converts its unbounded k to an int. mu grows with each token whose
+// information content is below tau, so no value of tau is small enough to be safe.
 struct Mirostat {
     float        n_vocab;
     float        tau;
@@ -314,8 +314,8 @@ struct anneal_chain {
         return place != tokens.end() && place->id == token ? &*place : nullptr;
     }
 
-    // Applies llama.cpp's penalties to the tokens that were seen. Penalties do not change other tokens, and looking up
-    // each of a hundred thousand others would take longer than everything else.
+    // Applies llama.cpp's penalties to the tokens that have occurred. Penalties do not change other tokens, and
+    // looking up each of a hundred thousand other tokens would take longer than all other work.
     void apply_repeats() {
         if (window.counts.empty()) {
             return;
@@ -339,7 +339,7 @@ struct anneal_chain {
         return needed > 0 && needed < n_vocab / 16 && mask == nullptr && biases.empty() && window.counts.empty();
     }
 
-    // Collects the best `needed` tokens and a few more, without a list of all tokens.
+    // Collects the best `needed` tokens and a few others, without a list of all tokens.
     void take_best(const float * logits, size_t n_vocab) {
         constexpr size_t BLOCK = 64;
         const size_t     most  = std::max<size_t>(256, 4 * needed);
@@ -406,9 +406,9 @@ struct anneal_chain {
         }
     }
 
-    // Collects the tokens that a device left, with their logits. They are sorted by token, as `find` requires. If the
-    // device has cut the list, the best come first, as the host's samplers leave them, so that the same random number
-    // gives the same token.
+    // Collects the tokens that a device left, with their logits. The tokens are sorted by token, as `find` requires.
+    // If the device has truncated the list, the best tokens come first, as after the host's samplers, so that the
+    // same random number gives the same token.
     void take_left(const float * logits, const llama_token * ids, size_t n, bool is_cut) {
         tokens.clear();
         for (size_t i = 0; i < n; ++i) {
@@ -446,8 +446,8 @@ struct anneal_chain {
         return candidates.data[candidates.selected].id;
     }
 
-    // Returns the first token with the greatest logit, or -1 if a logit is not a number. Nothing is copied, and
-    // blocks without a greater logit, which are nearly all, are processed without a branch.
+    // Returns the first token with the greatest logit, or -1 if a logit is not a number. Nothing is copied. Blocks
+    // without a greater logit (nearly all blocks) are processed without a branch.
     static llama_token best(const float * logits, size_t n_vocab) {
         constexpr size_t BLOCK    = 64;
         float            greatest = -INFINITY;
@@ -611,7 +611,7 @@ llama_token anneal_chain_pick_left(anneal_chain * chain, llama_context * ctx, in
     if (logits == nullptr || ids == nullptr || n == 0) {
         throw std::runtime_error("the device left no logits to choose from");
     }
-    // All samplers that look at the text come before the truncation.
+    // All samplers that depend on the text precede the truncation.
     chain->take_left(logits, ids, n, llama_get_sampled_candidates_count_ith(ctx, row) > 0);
     chain->apply_repeats();
     return chain->choose();
@@ -653,8 +653,8 @@ llama_sampler_i only_token_interface = {
     /* .copy_state        = */ nullptr,
 };
 
-// Sorts the best tokens first if top-k is not followed by top-p, which sorts. ggml does not define the order after
-// top-k, and with another order the same random number would give another token.
+// Sorts the best tokens first, unless top-p follows top-k, because top-p also sorts. ggml does not define the order
+// after top-k, and in another order the same random number would give another token.
 void order_apply(
         llama_sampler * /* sampler */, ggml_context * ctx, ggml_cgraph * /* graph */, llama_sampler_data * data) {
     ggml_tensor * logits = ggml_reshape_1d(ctx, data->logits, ggml_nelements(data->logits));
@@ -785,8 +785,8 @@ llama_sampler * anneal_device_chain_make(
 
 const char * anneal_device_name(const char * marked) {
     static constexpr const char * NAMES[] = { "logit-bias", "penalties", "top-k", "top-p", "min-p", "temp", "dist", "greedy" };
-    // A sampler that was not checked has no mark. The sampler before it is Anneal's, and its operations are
-    // unsupported.
+    // A sampler that was not checked has no mark. The sampler before it belongs to Anneal, and the device does not
+    // support the operations of that sampler.
     const char * plain = marked[0] == '-' ? marked + 1 : marked;
     for (const char * name : NAMES) {
         if (std::strcmp(plain, name) == 0) {

@@ -12,7 +12,7 @@ llama_sampler * anneal_device_chain_make(
         const llama_context * ctx, const anneal_chain_params & params, anneal_device_end end, uint64_t drawn,
         const llama_token * seen, size_t n_seen);
 
-// Name of one of its samplers without llama.cpp's mark, in static storage.
+// Name of one of the chain's samplers without llama.cpp's mark, in static storage.
 const char * anneal_device_name(const char * marked);
 
 llama_token anneal_chain_pick_left(anneal_chain * chain, llama_context * ctx, int32_t row);

@@ -67,8 +67,8 @@ std::atomic<bool>    interrupt_flag { false };
 std::atomic<int32_t> quantize_done { 0 };
 std::atomic<int32_t> quantize_total { 0 };
 
-// Sums up the sizes of weights by destination while the load that created it runs: the CPU's own buffer types
-// (CPU_REPACK, AMX, …), and devices.
+// Adds up the sizes of weights by destination during a load: the CPU's own buffer types (CPU_REPACK, AMX, …), and
+// devices.
 struct LoadedCount {
     std::vector<std::string> repacking, host;
     double                   repacked_mib = 0, device_mib = 0;
@@ -79,7 +79,8 @@ struct LoadedCount {
     void add(const std::string & buffer, double mib);
 };
 
-// These have no destructors: registering one allocates memory, and an allocation failure there would end the process.
+// These variables have no destructors. Registering a destructor allocates memory, and a failed allocation at that
+// point would end the process.
 thread_local LoadedCount * counting       = nullptr;
 thread_local uint64_t      repacked_bytes = 0, device_bytes = 0;
 
@@ -99,7 +100,7 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
         quantize_total = total;
         quantize_done  = done;
     }
-    // "ggml_backend_cuda_graph_compute: CUDA graph warmup complete": the graph is captured now, and launched from now
+    // "ggml_backend_cuda_graph_compute: CUDA graph warmup complete": the graph is captured now and launched from then
     // on.
     if (level == GGML_LOG_LEVEL_DEBUG && std::strstr(text, "CUDA graph warmup ") != nullptr) {
         cuda_captured += std::strstr(text, "warmup complete") != nullptr;
@@ -165,8 +166,8 @@ std::vector<std::string> last_errors() {
 }
 
 [[noreturn]] void give_up(const char * message) {
-    // Several threads may reach this point at once, for example with several workers. The first one prints and ends
-    // the process.
+    // Several threads may reach this point at once, for example with several workers. The first thread prints and
+    // ends the process.
     tell_alone();
     // The file name in an assertion starts with a path on the build machine, which is removed.
     const char *   tree = std::strstr(message, "llama.cpp/");
@@ -208,10 +209,10 @@ std::vector<std::string> last_errors() {
         memory ? "it could not allocate memory or start threads"
                : "the model file or the settings caused a state that llama.cpp does not handle",
         said,
-        memory ? "lower -c, -b and -ub; shrink the cache with -ctk q8_0 -ctv q8_0; use fewer threads with -t and\n"
-                 "  -tb; close other programs; or raise the limit, if there is one (`ulimit -v`, a container's)"
-               : "try again with --verbose to see its log; download the model again; lower -c, -b and -ub,\n"
-                 "  in case memory is short");
+        memory ? "lower -c, -b and -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, use fewer threads with -t and\n"
+                 "  -tb, close other programs, or raise the memory limit (`ulimit -v`, or the container's)"
+               : "download the model again, lower -c, -b and -ub in case memory is short, or use --verbose to see\n"
+                 "  llama.cpp's log");
     std::fflush(stderr);
     // _exit() and not exit(): other threads still work on the graph, and destructors would free it.
     _exit(1);
@@ -241,8 +242,8 @@ struct sigaction before_ours;
 // the thread may be interrupted anywhere.
 void on_bus_error(int number, siginfo_t * info, void * /* context */) {
     if (info->si_code != BUS_ADRERR) {
-        // Faulty memory, or a signal sent by another process: not handled here. The fault recurs, or the signal is
-        // sent again.
+        // Faulty memory or a signal from another process is not handled here. The fault recurs, or the signal is sent
+        // again.
         sigaction(SIGBUS, &before_ours, nullptr);
         if (info->si_code <= 0) {
             raise(number);
@@ -252,8 +253,8 @@ void on_bus_error(int number, siginfo_t * info, void * /* context */) {
     static const char text[] =
         "error: a part of the mapped model file cannot be read: the file became shorter while it was in use, or its\n"
         "  disk failed (SIGBUS)\n"
-        "hint: restore the file and start again; replace a model that is in use by a rename, never by overwriting\n"
-        "  it; with --load-mode none the file is read once, at the start\n";
+        "hint: restore the file and start again; to replace a model that is in use, rename the new file over it, or use\n"
+        "  --load-mode none, which reads the file only once, at the start\n";
     ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
     (void) written;  // a closed standard error cannot be reported anywhere
     _exit(1);
@@ -595,7 +596,7 @@ void anneal_threadpool_free(ggml_threadpool * pool) {
 }
 
 void anneal_threadpool_pause(ggml_threadpool * pool) {
-    // ggml_threadpool_pause is not in the registry, but a backend pauses its pool when it gets another one.
+    // ggml_threadpool_pause is not in the registry, but a backend pauses its pool when it is given another pool.
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     auto * set = (decltype(ggml_backend_cpu_set_threadpool) *) cpu_function("ggml_backend_cpu_set_threadpool");
     ggml_backend_t backend = cpu == nullptr || set == nullptr ? nullptr : ggml_backend_dev_init(cpu, nullptr);

@@ -1,6 +1,6 @@
-// Memory used by a context and its model, by kind of buffer. llama.cpp knows it exactly, even for a model whose
-// weights were not read (`no_alloc`), for which it only adds up the requested sizes. However, it only provides the
-// figures in C++, in a header that it does not install (src/llama-ext.h).
+// Memory used by a context and its model, by kind of buffer. llama.cpp knows this memory exactly, even for a model
+// whose weights were not read (`no_alloc`): it then only adds up the requested sizes. However, llama.cpp provides the
+// figures only in C++, in a header that is not installed (src/llama-ext.h).
 #include "shim.h"
 
 #include "ggml-backend.h"

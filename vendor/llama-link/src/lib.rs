@@ -1,5 +1,5 @@
 //! llama.cpp's libraries and the shim, for crates that link a program: `use llama_link as _;` is enough. Only this
-//! crate depends on a particular build of the libraries, so that builds share all other crates.
+//! crate depends on a particular build of the libraries, so different builds share all other crates.
 //!
 //! The crate also contains the CPU guard: a constructor, compiled for any CPU of the architecture, that runs before
 //! anything else in the process. If the CPU or the operating system lacks an instruction set that the build needs,

@@ -1,5 +1,5 @@
-//! Tests that the guard's CPUID table agrees with the `host` crate's. The guard has its own table because it must run
-//! before any code that could contain a newer instruction. If the tables differed, a machine could refuse its own
+//! Tests that the guard's CPUID table agrees with the `host` crate's. The guard has a separate table, because it must
+//! run before any code that could contain a newer instruction. If the tables differed, a machine could refuse its own
 //! native build.
 
 #[allow(dead_code, missing_docs, reason = "a part of the build script")]
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use features::{Feature, FeatureBit, table};
 use host::{Cpuid, Root};
 
-/// XCR0 value of the x87 state alone, which every process has.
+/// XCR0 value of the x87 state alone, which every process uses.
 const X87: u64 = 1;
 
 /// Returns the XCR0 value that the guard requires for a feature (`enum state` of guard.c).
@@ -25,7 +25,7 @@ fn xcr0(feature: &Feature, state: &str) -> u64 {
     }
 }
 
-/// Returns the features that the `host` crate reports as usable on a CPU with OSXSAVE and `feature` only.
+/// Returns the features that the `host` crate reports as usable on a CPU that has only OSXSAVE and `feature`.
 fn usable(feature: &Feature, xcr0: u64) -> Vec<String> {
     let FeatureBit::Cpuid { leaf, subleaf, register, bit, .. } = feature.place else {
         panic!("{} is not shown by CPUID", feature.name)

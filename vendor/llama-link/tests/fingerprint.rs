@@ -1,4 +1,4 @@
-//! Tests of a default tree's name: another definition, compiler or CPU gives another name.
+//! Tests of a default tree's name: a different definition, compiler or CPU gives a different name.
 #![cfg(unix)]
 
 #[allow(missing_docs, reason = "a part of the build script")]

@@ -1,10 +1,11 @@
-//! Tests of the CPU guard for x86-64-v3 in a separate program: CPUs that it accepts, and CPUs that it rejects.
+//! Tests of the CPU guard for x86-64-v3, in a separate program: CPUs that the guard accepts, and CPUs that it
+//! rejects.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles the guard with `rows` as its feature list, and a `main` with a constructor that prints when it runs.
+/// Compiles the guard with the feature list `rows`, and a `main` with a constructor that prints when it runs.
 fn program(folder: &Path, rows: &[&str]) -> PathBuf {
     let header = format!(
         "#define ANNEAL_GUARD_COUNT {}\n#define ANNEAL_GUARD_FEATURES {}\n#define ANNEAL_GUARD_USE \"the other build\"\n",
@@ -23,7 +24,7 @@ fn program(folder: &Path, rows: &[&str]) -> PathBuf {
     let output = Command::new("cc")
         .args(["-O2", "-march=x86-64", "-ffreestanding", "-Wl,--gc-sections", "-I"])
         .arg(folder)
-        // main.c comes first, but the guard must still run before its constructor.
+        // main.c is listed first, but the guard must still run before the constructor in main.c.
         .args([&folder.join("main.c"), &guard])
         .arg("-o")
         .arg(&program)
@@ -38,14 +39,14 @@ const FMA: &str = r#"{ "fma", 0x1, 0, ECX, 12, YMM },"#;
 const LZCNT: &str = r#"{ "lzcnt", 0x80000001, 0, ECX, 5, NONE },"#;
 const SSE3: &str = r#"{ "sse3", 0x1, 0, ECX, 0, NONE },"#;
 const AVX512F: &str = r#"{ "avx512f", 0x7, 0, EBX, 16, ZMM },"#;
-/// Feature in CPUID leaf 7.1, which neither emulated CPU has: the guard must report it as absent and not read leaf
-/// 7.0.
+/// Feature in CPUID leaf 7.1, which neither emulated CPU has. The guard must report the feature as absent and must
+/// not read leaf 7.0 instead.
 const AVX_VNNI: &str = r#"{ "avx_vnni", 0x7, 1, EAX, 4, YMM },"#;
 
 #[test]
 fn a_cpu_is_let_through_or_told_what_it_lacks() {
     let v3: &[&str] = &[SSE3, AVX2, FMA, LZCNT];
-    // Feature list, CPU, missing feature (empty if the program runs).
+    // Cases: feature list, CPU, and missing feature (empty if the program runs).
     let cases: [(&[&str], &str, &str); 6] = [
         (v3, "Haswell", ""),
         (v3, "Nehalem", "avx2 fma lzcnt"),

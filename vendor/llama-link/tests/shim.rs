@@ -4,15 +4,15 @@ use std::ffi::{CStr, CString, c_char};
 use std::process::Command;
 use std::sync::Mutex;
 
-// Links the functions that the declarations name.
+// The crate llama_link links the declared functions.
 use llama_link as _;
 use llama_sys as sys;
 
-/// Lock for llama.cpp's log, which is shared by the whole process. Error messages are made from the log, so no two
-/// calls may fail at the same time.
+/// Lock for llama.cpp's log, which the whole process shares. Error messages are made from the log, so no two calls
+/// may fail at the same time.
 static LOG: Mutex<()> = Mutex::new(());
 
-/// Environment variable that names the fault that ends the child process.
+/// Environment variable that names the fault with which the child process ends.
 const FATE: &str = "LLAMA_SYS_TEST_FATE";
 
 #[test]
@@ -52,7 +52,7 @@ fn a_failed_load_tells_why() {
     std::fs::write(&path, b"GGUF but no more").expect("a file");
     let path = CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
     let why = message(|err, size| {
-        // SAFETY: strings and buffers are live.
+        // SAFETY: strings and buffers are live during the call.
         unsafe {
             sys::anneal_start(false);
             let params = sys::llama_model_default_params();
@@ -61,7 +61,7 @@ fn a_failed_load_tells_why() {
     });
     assert!(why.contains("failed to load model"), "{why:?}");
     let why = message(|err, size| {
-        // SAFETY: strings and buffers are live in this call too.
+        // SAFETY: strings and buffers are live during the call.
         unsafe {
             let params = sys::llama_model_quantize_default_params();
             assert_ne!(sys::anneal_quantize(path.as_ptr(), path.as_ptr(), &params, err, size), 0);

@@ -19,7 +19,7 @@ extern "C" {
 #define ANNEAL_EXCEPTION (-1000)
 
 // Sets the log, abort, terminate and SIGBUS handlers and initialises the backends. Later calls do nothing. From then
-// on, llama.cpp itself prints nothing unless `verbose`. A failed GGML_ASSERT, or a mapped file that became shorter,
+// on, llama.cpp itself prints nothing unless `verbose`. A failed GGML_ASSERT, or a mapped file that was truncated,
 // ends the process with a message and exit code 1.
 void anneal_start(bool verbose);
 
@@ -27,29 +27,30 @@ void anneal_start(bool verbose);
 // nothing without a driver.
 void anneal_cuda_driver(void);
 
-// Mode in which a thread waits for a GPU: CUDA's choice (it spins if there are fewer contexts than CPUs), spinning,
-// or sleeping until the GPU interrupts.
+// Method by which a thread waits for a GPU: CUDA's choice (spinning if there are fewer contexts than CPUs), spinning,
+// or sleeping until the GPU sends an interrupt.
 enum anneal_cuda_wait { ANNEAL_CUDA_WAIT_AUTO = 0, ANNEAL_CUDA_WAIT_SPIN = 1, ANNEAL_CUDA_WAIT_BLOCK = 2 };
 
 // Tests whether this process can compute on the GPU `device` (ggml's number). Creates the CUDA context that any
-// computation there needs, and which waits as `wait` says. `capability` is set to 90 for 9.0, or to 0 if unknown.
-// Returns false, with CUDA's error in `err`, if the GPU cannot be used; ggml itself would end the process. Returns
-// true in a CPU-only build.
+// computation on the GPU needs; `wait` sets how threads wait in this context. `capability` is set to 90 for 9.0, or
+// to 0 if unknown. Returns false, with CUDA's error in `err`, if the GPU cannot be used; ggml itself would end the
+// process. Returns true in a CPU-only build.
 bool anneal_cuda_open(int32_t device, enum anneal_cuda_wait wait, int32_t * capability, char * err, size_t err_size);
 
-// Returns true if cuBLAS can be loaded, otherwise sets `err`. Always true in a CPU-only build, which does not need
-// it.
+// Returns true if cuBLAS can be loaded, otherwise sets `err`. Returns true in a CPU-only build, which does not need
+// cuBLAS.
 bool anneal_cublas(char * err, size_t err_size);
 
-// Measures the memory bandwidth of the GPU `device` (CUDA's number), in bytes read and written per second, by copying
-// `bytes` bytes of its memory `repetitions` times, timed by the GPU. Negative on failure, and in a CPU-only build.
+// Measures the memory bandwidth of the GPU `device` (CUDA's number), in bytes read and written per second. The GPU
+// copies `bytes` bytes of its memory `repetitions` times and measures the time. Returns a negative number on failure,
+// and in a CPU-only build.
 double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions);
 
-// Returns true if there is a CPU backend: part of the program, or loaded earlier.
+// Returns true if a CPU backend is part of the program or was loaded earlier.
 bool anneal_has_cpu(void);
 
-// Returns ggml's score for the kernels in the library `path` on this CPU: 0 if the CPU cannot run them, negative if
-// the library has none or cannot be loaded.
+// Returns ggml's score for the kernels in the library `path` on this CPU: 0 if the CPU cannot run the kernels,
+// negative if the library contains no kernels or cannot be loaded.
 int32_t anneal_kernels_score(const char * path, char * err, size_t err_size);
 
 // Loads the kernels. Must be called at most once, before any computation.
@@ -133,7 +134,7 @@ bool anneal_seq_append(
 struct ggml_threadpool * anneal_threadpool_new(
         struct ggml_threadpool_params * params, char * err, size_t err_size);
 void anneal_threadpool_free(struct ggml_threadpool * pool);
-// Lets the pool's threads sleep instead of polling until its next graph.
+// Puts the pool's threads to sleep until the pool's next graph, so that they do not poll.
 void anneal_threadpool_pause(struct ggml_threadpool * pool);
 
 // Returns llama_tokenize's result, or ANNEAL_EXCEPTION with `*threw` set, because any negative number can be a valid
@@ -178,13 +179,14 @@ bool anneal_chain_sample(
         struct anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask, llama_token * token,
         char * err, size_t err_size);
 
-// Tells the chain that `token` is now part of the text. `generated` is false for a prompt token.
+// Appends `token` to the text that the chain sees. `generated` is false for a prompt token.
 bool anneal_chain_accept(struct anneal_chain * chain, llama_token token, bool generated, char * err, size_t err_size);
 
 // Returns the number of tokens that penalties take into account.
 size_t anneal_chain_window(const struct anneal_chain * chain);
 
-// Returns true if the chain always chooses the token with the greatest logit, which a device can do as well.
+// Returns true if the chain always chooses the token with the greatest logit. A device can then choose the token,
+// too.
 bool anneal_chain_is_argmax(const struct anneal_chain * chain);
 
 // Extent to which a device can run the samplers of `params`.
@@ -199,14 +201,14 @@ enum anneal_device_end {
 // are ignored. The samplers start with the tokens `seen`, and with a random generator that has been used `drawn`
 // times.
 //
-// `old` is the previous result for the sequence, or NULL. If `same` is true, it was created with the same `params`
-// except for the seed. It then continues with a new state, and no graph is rebuilt. Otherwise the caller frees it
-// after this call.
+// `old` is the previous result for the sequence, or NULL. If `same` is true, `old` was created with the same `params`
+// except for the seed. `old` then continues with a new state, and no graph is rebuilt. Otherwise, the caller frees
+// `old` after this call.
 //
-// Returns NULL if the device does not support everything. `unsupported` is then the name of the first unsupported
-// sampler, or "" if the device supports none. Also returns NULL on failure; `err` is then not empty. In both cases,
-// the sequence has no samplers any more. The caller frees the result with llama_sampler_free, after
-// anneal_device_chain_clear or after the context.
+// Returns NULL if the device does not support all requested samplers. `unsupported` is then the name of the first
+// unsupported sampler, or "" if the device supports no samplers. Also returns NULL on failure; `err` is then not
+// empty. In both cases, the sequence no longer has samplers. The caller frees the result with llama_sampler_free,
+// after anneal_device_chain_clear or after the context was freed.
 struct llama_sampler * anneal_device_chain_set(
         struct llama_context * ctx, llama_seq_id seq, struct llama_sampler * old, bool same,
         const struct anneal_chain_params * params, enum anneal_device_end end, uint64_t drawn, const llama_token * seen,
@@ -215,7 +217,7 @@ struct llama_sampler * anneal_device_chain_set(
 // Removes the device's samplers of sequence `seq`.
 bool anneal_device_chain_clear(struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
 
-// Tells the device's samplers that `token` is now part of the text.
+// Appends `token` to the text that the device's samplers see.
 bool anneal_device_chain_accept(struct llama_sampler * chain, llama_token token, char * err, size_t err_size);
 
 // Returns the token that the device chose in row `row` of the last evaluation; LLAMA_TOKEN_NULL if it chose none.
@@ -227,7 +229,7 @@ bool anneal_chain_sample_left(
         struct anneal_chain * chain, struct llama_context * ctx, int32_t row, llama_token * token, char * err,
         size_t err_size);
 
-// Returns the candidates that the last token was chosen from, valid until the next call.
+// Returns the candidates from which the last token was chosen. They are valid until the next call.
 const struct llama_token_data * anneal_chain_candidates(const struct anneal_chain * chain, size_t * n_candidates);
 
 // Returns the logits of the last evaluated token, one per token of the vocabulary; NULL on failure.
@@ -310,16 +312,16 @@ struct anneal_op {
     int32_t         place;         // index of the kind of buffer of its result
     uint64_t        bytes;         // size of its result
     uint64_t        weight_bytes;  // bytes of weights that it reads
-    uint32_t        copies;        // copies from another device that it is the first to use
+    uint32_t        copies;        // copies from another device that this operation is the first to use
     uint64_t        copied_bytes;
-    const int32_t * held;          // tensors that outlive the graph and that it reads or writes
+    const int32_t * held;          // tensors that the operation reads or writes and that outlive the graph
     size_t          n_held;
 };
 
 struct anneal_placement * anneal_placement_new(char * err, size_t err_size);
 void anneal_placement_free(struct anneal_placement * placement);
 
-// Assigns the following evaluation to `phase`; it must be a single graph.
+// Assigns the next evaluation to `phase`. The evaluation must be a single graph.
 void anneal_placement_phase(struct anneal_placement * placement, int32_t phase);
 
 // ggml_backend_sched_eval_callback whose data is a placement. It requests no results.
@@ -345,15 +347,16 @@ struct anneal_taken {
 };
 
 // Returns the memory that a context and its model use, or would use if the model was loaded with `no_alloc`. Writes
-// at most `n_taken` entries and returns the total number; 0 on failure. A mapped file counts with the whole range
-// between its first and last tensor.
+// at most `n_taken` entries and returns the total number of entries; 0 on failure. For a mapped file, the whole range
+// from the first to the last tensor counts.
 size_t anneal_taken_of(
         const struct llama_context * ctx, struct anneal_taken * taken, size_t n_taken, char * err, size_t err_size);
 
 // Copies the name that the BLAS library reports, truncated to fit; false if no BLAS is linked.
 bool anneal_blas_library(char * text, size_t size);
 
-// Returns true if anneal_blas_set_threads has an effect. It has none if ggml-blas is a separate library.
+// Returns true if anneal_blas_set_threads has an effect. The function has no effect if ggml-blas is a separate
+// library.
 bool anneal_blas_threads_obeyed(void);
 
 // Sets the number of threads of the BLAS library, from its next call on; 0 for the number that llama.cpp uses.
@@ -363,34 +366,34 @@ void anneal_blas_set_threads(int32_t n);
 bool anneal_rpc_version(uint8_t * major, uint8_t * minor);
 
 // Registers the devices of the worker at `endpoint`, an IPv4 address and a port, with ggml; `name` is used in
-// messages. A server must be listening there, otherwise the process ends with a message. Call it once per worker.
+// messages. A server must be listening at `endpoint`; otherwise, the process ends with a message. Call this function
+// once per worker.
 bool anneal_rpc_add(const char * endpoint, const char * name, char * err, size_t err_size);
 
-// Records the connections to workers, so that a broken connection can be named. Enables keep-alive, so that the system
-// notices within half a minute if a worker's machine disappears.
+// Records the connections to workers, so that a broken connection can be named. Enables keep-alive, so that the
+// system notices within half a minute if a worker's machine disappears.
 void anneal_rpc_watch(void);
 
 // Enables keep-alive for clients that connected to `port`, so that the system notices within half a minute if a
 // client's machine disappears. The next client waits until then.
 void anneal_rpc_watch_clients(uint16_t port);
 
-// Makes the RPC server on loopback `port` refuse clients that are not processes of this user or of root. Call it
-// before anneal_rpc_serve. Returns false if the system does not report the user of a connection.
+// Makes the RPC server on loopback `port` refuse clients that are not processes of this user or of root. Call this
+// function before anneal_rpc_serve. Returns false if the system does not report the user of a connection.
 bool anneal_rpc_guard(uint16_t port);
 
-// Serves `devices` to clients of ggml's RPC, one client after the other. Returns only if it cannot listen.
+// Serves `devices` to clients of ggml's RPC, one client after the other. Returns only if listening fails.
 void anneal_rpc_serve(
         const char * endpoint, size_t threads, ggml_backend_dev_t * devices, size_t n_devices, char * err, size_t err_size);
 
-// Sets whether large buffers created from now on ask the kernel for huge pages, in a build that supports it. On by
-// default.
+// Sets whether large buffers request huge pages from now on, in a build that supports huge pages [default: true].
 void anneal_ask_huge_pages(bool on);
 
-// Returns true if a large buffer of the CPU backend asks the kernel for huge pages, by creating one.
+// Returns true if a large buffer of the CPU backend requests huge pages. Creates a buffer for the test.
 bool anneal_huge_pages(void);
 
-// Returns true if `malloc` and related functions in this program are the program's own, also for the shared C++
-// library, and the memory that they and `operator new` return satisfies `owns`.
+// Returns true if this program's `malloc` and related functions are also used by the shared C++ library, and if
+// `owns` is true for memory from these functions and from `operator new`.
 bool anneal_memory_is(bool (*owns)(const void * memory));
 
 #ifdef __cplusplus

@@ -3,7 +3,7 @@
 //! The listing has one line for each regular file, `<SHA-256 of the content>  <path>\n`. Paths are relative to the
 //! tree and use `/` between components. Lines are in ascending order of the paths' bytes. The tree's digest is the
 //! SHA-256 of the listing. Files and folders called `.git`, at any depth, are ignored. You can compute the digest
-//! with coreutils and check a pin without this program:
+//! with coreutils, and so check a pin without this program:
 //!
 //! ```text
 //! cd TREE
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use sha256::Sha256;
 
-/// Files of a tree with their digests, ascending by path.
+/// Files of a tree with their digests, in ascending order of their paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing(Vec<(String, Sha256)>);
 
@@ -82,7 +82,7 @@ impl Listing {
     }
 }
 
-/// Returns the files of the tree at `root`: their full paths, and their paths in the tree.
+/// Returns the files of the tree at `root`: their full paths, and their paths within the tree.
 pub(crate) fn files(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut paths = Vec::new();
     collect(root, "", &mut paths)?;
@@ -113,7 +113,7 @@ fn collect(dir: &Path, prefix: &str, paths: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Returns `name`, an entry of `dir`, if a listing can contain it.
+/// Returns the name `name` of an entry in `dir` if a listing can contain the name.
 pub(crate) fn checked_name(name: &std::ffi::OsStr, dir: &Path) -> Result<String> {
     match name.to_str() {
         Some(name) if !name.chars().any(|c| c.is_control() || c == '\\') => Ok(name.to_string()),
@@ -140,7 +140,7 @@ mod tests {
 
     fn tree() -> Result<tempfile::TempDir> {
         let dir = tempfile::tempdir()?;
-        // `a-b` sorts before `a/`, with `a.c` between them: this differs from the order of a directory walk.
+        // `a-b` sorts before `a/`, and `a.c` lies between them. A directory walk has a different order.
         for (path, text) in
             [("a/one", "1"), ("a-b", "2"), ("a.c", "3"), ("Z", "4"), ("z/ä b", "5"), ("z/empty", "")]
         {

@@ -81,7 +81,7 @@ fn real(dir: &Path) -> Result<PathBuf> {
 }
 
 /// Copies `files` into the new folder `tree`. The copies belong to the store: they are writable even if the originals
-/// are read-only, and executable if the originals are.
+/// are read-only, and executable if the originals are executable.
 pub(crate) fn copy(files: &[TreeFile], tree: &Path) -> Result<()> {
     fs::create_dir_all(tree).with_context(|| format!("cannot create {}", tree.display()))?;
     let mut made = PathBuf::new();

@@ -1,7 +1,7 @@
 //! Fetches and verifies llama.cpp's sources.
 //!
 //! A source tree is fetched from an [`Origin`], verified against a SHA-256 digest of the whole tree
-//! ([`digest`](mod@digest)), patched from `patches/*.patch`, and only then renamed into the store:
+//! ([`digest`](mod@digest)), patched with `patches/*.patch`, and only then renamed into the store:
 //!
 //! ```text
 //! <root>/sources/crate-3f2a…/        first 12 digits of the digest over the origin's identity and the patches
@@ -11,7 +11,7 @@
 //! <root>/sources/downloads/          archives and git objects, so that a new patch needs no network
 //! ```
 //!
-//! A reader sees either a complete tree or none, because each tree is prepared in a separate staging folder. If a
+//! A reader sees either a complete tree or no tree, because each tree is prepared in a separate staging folder. If a
 //! process is killed, the next process removes its staging folder.
 
 pub mod digest;

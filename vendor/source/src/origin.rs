@@ -6,9 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Origin of a llama.cpp tree.
-///
-/// Written as `crate`, `sdist`, `git` or `path:DIR`.
+/// Origin of a llama.cpp tree, written as `crate`, `sdist`, `git` or `path:DIR`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Origin {
@@ -17,7 +15,7 @@ pub enum Origin {
     Crate,
     /// Source distribution of a Python package, fetched by pip: the complete llama.cpp, with its tools and tests.
     Sdist,
-    /// Commit of llama.cpp's repository, fetched by git: the complete llama.cpp.
+    /// Commit in llama.cpp's repository, fetched by git: the complete llama.cpp.
     Git,
     /// Folder on this machine. The folder is copied, so that patches never change it.
     Path(PathBuf),

@@ -22,7 +22,7 @@ pub struct Patch {
     path: PathBuf,
 }
 
-/// Loads the patches in `dir` in the order of application: ascending by name.
+/// Loads the patches in `dir`, in the order of application: ascending by name.
 pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
     let failed = || format!("cannot list the patches in {}", dir.display());
     let mut patches = Vec::new();
@@ -76,7 +76,8 @@ pub(crate) fn apply(
             .arg(&patch.path)
             .current_dir(&tree)
             // The store lies in the target folder of a repository. If git found that repository, it would resolve the
-            // patch's paths from its top, find none below this folder, and succeed without a change.
+            // patch's paths from the top of the repository, find no paths below this folder, and succeed without a
+            // change.
             .env("GIT_CEILING_DIRECTORIES", above);
         git
     };
@@ -84,7 +85,8 @@ pub(crate) fn apply(
     if let Some(lost) = &patch.optional
         && run(&mut git(&["--check"]), HINT).is_err()
     {
-        // A missing git is still an error. Otherwise, machines with and without git would build different trees.
+        // A missing git is still an error. Otherwise, machines with git and machines without git would build
+        // different trees.
         run(tools.git().arg("--version"), HINT)?;
         progress(&format!(
             "the patch {} does not apply to this llama.cpp and is skipped: {lost}",

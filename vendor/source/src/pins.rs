@@ -19,14 +19,14 @@ pub struct Pins {
     pub git: GitPin,
 }
 
-/// Crate that contains the tree in its folder `llama.cpp`. The manifest's Cargo.lock pins the archive. This pin
-/// covers the unpacked files, which cargo does not check again.
+/// Crate that contains the tree in its folder `llama.cpp`. The Cargo.lock beside the manifest pins the archive. This
+/// pin covers the unpacked files, which cargo does not check again.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CratePin {
     /// Name of the crate.
     pub package: String,
-    /// Version of the crate, the same as in the lock file.
+    /// Version of the crate, which must equal the version in the lock file.
     pub version: String,
     /// Tree digest before the patches.
     pub digest: Sha256,
@@ -48,7 +48,7 @@ pub struct SdistPin {
     pub version: String,
     /// SHA-256 of the archive.
     pub archive_sha256: Sha256,
-    /// Size of the archive in bytes; distinguishes a truncated download from a different archive.
+    /// Size of the archive in bytes. The size distinguishes a truncated download from a different archive.
     pub archive_bytes: u64,
     /// Commit of llama.cpp's repository that the archive contains.
     pub commit: String,

@@ -1,7 +1,7 @@
 //! Lock of the store, and its staging folders.
 //!
 //! A staging folder lies in the store itself, so that a rename can publish its contents. Only the holder of the lock
-//! may have a staging folder. Any staging folder that the next holder finds belongs to a killed process.
+//! may have a staging folder. If the next holder finds a staging folder, a killed process left it behind.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) struct StoreLock {
 }
 
 impl StoreLock {
-    /// Waits for the lock of the store at `store`, creates the store if it does not exist, and removes leftovers.
+    /// Waits for the lock of `store` and removes leftovers. Creates the store if it does not exist.
     pub(crate) fn acquire(store: &Path, progress: FetchProgress<'_>) -> Result<Self> {
         fs::create_dir_all(store).with_context(|| format!("cannot create {}", store.display()))?;
         let file = open(store)?;
@@ -39,7 +39,7 @@ impl StoreLock {
 
     /// Removes the leftovers of dead processes, unless another process holds the lock.
     pub(crate) fn sweep_if_idle(store: &Path) {
-        // Best effort: the next holder of the lock removes leftovers as well, and reports failures.
+        // Failures are ignored: the next holder of the lock also removes leftovers, and reports failures.
         if leftovers(store).next().is_none() {
             return;
         }
@@ -52,15 +52,16 @@ impl StoreLock {
 
     fn sweep(&self) -> Result<()> {
         for leftover in leftovers(&self.store) {
-            fs::remove_dir_all(&leftover)
-                .with_context(|| format!("cannot remove {}, left by a killed process", leftover.display()))?;
+            fs::remove_dir_all(&leftover).with_context(|| {
+                format!("cannot remove {}, which a killed process left behind", leftover.display())
+            })?;
         }
         Ok(())
     }
 
     /// Creates an empty folder, which is removed on drop.
     pub(crate) fn staging(&self) -> Result<Staging<'_>> {
-        // The next holder of the lock removes and reports a folder that could not be removed on drop.
+        // If the folder cannot be removed on drop, the next holder of the lock removes it.
         let folder = base::scratch_in(&self.store, PREFIX)
             .with_context(|| format!("cannot create a folder in {}", self.store.display()))?;
         Ok(Staging { folder, _lock: self })
@@ -81,7 +82,7 @@ impl Staging<'_> {
     /// Renames `prepared`, which lies in this folder, to `place`. A damaged tree at `place` is replaced.
     pub(crate) fn publish(&self, prepared: &Path, place: &Path) -> Result<()> {
         if place.exists() {
-            // The old tree is also moved by a rename, so that no reader sees a part of it.
+            // The old tree is moved by a rename as well, so that no reader sees only a part of it.
             let old = self.path().join(".replaced");
             fs::rename(place, &old).with_context(|| format!("cannot replace {}", place.display()))?;
         }

@@ -24,7 +24,7 @@ pub struct Store {
     pub pins: Pins,
     /// Folder that contains the patches.
     pub patches: PathBuf,
-    /// Manifest with which cargo fetches the crate. Its Cargo.lock is in the same folder.
+    /// Manifest with which cargo fetches the crate. The matching Cargo.lock is in the same folder.
     pub crate_manifest: PathBuf,
     /// Programs that the fetchers run.
     pub tools: Tools,
@@ -73,13 +73,15 @@ impl Store {
         self.make(origin, &wanted, &lock, progress)
     }
 
-    /// Returns the programs besides cargo that [`ensure`](Self::ensure) would run now; none if the tree exists.
+    /// Returns the programs besides cargo that [`ensure`](Self::ensure) would run now. The list is empty if the tree
+    /// exists.
     ///
     /// # Errors
     /// If the store or its patches cannot be read.
     pub fn programs(&self, origin: &Origin) -> Result<Vec<SourceTool>> {
         let patched = !patch::load(&self.patches)?.is_empty();
-        // These origins need no program to fetch, and checking for an existing tree would hash the whole folder.
+        // The origins `crate` and `path` need no program, and looking for an existing tree would hash the whole
+        // folder.
         if matches!(origin, Origin::Crate | Origin::Path(_)) && !patched {
             return Ok(Vec::new());
         }
@@ -96,8 +98,8 @@ impl Store {
         Ok(programs)
     }
 
-    /// Returns the version and the tree digest, before the patches, that [`ensure`](Self::ensure) would return. Does
-    /// not fetch or copy anything.
+    /// Returns the version and the tree digest, before the patches, that [`ensure`](Self::ensure) would return.
+    /// Nothing is fetched or copied.
     ///
     /// # Errors
     /// If the digest of a commit is unknown before the fetch, or a folder is not a llama.cpp tree.
@@ -115,7 +117,7 @@ impl Store {
                 None => match find(&self.wanted(origin, &mut |_| {})?, origin) {
                     Some(tree) => (tree.version, tree.digest),
                     None => bail!(
-                        "the tree digest of commit {} is unknown before it is fetched\nhint: run `cargo xtask vendor` with the \
+                        "the tree digest of commit {} is unknown until the commit is fetched\nhint: run `cargo xtask vendor` with the \
                          same options first",
                         pins.git.commit
                     ),
@@ -217,7 +219,7 @@ impl Store {
     }
 }
 
-/// Returns the version of a tree whose origin states none.
+/// Returns the version of a tree whose origin has no version.
 fn tree_version(digest: &Sha256) -> String {
     format!("tree-{}", digest.short())
 }
@@ -227,7 +229,7 @@ fn find(wanted: &WantedTree, origin: &Origin) -> Option<Tree> {
     let tree = Tree::read(&wanted.home)?;
     let is_wanted = wanted.digest.as_ref().is_none_or(|digest| *digest == tree.digest)
         && tree.tried().into_iter().eq(wanted.patches.iter().map(|patch| patch.name.as_str()));
-    // Two folders with the same files share one tree, so the origin may differ.
+    // Two folders with the same files share a tree, so the origin may differ.
     is_wanted.then(|| Tree { origin: origin.clone(), ..tree })
 }
 

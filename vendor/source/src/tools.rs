@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Paths of the programs that the fetchers run. Each origin needs one of these programs; patches need git as well.
+/// Paths of the programs that the fetchers run. Each origin needs one of these programs; patches also need git.
 #[derive(Clone, Debug)]
 pub struct Tools {
     /// Path of cargo, for [`Origin::Crate`](crate::origin::Origin::Crate).
@@ -40,8 +40,8 @@ impl Default for Tools {
 }
 
 impl Tools {
-    /// Creates a cargo command that only sees the user's own configuration. When a build script calls this function,
-    /// the environment contains cargo's flags, wrappers (clippy's, for example), job server and paths, which are
+    /// Creates a cargo command that only sees the user's own configuration. If a build script calls this function,
+    /// the environment contains cargo's flags, wrappers (for example, clippy's), job server and paths, which are
     /// meant for another package.
     pub(crate) fn cargo(&self) -> Command {
         /// Variables set by the user that locate folders or configure the network.
@@ -68,7 +68,7 @@ impl Tools {
         command
     }
 
-    /// Creates a git command that ignores any surrounding repository. If a git hook calls this program, the
+    /// Creates a git command that ignores any surrounding repository. If a git hook runs this program, the
     /// environment names the hook's repository.
     pub(crate) fn git(&self) -> Command {
         let mut command = Command::new(&self.git);
@@ -84,8 +84,7 @@ impl Tools {
         ] {
             command.env_remove(name);
         }
-        // Files keep their committed bytes, even if the user configured other line endings. git must not ask
-        // questions.
+        // Files keep their committed bytes, even if the user configured other line endings. git must not prompt.
         command.args(["-c", "core.autocrlf=false", "-c", "core.eol=lf"]).env("GIT_TERMINAL_PROMPT", "0");
         command
     }
@@ -95,7 +94,7 @@ impl Tools {
     }
 }
 
-/// Runs `command` without a terminal. An error quotes the command and the end of its output. `install` is the hint
+/// Runs `command` without a terminal. An error contains the command and the end of its output. `install` is the hint
 /// for a missing program.
 pub(crate) fn run(command: &mut Command, install: &str) -> Result<Output> {
     let program = command.get_program().to_string_lossy().into_owned();

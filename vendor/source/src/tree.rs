@@ -43,18 +43,19 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Names of all patches that were tried, in order.
+    /// Returns the names of all patches that were tried, in order.
     pub(crate) fn tried(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.patches.iter().chain(&self.left_out).map(String::as_str).collect();
         names.sort_unstable();
         names
     }
 
-    /// Returns CMake definitions for llama.cpp's version. Without them, llama.cpp's CMake files query the surrounding
-    /// git repository, which is Anneal's. No origin knows the number of commits; 0 is llama.cpp's own default.
+    /// Returns CMake definitions for llama.cpp's version. Without these definitions, llama.cpp's CMake files would
+    /// query the surrounding git repository, which is Anneal's. No origin knows the number of commits; 0 is
+    /// llama.cpp's own default.
     ///
-    /// ggml queries git separately and accepts no definition, so set the environment variable of
-    /// [`Tree::cmake_environment`] as well.
+    /// ggml queries git separately and accepts no definition. Therefore, also set the environment variable of
+    /// [`Tree::cmake_environment`].
     pub fn cmake_definitions(&self) -> [(&'static str, String); 2] {
         [("LLAMA_BUILD_NUMBER", "0".to_string()), ("LLAMA_BUILD_COMMIT", self.build_commit.clone())]
     }
@@ -64,8 +65,8 @@ impl Tree {
         [self.path.join("include"), self.path.join("ggml").join("include")]
     }
 
-    /// Returns the environment variable that prevents git, which CMake runs in the tree, from finding the surrounding
-    /// repository.
+    /// Returns an environment variable for CMake. CMake runs git in the tree, and the variable prevents git from
+    /// finding the surrounding repository.
     pub fn cmake_environment(&self) -> (&'static str, PathBuf) {
         let above = self.path.parent().unwrap_or(&self.path);
         ("GIT_CEILING_DIRECTORIES", above.to_path_buf())
@@ -74,7 +75,7 @@ impl Tree {
     /// Reads every file again and compares the tree with its listing.
     ///
     /// # Errors
-    /// If the tree changed or cannot be read; the error names the files that differ.
+    /// If the tree changed or cannot be read; the error lists the files that differ.
     pub fn check(&self) -> Result<()> {
         let home = self.path.parent().context("the tree has no parent folder")?;
         let mend = format!("hint: remove {} and run `cargo xtask vendor` again", home.display());
@@ -105,7 +106,7 @@ impl Tree {
         )
     }
 
-    /// Returns the tree in `home` if a complete one exists.
+    /// Returns the tree in `home` if a complete tree exists.
     pub(crate) fn read(home: &Path) -> Option<Self> {
         let text = fs::read(home.join(RECORD)).ok()?;
         let mut tree: Tree = serde_json::from_slice(&text).ok()?;
@@ -132,7 +133,7 @@ pub(crate) fn versions(tree: &Path) -> Result<(String, String)> {
     Ok((version(&llama, "LLAMA_VERSION"), version(&ggml, "GGML_VERSION")))
 }
 
-/// Parses the version from `set(<name>_MAJOR 1)` and the next lines.
+/// Parses the version from the line `set(<name>_MAJOR 1)` and the lines that follow.
 fn version(cmake: &str, name: &str) -> String {
     let part = |part: &str| {
         let start = format!("set({name}_{part} ");

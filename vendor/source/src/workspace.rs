@@ -12,8 +12,8 @@ use crate::store::Store;
 use crate::tree::Tree;
 
 /// Returns the tree of `origin` under `root` (xtask passes `target/anneal`). A missing tree is fetched, verified and
-/// patched with this workspace's pins and patches. For an existing tree, only its `source.json` is read. The
-/// exception is [`Origin::Path`], whose folder is hashed each time because it may have changed.
+/// patched with this workspace's pins and patches. For an existing tree, only its `source.json` is read.
+/// [`Origin::Path`] is an exception: the folder is hashed each time, because it may have changed.
 ///
 /// # Errors
 /// If the tree cannot be fetched, does not match its pin, or a patch does not apply.
@@ -21,10 +21,10 @@ pub fn ensure(origin: &Origin, root: &Path, progress: FetchProgress<'_>) -> Resu
     Store::of_workspace(root)?.ensure(origin, progress)
 }
 
-/// Reads every file of `tree` again and compares it with the listing.
+/// Reads every file of `tree` again and compares the tree with its listing.
 ///
 /// # Errors
-/// If the tree changed or cannot be read; the error names the files that differ.
+/// If the tree changed or cannot be read; the error lists the files that differ.
 pub fn check(tree: &Tree) -> Result<()> {
     tree.check()
 }
@@ -37,12 +37,14 @@ pub fn workspace_pins() -> Result<Pins> {
     Pins::read(&pins_file())
 }
 
-/// Path of this workspace's `pins.toml`. A build script that calls [`ensure`] should rerun when the file changes.
+/// Returns the path of this workspace's `pins.toml`. A build script that calls [`ensure`] should rerun when the file
+/// changes.
 pub fn pins_file() -> PathBuf {
     own_folder().join("pins.toml")
 }
 
-/// Folder of this workspace's patches. A build script that calls [`ensure`] should rerun when the folder changes.
+/// Returns the folder of this workspace's patches. A build script that calls [`ensure`] should rerun when the folder
+/// changes.
 pub fn patches_dir() -> PathBuf {
     own_folder().join("patches")
 }
@@ -55,16 +57,16 @@ pub fn patches() -> Result<Vec<Patch>> {
     patch::load(&patches_dir())
 }
 
-/// Path of the manifest with which cargo fetches and pins the crate that contains llama.cpp.
+/// Returns the path of the manifest with which cargo fetches and pins the crate that contains llama.cpp.
 pub fn crate_manifest() -> PathBuf {
     own_folder().join("crate").join("Cargo.toml")
 }
 
-/// Returns the store's root for a build script with the `OUT_DIR` `out`: `target/anneal` for
+/// Returns the store's root for a build script whose `OUT_DIR` is `out`: `target/anneal` for
 /// `target/[triple/]debug/build/llama-sys-…/out`. xtask uses the same root.
 ///
 /// # Errors
-/// If the path does not have that form.
+/// If `out` does not have that form.
 pub fn root_for_build_script(out: &Path) -> Result<PathBuf> {
     let marked = out.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
     let target =
@@ -74,7 +76,7 @@ pub fn root_for_build_script(out: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Folder of this crate in the current checkout.
+/// Returns the folder of this crate in the current checkout.
 fn own_folder() -> PathBuf {
     let compiled = env!("CARGO_MANIFEST_DIR");
     base::checkout(compiled).map_or_else(|| PathBuf::from(compiled), |root| root.join("vendor/source"))

@@ -70,7 +70,7 @@ fn without_a_network_the_error_has_the_command() -> Result<()> {
     bench.store.tools.cargo = bench.script("cargo", "echo 'error: failed to resolve host' >&2; exit 101")?;
     let error = bench.error(&Origin::Crate);
     let command = format!("cargo fetch --locked --manifest-path {}", bench.store.crate_manifest.display());
-    for part in ["needs the network once", &command, "failed to resolve host"] {
+    for part in ["network access is needed once", &command, "failed to resolve host"] {
         assert!(error.contains(part), "no {part:?} in: {error}");
     }
     assert_eq!(bench.stored(), [""; 0]);

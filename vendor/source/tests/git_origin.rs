@@ -69,14 +69,14 @@ fn what_was_fetched_once_needs_no_repository() -> Result<()> {
     let tree = bench.ensure(&Origin::Git).0?;
     assert_eq!(bench.store.programs(&Origin::Git)?, []);
     fs::remove_dir_all(bench.path("repository"))?;
-    // The tree comes from the store. With a new patch, the new tree comes from the kept objects.
+    // The tree comes from the store. After a patch is added, the new tree is made from the kept objects.
     assert_eq!(bench.ensure(&Origin::Git).0?, tree);
     bench.patch("a.patch", "Why: x\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+new\n")?;
     assert!(bench.ensure(&Origin::Git).0?.path.join("new").is_file());
-    // Another root has no kept objects.
+    // A different root has no kept objects.
     bench.store.root = bench.path("another");
     let error = bench.error(&Origin::Git);
-    for part in ["cannot fetch commit", "needs the network once", "--git-url DIR", "--path DIR"] {
+    for part in ["cannot fetch commit", "network access is needed once", "--git-url DIR", "--path DIR"] {
         assert!(error.contains(part), "no {part:?} in: {error}");
     }
     assert_eq!(bench.stored(), [""; 0]);

@@ -1,4 +1,4 @@
-//! Tests of the patches that are applied to trees in the store.
+//! Tests of patches that are applied to trees in the store.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn patches_are_applied_in_order_and_recorded() -> Result<()> {
     Ok(())
 }
 
-/// With another version of llama.cpp, or a user's own tree, the benefit of an optional patch is not worth an error.
+/// For another version of llama.cpp, or a user's own tree, a missing optional patch should not cause an error.
 #[test]
 fn an_optional_patch_that_does_not_fit_is_left_out_and_told() -> Result<()> {
     let bench = Bench::new()?;
@@ -55,14 +55,14 @@ fn an_optional_patch_that_does_not_fit_is_left_out_and_told() -> Result<()> {
         line.contains("0001-a.patch does not apply") && line.ends_with("skipped: slower without it")
     };
     assert!(said.iter().any(told), "{said:?}");
-    // The tree is found again and not recreated.
+    // The tree is found in the store and not recreated.
     let again = bench.store.ensure(&Origin::Crate, &mut |line| panic!("{line}"))?;
     assert_eq!(again, tree);
     Ok(())
 }
 
-/// In a subfolder of a repository, `git apply` silently skips the files of a patch in git's format, and the store
-/// lies in a subfolder of a repository.
+/// The store lies in a subfolder of a repository. In such a subfolder, `git apply` silently skips the files of a
+/// patch in git's format.
 #[test]
 fn a_repository_around_the_store_does_not_matter() -> Result<()> {
     let bench = Bench::new()?;

@@ -1,4 +1,4 @@
-//! Tests of the origin `sdist`: pip itself with a package created by the test, and hostile archives.
+//! Tests of the origin `sdist`: pip itself with a package that the test creates, and hostile archives.
 
 mod common;
 
@@ -12,7 +12,7 @@ use flate2::{Compression, write::GzEncoder};
 use llama_source::{Origin, SourceTool, digest};
 use tar::{Builder, EntryType, Header};
 
-/// Creates an archive entry from a raw name, because the tar crate would not write a hostile name.
+/// Creates an archive entry from a raw name, because the tar crate refuses to write a hostile name.
 fn entry(
     archive: &mut Builder<impl Write>,
     name: &str,
@@ -31,7 +31,7 @@ fn entry(
     Ok(archive.append(&header, text.as_bytes())?)
 }
 
-/// Name, kind, and the content or the target of a link.
+/// Name and kind of an entry, and its content or link target.
 type Entry<'a> = (&'a str, EntryType, &'a str);
 
 /// Writes the package's archive with [`FILES`] followed by the entries `more`, and pins it.
@@ -167,7 +167,7 @@ fn a_download_that_is_not_the_pinned_one_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Hostile archives have the pinned digest here, but must not be unpacked.
+/// The hostile archives have the pinned digest in this test, but still must not be unpacked.
 #[test]
 fn a_hostile_archive_is_refused_and_writes_nothing() -> Result<()> {
     const TREE: &str = "fake_llama-1.0.0/vendor/llama.cpp";

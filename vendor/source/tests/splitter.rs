@@ -1,5 +1,5 @@
-//! Comparison of the matcher in patch 0009 with `std::regex`, which it replaces, using a separate program
-//! (`splitter/main.cpp`).
+//! Comparison of the matcher in patch 0009 with `std::regex`, which the matcher replaces. A separate program
+//! (`splitter/main.cpp`) compares them.
 
 use std::fs;
 use std::path::Path;

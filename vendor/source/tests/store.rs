@@ -13,7 +13,7 @@ use llama_source::Origin;
 #[test]
 fn two_at_once_get_the_same_tree_and_one_makes_it() -> Result<()> {
     let mut bench = Bench::new()?;
-    // The fake cargo counts its calls. Its first call ends only when all other processes wait for it.
+    // The fake cargo counts its calls. Its first call does not end until all other processes wait for it.
     let cargo = bench.store.tools.cargo.display().to_string();
     let (log, go) = (bench.path("calls"), bench.path("go"));
     let body = format!(

@@ -20,7 +20,9 @@ use crate::workspace::Workspace;
 pub fn pairs(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(pairs) if pairs > 0 => Ok(pairs),
-        _ => Err(format!("use 1 or more; with fewer than {FEWEST} there is no verdict, so no build is kept")),
+        _ => Err(format!(
+            "use at least 1; fewer than {FEWEST} pairs give no verdict, so the optimised build is not kept"
+        )),
     }
 }
 
@@ -45,8 +47,9 @@ pub struct BoltJob<'a> {
 }
 
 impl BoltJob<'_> {
-    /// Rewrites `base`, compares the result with `rival`, and makes one of the two current. The result wins if it is
-    /// faster or if `keep` is set. Also returns the times of the stages and of the comparison.
+    /// Rewrites `base`, compares the result with `rival`, and makes the result current if it is faster or `keep` is
+    /// set. Otherwise `rival` becomes current. Returns the outcome, and the times of the stages and of the
+    /// comparison.
     pub fn run(&self, base: &Build, rival: &Build) -> Result<(Outcome, Vec<StageTime>)> {
         let before = rival.complete(self.hostname)?;
         let request = bolt::BoltRequest {
@@ -97,9 +100,9 @@ pub fn base_of(workspace: &Workspace, plain: Plan) -> Result<Plan> {
         }
     }
     bail!(
-        "cannot find the base of {}: BOLT made it from a build with the PGO profile {}, which no longer \
-         exists\nhint: make that build again with `cargo xtask pgo`, or go back to the plain build with `cargo \
-         xtask build --profile {} --plain`",
+        "cannot find the base of {}: the build with the PGO profile {} no longer exists\nhint: make that \
+         build again with `cargo xtask pgo`, or switch to the plain build with `cargo xtask build --profile \
+         {} --plain`",
         current.display(),
         wanted.profile.short(),
         plain.profile
@@ -116,9 +119,9 @@ pub fn report(info: &BuildInfo, kept: bool) -> String {
     if let Some(bolt) = &info.bolt {
         let layout = &bolt.layout;
         text.push_str(&format!(
-            "{} of {} functions ran in training; the blocks of {} were reordered; {} of hot code were separated \
-             from {} of cold code\nbranches taken in training: {:.1} % fewer; size of the program: {}, {} \
-             before\n\n",
+            "{} of {} functions ran in training; blocks of {} functions were reordered; {} of hot code was \
+             separated from {} of cold code\nbranches taken in training: {:.1} % fewer; size of the program: \
+             {} (before: {})\n\n",
             layout.hot_functions,
             layout.functions,
             layout.reordered,

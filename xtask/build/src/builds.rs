@@ -70,7 +70,7 @@ pub fn cuda_arch(text: &str) -> Result<Override, String> {
     format!("cuda_arch={text}").parse()
 }
 
-/// Options that every build has.
+/// Options that all build commands share.
 #[derive(Debug, clap::Args)]
 pub struct Short {
     /// Install missing tools without asking
@@ -99,12 +99,12 @@ pub struct Short {
 struct DryRun<'a> {
     #[serde(flatten)]
     plan: &'a Plan,
-    /// Answer of the store; `None` if no store is named.
+    /// Result of the store lookup; `None` if no store is named.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<Would>,
 }
 
-/// Answer of a store about a build.
+/// Result of looking up a build in a store.
 #[derive(Serialize)]
 struct Would {
     store: Location,
@@ -131,8 +131,8 @@ pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
     make_with(profile, &[], Cache::default(), yes, ui)
 }
 
-/// Builds a profile with the overrides `keys` for another command. Always uses the plain build, even if `pgo` or
-/// `bolt` made a build from it.
+/// Builds a profile with the overrides `keys` for another command. Always uses the plain build, even if a PGO or BOLT
+/// build of the profile is current.
 pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: &Ui) -> Result<()> {
     let source = tools::SourceArgs::default();
     let store = StoreArgs::none();
@@ -252,7 +252,7 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
     Ok(Would { store, key, hit })
 }
 
-/// Points the alias of the profile, if it has one, at the build and prints the outcome.
+/// Points the profile's alias, if any, at the build and prints the outcome.
 fn finished(workspace: &Workspace, profile: &Profile, outcome: Outcome, ui: &Ui) -> Result<Outcome> {
     let outcome = match &profile.alias {
         Some(alias) => Outcome { folder: workspace.make_alias(alias, &profile.name)?, ..outcome },
@@ -263,7 +263,7 @@ fn finished(workspace: &Workspace, profile: &Profile, outcome: Outcome, ui: &Ui)
         ui.say(ui::stage_times(&outcome.info.stages, &outcome.ran));
     }
     let done = match (outcome.built, taken) {
-        (true, true) => "taken",
+        (true, true) => "fetched",
         (true, false) => "built",
         (false, _) => "up to date",
     };

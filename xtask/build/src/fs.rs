@@ -66,7 +66,7 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
 /// Points the symbolic link `link` at `target` with a single rename.
 pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
     base::switch_link(link, target)
-        .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))
+        .with_context(|| format!("cannot point the symbolic link {} at {}", link.display(), target.display()))
 }
 
 /// Creates the folder `to` with the files of `from`, as hard links if the file system supports them, else as copies.
@@ -99,8 +99,8 @@ pub fn digest_file(path: &Path) -> Result<Sha256> {
     Sha256::of_reader(file).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Returns the SHA-256 of the names and contents of all files below `folders`, relative to `root`. Leftovers of
-/// editors and of cargo do not count.
+/// Returns the SHA-256 of the names and contents of all files below `folders`, relative to `root`. Skips hidden files
+/// and `target` folders, which editors and cargo create.
 pub fn digest_tree(root: &Path, folders: &[&str]) -> Result<Sha256> {
     let mut files = Vec::new();
     for folder in folders {

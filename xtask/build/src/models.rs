@@ -26,7 +26,7 @@ pub struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Returns the path of the model `what` in target/anneal/models, after making it if it does not exist.
+    /// Returns the path of the model `what` in target/anneal/models. Makes the model if it does not exist.
     ///
     /// # Errors
     /// If the model cannot be written, or must be quantised and there is no engine.
@@ -75,7 +75,7 @@ impl Maker<'_> {
     fn quantised(&self, preset: Preset, quant: &str, seed: u64, out: &Path) -> Result<()> {
         let Some(engine) = self.engine else {
             bail!(
-                "cannot quantise to {quant}: the engine quantises models, but no build is finished\nhint: \
+                "cannot quantise to {quant}: quantising needs the engine, but no build is finished\nhint: \
                  run `cargo xtask build-native` first, or use F16 or F32"
             );
         };

@@ -23,8 +23,8 @@ pub fn check_record(path: &Path) -> Result<()> {
     })
 }
 
-/// Checks that `is_ours` recognises the file at `path`, if the file exists, by the beginning of its text. Errors call
-/// the expected content `what`.
+/// Checks that the file at `path`, if it exists, is one that Anneal may overwrite: `is_ours` must recognise the
+/// beginning of its text. In errors, `what` describes a file that is not recognised.
 ///
 /// # Errors
 /// If the file is not recognised or cannot be read.
@@ -40,11 +40,11 @@ pub fn check(path: &Path, what: &str, is_ours: impl Fn(&str) -> bool) -> Result<
     // `mktemp` creates an empty file, so an empty file may be overwritten.
     File::open(path)
         .and_then(|file| file.take(BEGINNING).read_to_end(&mut beginning))
-        .with_context(|| format!("cannot examine {}, which would be replaced", path.display()))?;
+        .with_context(|| format!("cannot examine {}, which would be overwritten", path.display()))?;
     if beginning.is_empty() || is_ours(&String::from_utf8_lossy(&beginning)) {
         return Ok(());
     }
-    bail!("cannot overwrite {}: it is {what}\nhint: choose another path, or remove it", path.display())
+    bail!("cannot overwrite {}: it is {what}\nhint: choose another path, or remove the file", path.display())
 }
 
 #[cfg(test)]

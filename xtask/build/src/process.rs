@@ -89,7 +89,7 @@ impl<'a> Run<'a> {
         Self { command: Command::new(program), log, keep: true }
     }
 
-    /// Keeps the command's output, which is long, out of the log.
+    /// Keeps the command's output out of the log.
     pub fn quietly(mut self) -> Self {
         self.keep = false;
         self
@@ -238,8 +238,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// True for a command that cargo prints with `-v` and for the lines around it, which do not help the reader of an
-/// error.
+/// True if `line` shows a command that cargo prints with `-v`, or belongs to cargo's output around such a command.
+/// These lines do not help the reader of an error.
 fn is_command_of_cargo(line: &str) -> bool {
     let text = line.trim_start();
     line.starts_with("{\"reason\":")

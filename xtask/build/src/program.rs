@@ -1,5 +1,5 @@
-//! Programs of the workspace that accept one order as JSON and print one reply. xtask calls them, so that it is
-//! compiled without their dependencies.
+//! Programs of the workspace that accept one order as JSON and print one reply. xtask runs these programs instead of
+//! linking their code, so that xtask is compiled without their dependencies.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};
@@ -47,10 +47,10 @@ impl Program {
         let program = self.compiled(workspace, ui)?;
         process::check_interrupted()?;
         let shown = program.display();
-        // The order is serialised before the program starts. Without an order, the program would report another
-        // error.
+        // The order is serialised before the program starts, because a program that gets no order would report a
+        // misleading error.
         let text =
-            serde_json::to_vec(order).with_context(|| format!("cannot write the order for {shown}"))?;
+            serde_json::to_vec(order).with_context(|| format!("cannot serialise the order for {shown}"))?;
         let mut child = Command::new(&program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -132,7 +132,7 @@ pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui
     match beside.filter(|beside| beside.is_file() && is_read_only(beside)) {
         Some(beside) => {
             ui.warn(format_args!(
-                "cannot compile {} again, because its folder is read-only; the old program is used",
+                "cannot compile {} again, because its folder is read-only; the existing program is used",
                 beside.display()
             ));
             Ok(beside)
@@ -172,7 +172,7 @@ fn cargo_build(
         .dir(workspace.root())
         .args(["build", "--package", name, "--bin", name])
         .args(["--message-format", "json-render-diagnostics"])
-        // These variables, which cargo set for xtask, make build scripts run again if they differ.
+        // Cargo set these variables for xtask. If they differ, build scripts run again.
         .without(|name| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|with| name.starts_with(with)));
     more(run).watch(|stream, line| {
         if stream == Stream::Out {

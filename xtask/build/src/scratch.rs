@@ -14,11 +14,11 @@ use crate::workspace::Workspace;
 const TRIES: u32 = 100;
 
 /// Folder that is created empty and removed at the end of its command. The folder of a killed process is removed when
-/// the next one is created, or by `clean`.
+/// the next scratch folder is created, or by `clean`.
 #[derive(Debug)]
 pub struct Scratch {
     folder: TempDir,
-    /// Lock that is held while the folder is in use; `None` if the file system has no locks, and then no other
+    /// Lock that is held while the folder is in use. `None` if the file system has no locks, in which case no other
     /// process removes the folder.
     _lock: Option<File>,
 }
@@ -65,10 +65,10 @@ impl Scratch {
                 Held::ByOthers => {}
             }
         }
-        bail!("{}: other processes remove new folders in it", cannot())
+        bail!("{}: another process removed each new folder", cannot())
     }
 
-    /// Moves the folder to `place`, replacing the previous one, so that the user can examine a failure.
+    /// Moves the folder to `place`, replacing any folder at that path, so that the user can examine a failure.
     ///
     /// # Errors
     /// If the folder cannot be moved.
@@ -89,7 +89,7 @@ pub fn left(workspace: &Workspace) -> Vec<PathBuf> {
     unused(&workspace.scratch(), |_| true)
 }
 
-/// True if the name of `path` is that of a scratch folder for `purpose`: `PURPOSE.PROCESS.RANDOM`.
+/// True if `path` is named like a scratch folder for `purpose`: `PURPOSE.PROCESS.RANDOM`.
 fn is_of(path: &Path, purpose: &str) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let rest = name.strip_prefix(purpose).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
@@ -120,7 +120,7 @@ fn held(path: &Path) -> Held {
         Err(TryLockError::WouldBlock) => return Held::ByOthers,
         Err(TryLockError::Error(_)) => return Held::Unknown,
     }
-    // A removed folder can still be locked, but another folder may have its name.
+    // The lock may be on a folder that was removed and whose name another folder now has.
     let number = |meta: std::io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
     match number(folder.metadata()) == number(fs::metadata(path)) {
         true => Held::ByUs(folder),

@@ -71,8 +71,8 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// Returns the tools that the tests need. A test that lacks a recommended tool is skipped and named. [`needs_of_ci`]
-/// returns the tools for tests of other profiles and CPUs.
+/// Returns the tools that the tests need. A test is skipped, with a message, if its recommended tool is missing.
+/// [`needs_of_ci`] returns the tools for tests of other profiles and CPUs.
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
     // The tests of the sources download with git and pip. Other tests build with make and with the system's
@@ -161,7 +161,7 @@ pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Resul
 }
 
 /// Installs the missing tools for a build of `profile` from `source`, and returns all tools. Recommended tools are
-/// offered on a terminal; the build continues without them.
+/// offered on a terminal, but a build also works without recommended tools.
 ///
 /// # Errors
 /// If a required tool is still missing.
@@ -226,7 +226,7 @@ fn ready_with(
     } = outcome
     {
         ui.warn(format_args!(
-            "missing, but not required: {}\nhint: to install it, run\n  {}",
+            "recommended, but missing: {}\nhint: to install what is missing, run\n  {}",
             list(&plan.recommended),
             plan.command_line()
         ));
@@ -240,7 +240,7 @@ fn ready_with(
 /// If a required program is still missing.
 pub fn ready_to_fetch(workspace: &Workspace, source: &SourceArgs, yes: bool, ui: &Ui) -> Result<()> {
     let required = needs_of(source, workspace)?;
-    // Detecting tools takes time.
+    // Detecting tools takes time, so it is skipped if nothing is needed.
     if required.is_empty() {
         return Ok(());
     }

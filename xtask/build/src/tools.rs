@@ -84,8 +84,8 @@ pub fn toolchain(workspace: &Workspace, ui: &Ui) -> Toolchain {
     let toolchain = toolchain::discover(&search, Some(&workspace.tool_cache()));
     for program in &toolchain.silent {
         ui.warn(format!(
-            "{} did not print its version within {} s and is ignored; the disk may be slow, so run the command \
-             again",
+            "{} did not print its version within {} s and is ignored\nhint: the disk may be slow; run the \
+             command again",
             program.display(),
             search.patience.as_secs()
         ));

@@ -124,7 +124,7 @@ pub fn load(folder: &Path, wanted: &[String]) -> Result<Vec<Workload>> {
     let all = names(folder)?;
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
         return Err(exit::usage(format!(
-            "unknown workload {unknown:?} in {}\nhint: workloads are {}",
+            "unknown workload {unknown:?} in {}\nhint: available workloads: {}",
             folder.display(),
             all.join(", ")
         )));
@@ -140,7 +140,7 @@ fn read(folder: &Path, name: &str) -> Result<Workload> {
     let WorkloadFile { description, models, runs } =
         toml::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))?;
     if models.is_empty() || runs.is_empty() || runs.iter().any(Vec::is_empty) {
-        bail!("{} runs nothing: it needs `models`, and `runs` with arguments of anneal", path.display());
+        bail!("{} describes no runs: set `models`, and `runs` with arguments of anneal", path.display());
     }
     Ok(Workload { name: name.to_string(), description, models, runs })
 }
@@ -178,7 +178,7 @@ mod tests {
             ),
             ("shape", "description = \"\"\nmodels = [\"huge/F16\"]\nruns = [[\"info\"]]", "unknown preset"),
             ("slash", "description = \"\"\nmodels = [\"tiny\"]\nruns = [[\"info\"]]", "SHAPE/TYPE"),
-            ("empty", "description = \"\"\nmodels = []\nruns = [[\"info\"]]", "runs nothing"),
+            ("empty", "description = \"\"\nmodels = []\nruns = [[\"info\"]]", "describes no runs"),
             ("typo", "description = \"\"\nmodels = [\"tiny/F16\"]\nrun = []", "unknown field `run`"),
         ];
         for (name, text, expected) in cases {
@@ -188,6 +188,6 @@ mod tests {
         }
         let error = load(folder.path(), &["absent".to_string()]).unwrap_err();
         assert_eq!(exit::code_of(&error), 2);
-        assert!(error.to_string().contains("workloads are empty, quant"), "{error}");
+        assert!(error.to_string().contains("available workloads: empty, quant"), "{error}");
     }
 }

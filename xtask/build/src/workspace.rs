@@ -77,7 +77,7 @@ impl Workspace {
         self.anneal().join(profile)
     }
 
-    /// Points the link `alias` at the link of `profile`, so that it follows that link's later changes.
+    /// Points the link `alias` at the link of `profile`, so that the alias follows later changes of that link.
     ///
     /// # Errors
     /// If the link cannot be created.
@@ -87,7 +87,8 @@ impl Workspace {
         Ok(link)
     }
 
-    /// Returns cargo's target folder for the engine. All builds share it, because cargo distinguishes their flags.
+    /// Returns cargo's target folder for the engine. All builds share the folder, because cargo distinguishes builds
+    /// by their flags.
     pub fn cargo_target(&self) -> PathBuf {
         self.anneal().join("cargo")
     }

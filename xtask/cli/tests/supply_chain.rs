@@ -147,7 +147,7 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the packages for this machine only, because cargo has not downloaded the others.
+/// Returns only the packages for this machine, because cargo has not downloaded other packages.
 fn packages() -> Vec<serde_json::Value> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let text = cargo(&["metadata", "--format-version", "1", "--filter-platform", &target]);

@@ -1,5 +1,5 @@
-//! Commands of `cargo xtask` that only measure builds. They are in a separate program, which is compiled when it is
-//! first used.
+//! Commands of `cargo xtask` that only measure builds. The commands are in a separate program, which is compiled on
+//! first use.
 //!
 //! - [`commands`]: the command line, one file per command
 //! - `optimize`: finds the fastest build for a machine

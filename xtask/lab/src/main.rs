@@ -1,5 +1,5 @@
 //! The commands of `cargo xtask` that measure. `cargo xtask` compiles this program when one of these commands is
-//! first used, and passes its own command line on.
+//! first used, and passes on its own command line.
 
 use std::process::ExitCode;
 

@@ -79,7 +79,7 @@ fn what_is_not_there_is_named() {
         (&["--builds", &unknown], 2, "unknown build \"nattive\""),
         (&["--builds", &none], 1, &no_folder),
         (&["--builds", &here, "-m", "x.gguf"], 2, "at least two builds"),
-        (&["--builds", &here, "-p", "1,2", "-n", "1"], 2, "each shape needs one of each"),
+        (&["--builds", &here, "-p", "1,2", "-n", "1"], 2, "give both the same number of values"),
         (&["--builds", &here, "--phases", "speed"], 2, "unknown phase"),
     ];
     for (arguments, code, words) in cases {
@@ -116,7 +116,7 @@ fn inputs_are_looked_at_first() {
         (&["--text", "/nonexist"], 1, "cannot read the text /nonexist"),
         (&["--raw", &nowhere], 1, "its folder does not exist"),
         (&["--pairs", "0"], 2, "needs at least one pair"),
-        (&["-p", "1,2", "-n", "1"], 2, "each shape needs one of each"),
+        (&["-p", "1,2", "-n", "1"], 2, "give both the same number of values"),
     ];
     for (arguments, code, words) in cases {
         for command in [&["switches", "--set", "repack=false"][..], &["compare", "--builds", &builds]] {

@@ -99,7 +99,7 @@ impl Stage {
 
     fn run(&self, arguments: &[&str]) -> (Output, Value) {
         let output = self.command(arguments).output().unwrap();
-        // The models are removed in any case.
+        // The models are always removed.
         assert_eq!(std::fs::read_dir(self.path("scratch")).unwrap().count(), 0);
         let report = std::fs::read_to_string(self.path("out.json")).unwrap_or_default();
         (output, serde_json::from_str(&report).unwrap_or(Value::Null))
@@ -148,8 +148,8 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     assert_eq!(list(&report, "left_out").len(), 0, "{:#}", report["left_out"]);
     for (what, expected) in [
         ("refused without a GPU", "pass"),
-        ("all of it on the GPU", "pass"),
-        ("the same tokens twice", "pass"),
+        ("whole model on the GPU", "pass"),
+        ("same tokens in both runs", "pass"),
         ("tg16 against llama-bench", "pass"),
         ("pp32 @ d64 against llama-bench", "pass"),
         ("tg16 against llama-bench, with the default samplers", "pass"),
@@ -200,7 +200,7 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     };
     assert_eq!(serde_json::from_str::<Value>(&show(&["--json"])).unwrap(), report);
     let page = show(&["--markdown"]);
-    for words in ["# GPU check", "| model | what | goal |", "CUDA 13.5 for 90-real", "A rehearsal on the CPU"]
+    for words in ["# GPU check", "| model | what | goal |", "CUDA 13.5 for 90-real", "a rehearsal on the CPU"]
     {
         assert!(page.contains(words), "{words} in {page}");
     }
@@ -220,7 +220,7 @@ fn what_fails_is_written_down_and_the_rest_goes_on() {
     assert_eq!(told, 2, "{errors:?}");
     assert!(!report.to_string().contains(&*stage.folder.path().to_string_lossy()), "{report:#}");
     assert_eq!(verdict(&report, "refused without a GPU"), "miss");
-    assert_eq!(verdict(&report, "the same tokens twice"), "miss");
+    assert_eq!(verdict(&report, "same tokens in both runs"), "miss");
     assert_eq!(report["models"][0]["determinism"]["equal"], 2);
     assert!(!report["long"].is_null(), "the rest went on");
     let left_out = list(&report, "left_out");

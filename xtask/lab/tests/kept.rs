@@ -26,7 +26,7 @@ fn a_record_takes_the_place_of_nothing_but_a_record() {
     std::fs::write(&notes, "precious\n").expect("a file");
     let validate = |out: &Path| {
         let output = xtask(&["validate", "/nowhere/a", "/nowhere/b", "-m", text(&model), "--out", text(out)]);
-        // Exit code 2 is an error before there is a verdict; 1 would be a verdict.
+        // Exit code 2 means an error before a verdict; exit code 1 would mean a verdict.
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };

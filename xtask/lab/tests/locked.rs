@@ -25,5 +25,5 @@ fn wrong_usage_is_told_of_at_once_though_another_build_is_running() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("profiles are dev, native"), "{said}");
+    assert!(said.contains("available profiles: dev, native"), "{said}");
 }

@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 
 use gguf::synth::{self, Preset, SynthOptions};
 
-/// Returns the current build of `profile`. Fails if the build is missing, so that the tests cannot pass unnoticed.
+/// Returns the current build of `profile`. Panics if the build is missing, so that the tests cannot pass without
+/// testing anything.
 #[track_caller]
 fn build(profile: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(profile);

@@ -182,7 +182,7 @@ fn wrong_usage_is_told_before_the_long_part() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_lab")).args(["validate", &a, "-m", "none.gguf"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("no model none.gguf"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot find the model none.gguf"), "{}", stderr(&output));
 }
 
 #[test]

@@ -14,7 +14,7 @@ struct Vendor {
     /// Definition that ggml-blas is compiled with. The definition selects the header and the function that sets the
     /// threads.
     define: &'static str,
-    /// Function with which ggml sets the library's threads at every multiplication.
+    /// Function that ggml calls before every multiplication to set the library's number of threads.
     set_threads: &'static str,
     /// Function that returns the library's version.
     version: &'static str,
@@ -49,7 +49,8 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
         }
         bail!(
             "cannot find {vendor} and its headers with pkg-config or in the usual folders (Debian: \
-             {})\nhint: `cargo xtask setup --profile NAME` installs what the profile NAME needs",
+             {})\nhint: `cargo xtask setup --profile NAME` installs the tools and libraries that the \
+             profile NAME needs",
             match blas {
                 Blas::Blis => "libblis-pthread-dev",
                 Blas::Mkl => "mkl-devel and mkl-include from pip",
@@ -58,8 +59,8 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
         );
     };
     notes.push(format!(
-        "{} {} is used for multiplications ({}); with OpenBLAS 0.3.21, prefill was 0.63 times as fast as with \
-         clang's kernels alone on a Zen 5: compare with the profile `native`",
+        "this build multiplies matrices with {} {} ({}); on a Zen 5, prefill with OpenBLAS 0.3.21 was 0.63 \
+         times as fast as without BLAS, so compare this build with `native`",
         library.vendor,
         library.version,
         library.threading.map_or("unknown threading".to_string(), |threading| match threading {
@@ -70,8 +71,8 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     Ok(Some(library.clone()))
 }
 
-/// Returns the definitions for CMake. They name the files, because FindBLAS would use the first library that it
-/// finds, and ggml the headers of another library.
+/// Returns the definitions for CMake. They name the files. Otherwise FindBLAS would use the first library that it
+/// finds, and ggml would use the headers of another library.
 pub fn definitions(library: &BlasLibrary) -> [(&'static str, String); 4] {
     let files: Vec<String> =
         library.libraries.iter().map(|path| path.to_string_lossy().into_owned()).collect();
@@ -93,16 +94,16 @@ pub fn link_args(library: &BlasLibrary, linkage: Linkage) -> Vec<String> {
     let vendor = vendor(library);
     let mut args = Vec::new();
     if linkage == Linkage::Static {
-        // ggml gives BLAS as many threads as it uses itself. The wrapper (csrc/blas.cpp) uses the engine's own
-        // setting instead. A shared ggml does not call the wrapper, so the engine must not find the function: the
-        // engine would assume that the wrapper is used.
+        // ggml gives BLAS as many threads as ggml itself uses. The wrapper (csrc/blas.cpp) uses the engine's own
+        // setting instead. A shared ggml does not call the wrapper. The engine must then not find the function,
+        // because it would assume that ggml calls the wrapper.
         args.push(format!("-Wl,--wrap={}", vendor.set_threads));
     }
     // ggml does not call this function, so the linker would omit it from an archive, and the build could not report
     // its BLAS library.
     args.push(format!("-Wl,-u,{}", vendor.version));
     if library.libraries.iter().any(|path| is_archive(path)) {
-        // ggml's own reference resolves to the wrapper, whose reference is weak.
+        // ggml's reference to this function resolves to the wrapper, and the wrapper's reference to it is weak.
         args.push(format!("-Wl,-u,{}", vendor.set_threads));
     }
     // MKL's layers call each other without listing each other as dependencies.
@@ -113,7 +114,7 @@ pub fn link_args(library: &BlasLibrary, linkage: Linkage) -> Vec<String> {
     args
 }
 
-/// Returns the run path, so that the loader finds exactly this library even after `update-alternatives`.
+/// Returns the run path with which the loader finds exactly this library, even after `update-alternatives`.
 pub fn rpath(library: &BlasLibrary) -> Vec<String> {
     let mut folders: Vec<String> = library
         .libraries

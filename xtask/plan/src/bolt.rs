@@ -26,8 +26,8 @@ pub struct BoltTools {
 
 /// Returns the tools for the programs of `plan`.
 ///
-/// BOLT reads machine code. An `llvm-bolt` from a different LLVM than the compiler's works if it knows every
-/// instruction; it skips functions with unknown instructions. A different version therefore only adds a note.
+/// BOLT reads machine code. An `llvm-bolt` whose LLVM version differs from the compiler's still works, but skips
+/// functions with instructions that it does not know. A version difference therefore only adds a note.
 ///
 /// # Errors
 /// If BOLT does not support programs of this kind, or no usable `llvm-bolt` is installed. Both are reported before
@@ -54,7 +54,8 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     if plan.blas_library.iter().flat_map(|blas| &blas.libraries).any(is_archive) {
         bail!(
             "the profile {} links a BLAS library into the program, and BOLT cannot move its hand-written \
-             assembly correctly\nhint: use a profile without BLAS, or with the distribution's shared library",
+             assembly correctly\nhint: use a profile without BLAS, or one that links the distribution's \
+             shared BLAS library",
             plan.profile
         );
     }
@@ -79,8 +80,8 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     }
     if bolt.llvm_major != Some(wanted) {
         notes.push(format!(
-            "llvm-bolt {} rewrites code of LLVM {wanted} and leaves functions with unknown instructions \
-             unchanged; bolt-{wanted} knows all instructions",
+            "llvm-bolt {} may not know all instructions in code from LLVM {wanted}, and leaves functions \
+             with unknown instructions unchanged; install bolt-{wanted}, which knows them all",
             bolt.version
         ));
     }
@@ -92,7 +93,7 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
 /// Functions that BOLT must not move or change: the CPU guard and the C library's start-up code. The guard runs
 /// before the program knows its CPU, so BOLT must not add instructions to the guard, and the guard must stay the
 /// first function to run. `_start`, `_init` and `_fini` are hand-written assembly without unwinding tables. The list
-/// contains BOLT's regular expressions for names; in a local function's name, the file's name follows.
+/// contains BOLT's regular expressions for names. BOLT appends the file's name to the name of a local function.
 const UNTOUCHED: &str =
     "-skip-funcs=check/guard\\.c/.*,construct/guard\\.c/.*,anneal_guard_required,_start,_init,_fini";
 
@@ -118,8 +119,8 @@ pub fn rewrite() -> Vec<String> {
         "-split-functions",
         "-split-all-cold",
         "-split-eh",
-        // Not `all`: ggml identifies buffer types of its backends by the addresses of functions, so two functions
-        // with equal code must stay separate.
+        // `all` would be wrong: ggml identifies buffer types of its backends by the addresses of functions, so two
+        // functions with equal code must stay separate.
         "-icf=safe",
         // Keeps line numbers in backtraces correct, at a cost of two seconds. Without this option llvm-bolt removes
         // them.
@@ -144,7 +145,8 @@ mod tests {
 
     #[test]
     fn the_compilers_own_bolt_is_taken_and_another_is_told_of() {
-        // Installed llvm-bolts, newest first; the chosen one, or a part of the error; true if a note is added
+        // Installed versions of llvm-bolt, newest first; the chosen version or part of the error; true if a note is
+        // added.
         let cases: [(&[&str], Result<&str, &str>, bool); 6] = [
             (&["22.1.8"], Ok("22.1.8"), false),
             (&["23.1.0", "22.1.8", "19.1.7"], Ok("22.1.8"), false),

@@ -20,7 +20,7 @@ pub fn choose(
     notes: &mut Vec<String>,
 ) -> Result<Tools> {
     let compiler = compiler(profile, toolchain, notes)?;
-    // The profile asks for CMake's default behaviour, so the compiler keeps its default linker.
+    // Only profiles for clang use lld. With other profiles, the compiler keeps its default linker.
     let linker = match (profile.compiler, compiler.kind) {
         (CompilerChoice::Best | CompilerChoice::Clang, CompilerKind::Clang) => {
             toolchain.lld.iter().find(|lld| major(lld) == Some(compiler.version.major)).cloned()
@@ -92,8 +92,8 @@ fn best_compiler(toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Compi
         )
     })?;
     notes.push(format!(
-        "using gcc {}, because there is no clang {CLANG_AT_LEAST} or later; on a Zen 5, prefill was 1.4 to \
-         1.56 times as fast with clang 22 as with gcc 12; {SETUP}",
+        "using gcc {}, because clang {CLANG_AT_LEAST} or later is not installed; on a Zen 5, prefill was \
+         1.4 to 1.56 times as fast with clang 22 as with gcc 12; `cargo xtask setup` installs clang",
         gcc.version
     ));
     Ok(gcc)

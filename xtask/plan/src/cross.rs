@@ -45,7 +45,8 @@ pub struct Cross {
 }
 
 impl Cross {
-    /// Returns the words that run a program on this machine when they precede the program and its arguments.
+    /// Returns the start of the command line that runs a program of the target on this machine. The program and its
+    /// arguments follow.
     pub fn command(&self) -> [String; 5] {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         [text(&self.emulator.path), "-cpu".into(), self.cpu.clone(), "-L".into(), text(&self.sysroot)]
@@ -55,8 +56,8 @@ impl Cross {
 /// Plans the target of `profile`.
 ///
 /// # Errors
-/// Returns a usage error if a profile for another machine requires something of this machine. Returns another error
-/// if the tools for building for the target, or for running its programs, are missing: the correctness gate is never
+/// Returns a usage error if a profile for another architecture depends on properties of this machine. Returns another
+/// error if the tools for building or running the target's programs are missing: the correctness gate is never
 /// skipped silently.
 pub fn plan(profile: &Profile, host: &Host, rustc: &Rustc, toolchain: &Toolchain) -> Result<Aim> {
     let arch = match profile.target {
@@ -67,37 +68,38 @@ pub fn plan(profile: &Profile, host: &Host, rustc: &Rustc, toolchain: &Toolchain
     };
     let target = profile.target;
     let wrong = |what: &str| {
-        exit::usage(format!("profile {}: `target = \"{target}\"` on {}: {what}", profile.name, rustc.host))
+        exit::usage(format!("profile {}: `target = \"{target}\"` on {} {what}", profile.name, rustc.host))
     };
     if profile.compiler != CompilerChoice::Zig {
-        return Err(wrong("it requires `compiler = \"zig\"`, which has a C library for that architecture"));
+        return Err(wrong("requires `compiler = \"zig\"`, because zig contains the target's C library"));
     }
     if matches!(profile.isa, Isa::Native | Isa::Upstream) {
         return Err(wrong(&format!(
-            "it conflicts with `isa = \"{}\"`, which depends on this machine's CPU",
+            "conflicts with `isa = \"{}\"`, which depends on this machine's CPU",
             profile.isa
         )));
     }
     if profile.blas != Blas::Off {
         return Err(wrong(
-            "it requires `blas = \"off\"`, because the installed libraries are for this machine",
+            "requires `blas = \"off\"`, because the installed BLAS libraries are for this machine",
         ));
     }
-    let setup = format!("`cargo xtask setup --profile {}` installs it", profile.name);
+    let setup = format!("run `cargo xtask setup --profile {}`", profile.name);
     if !toolchain.rust_targets.iter().any(|there| there == AARCH64) {
         bail!(
-            "rustc {} has no standard library for {target}\nhint: `rustup target add {target}` adds it; {setup}",
+            "rustc {} has no standard library for {target}\nhint: run `rustup target add {target}`, or \
+             {setup}",
             rustc.version
         );
     }
     let found = toolchain.aarch64.as_ref().with_context(|| {
         format!(
-            "cannot find qemu-aarch64 with the C library of {arch} (Debian: qemu-user, libc6-arm64-cross), \
-             which is required to test the build\nhint: {setup}"
+            "cannot find qemu-aarch64 or the C library of {arch}; both are required to test the build \
+             (Debian: qemu-user, libc6-arm64-cross)\nhint: {setup}"
         )
     })?;
     let ar = toolchain.llvm_ar.first().with_context(|| {
-        format!("cannot find llvm-strip, which is required for programs of {arch}\nhint: {setup}")
+        format!("cannot find llvm-strip, which is required to strip programs for {arch}\nhint: {setup}")
     })?;
     let cross = Cross {
         emulator: found.tool.clone(),

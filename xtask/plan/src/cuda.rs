@@ -22,8 +22,8 @@ mod toolkit;
 
 pub use toolkit::check_before_setup;
 
-/// First compute capability with an instruction for dot products of bytes, which MMQ uses before [`TURING`]. Source:
-/// `GGML_CUDA_CC_DP4A` in ggml-cuda/common.cuh.
+/// First compute capability with an instruction for dot products of bytes, which MMQ uses on GPUs older than
+/// [`TURING`]. Source: `GGML_CUDA_CC_DP4A` in ggml-cuda/common.cuh.
 const DP4A: u32 = 61;
 /// First compute capability with tensor cores for F16, which cuBLAS uses.
 const VOLTA: u32 = 70;
@@ -66,8 +66,8 @@ pub struct CudaPlan {
 }
 
 impl CudaPlan {
-    /// Returns the definitions for CMake. They name the libraries, because CMake's own search would not find them: it
-    /// needs file names that the wheels lack, and a driver.
+    /// Returns the definitions for CMake. They name the libraries, because CMake's own search requires a driver, and
+    /// file names that the wheels do not have.
     pub fn definitions(&self) -> Vec<(&'static str, String)> {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let on = |on: bool| if on { "ON" } else { "OFF" }.to_string();
@@ -81,7 +81,7 @@ impl CudaPlan {
             ("CUDA_cudart_LIBRARY", text(&self.runtime)),
             ("CUDA_cublas_LIBRARY", text(&self.runtime)),
             ("CUDA_cuda_driver_LIBRARY", text(&self.runtime)),
-            // By default, this is on if CMake finds the library.
+            // NCCL is on by default if CMake finds it.
             ("GGML_CUDA_NCCL", on(false)),
             ("GGML_CUDA_GRAPHS", on(true)),
             ("GGML_CUDA_FA", on(!self.fa_quants.is_empty())),
@@ -122,7 +122,7 @@ impl CudaPlan {
 
     /// Returns the folders in which the program looks for cuBLAS before the system's folders: `lib` next to the
     /// program's folder, and the toolkit's folder. A program for other machines does not search the toolkit's folder:
-    /// another user of such a machine could create that folder and so control which code runs.
+    /// another user of such a machine could create that folder, and could then choose the code that the program runs.
     pub fn rpath(&self, for_others: bool) -> Vec<String> {
         let toolkit = self.cublas.iter().filter(|_| !for_others);
         let toolkit = toolkit.filter_map(|path| Some(path.parent()?.to_string_lossy().into_owned()));
@@ -133,8 +133,8 @@ impl CudaPlan {
 /// Plans CUDA; returns `None` for a profile without GPUs.
 ///
 /// # Errors
-/// Wrong usage if keys of the profile contradict each other, or if no architecture is named and there is no GPU.
-/// Another error if no toolkit compiles for the architectures, accepts one of the compilers, and suits the driver.
+/// Returns a usage error if keys of the profile contradict each other, or if the profile names no architecture and
+/// the machine has no GPU. Returns another error if no toolkit suits the architectures, the compilers and the driver.
 pub fn plan(
     profile: &Profile,
     host: &Host,
@@ -173,8 +173,8 @@ pub fn plan(
     let mul_mat = match profile.cuda.mul_mat {
         CudaMulMat::Mmq if !architectures.iter().any(|name| heeds_forced_mmq(name)) => {
             notes.push(
-                "`cuda_mul_mat = \"mmq\"` only has an effect on Volta (7.0 and 7.2), so it is ignored: these \
-                 architectures have the same kernels as with \"auto\""
+                "`cuda_mul_mat = \"mmq\"` is ignored, because it only changes the kernels for Volta (7.0 \
+                 and 7.2)"
                     .to_string(),
             );
             CudaMulMat::Auto
@@ -215,16 +215,16 @@ fn mistaken(architectures: &[String]) -> Option<String> {
         !name.ends_with("-real") && capability(name).is_some_and(|number| !is_made_particular(number))
     });
     (has(120) && !has(121) && has_ptx).then(|| {
-        "with PTX, and with code for 12.0 but not 12.1, a GB10 (12.1) computes MXFP4 and NVFP4 wrongly: add \
-         121, or leave the PTX out"
+        "on a GB10 (12.1), this build computes MXFP4 and NVFP4 wrongly, because it contains PTX and code \
+         for 12.0 but not for 12.1: add 121 to `cuda_arch`, or remove the PTX"
             .to_string()
     })
 }
 
-/// True if code for `architecture` uses other kernels with `GGML_CUDA_FORCE_MMQ`. The definition only matters for
-/// GPUs with `dp4a` and without tensor cores for integers. Without the definition, these GPUs use cuBLAS instead of
-/// MMQ only if they have tensor cores for F16. This applies to binaries for Volta, and to PTX for Pascal, which a
-/// Volta can also use. Source: `ggml_cuda_should_use_mmq` in ggml/src/ggml-cuda/mmq.cu.
+/// True if `GGML_CUDA_FORCE_MMQ` changes the kernels in code for `architecture`. The definition only matters for GPUs
+/// with `dp4a` and without tensor cores for integers. Without the definition, these GPUs use cuBLAS instead of MMQ
+/// only if they have tensor cores for F16. This applies to binaries for Volta, and to PTX for Pascal, which a Volta
+/// can also use. Source: `ggml_cuda_should_use_mmq` in ggml/src/ggml-cuda/mmq.cu.
 fn heeds_forced_mmq(architecture: &str) -> bool {
     let has_ptx = !architecture.ends_with("-real");
     let first = if has_ptx { DP4A } else { VOLTA };
@@ -311,9 +311,9 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
         let full = match kind {
             Some("virtual") if is_plain && is_made_particular(number) => {
                 return Err(format!(
-                    "`cuda_arch`: {name:?} would be PTX for {number} alone, because ggml compiles for \
-                     {number}a\nhint: use \"{number}\" for a binary, or \"100-virtual\" for PTX that this and \
-                     later GPUs translate"
+                    "`cuda_arch`: {name:?} would make PTX that only {number} can use, because ggml \
+                     compiles for {number}a\nhint: use \"{number}\" for a binary, or \"100-virtual\" for \
+                     PTX that later GPUs can use too"
                 ));
             }
             None | Some("real") if is_plain => binary(number),
@@ -343,9 +343,9 @@ fn natives(host: &Host) -> Result<Wanted, String> {
     these.dedup_by_key(|(number, _)| *number);
     if these.is_empty() {
         return Err(
-            "`cuda_arch = [\"native\"]` needs an NVIDIA GPU, but the machine shows none (`cargo xtask doctor` \
-             shows the reason)\nhint: name an architecture, as in --cuda-arch 89 (GeForce RTX 40; 86 is RTX \
-             30, 75 RTX 20, 80 A100, 90 H100 and H200, 120 RTX 50), or use --cuda-arch all"
+            "`cuda_arch = [\"native\"]` requires an NVIDIA GPU, but none was found (`cargo xtask doctor` \
+             shows the reason)\nhint: name an architecture, as in --cuda-arch 89 (GeForce RTX 40; 86 is \
+             RTX 30, 75 RTX 20, 80 A100, 90 H100 and H200, 120 RTX 50), or use --cuda-arch all"
                 .into(),
         );
     }
@@ -362,8 +362,8 @@ fn fa_quants(asked: &[String]) -> Result<Vec<String>, String> {
         let good = pair.split_once('-').is_some_and(|(k, v)| KV_TYPES.contains(&k) && KV_TYPES.contains(&v));
         if !good {
             return Err(format!(
-                "`cuda_fa_quants`: {pair:?} is not a pair of types of K and V\nhint: use two of {}, as in \
-                 \"q8_0-q8_0\", or only \"all\" or \"none\"",
+                "`cuda_fa_quants`: {pair:?} is not a pair of K and V types\nhint: join two of {}, as in \
+                 \"q8_0-q8_0\", or use only \"all\" or \"none\"",
                 KV_TYPES.join(", ")
             ));
         }

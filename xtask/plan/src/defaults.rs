@@ -18,8 +18,9 @@ pub fn plan(profile: &Profile, cuda: Option<&CudaPlan>) -> Result<Defaults> {
     let Some(cuda) = cuda else {
         if let Some(layers @ (Layers::All | Layers::Some(1..))) = defaults.gpu_layers {
             return wrong(&format!(
-                "`defaults.gpu_layers = {layers}` requires `gpu = \"cuda\"`, because it has no effect without \
-                 a device\nhint: for devices of workers, use --gpu-layers with --rpc"
+                "`defaults.gpu_layers = {layers}` requires `gpu = \"cuda\"`, because it has no effect \
+                 without a device\nhint: to put layers on the devices of workers, use --gpu-layers with \
+                 --rpc"
             ));
         }
         let of_devices = [
@@ -40,9 +41,9 @@ pub fn plan(profile: &Profile, cuda: Option<&CudaPlan>) -> Result<Defaults> {
     };
     if defaults.flash_attention == Some(FlashAttention::On) && cuda.fa_quants.is_empty() {
         return wrong(
-            "`defaults.flash_attention = \"on\"` conflicts with `cuda_fa_quants = [\"none\"]`: without \
-             such kernels on the GPU, the CPU would compute flash attention\nhint: use \"auto\", or name \
-             pairs of types",
+            "`defaults.flash_attention = \"on\"` conflicts with `cuda_fa_quants = [\"none\"]`: without GPU \
+             kernels for flash attention, the CPU would compute it\nhint: use `flash_attention = \
+             \"auto\"`, or list pairs of types in `cuda_fa_quants`",
         );
     }
     Ok(defaults.clone())

@@ -94,7 +94,7 @@ pub fn definitions(
     if profile.rpc {
         // RPC is off by default.
         set("GGML_RPC", "ON");
-        // By default, this is on if CMake finds libibverbs, which the program would then require.
+        // RDMA is on by default if CMake finds libibverbs. The program would then require libibverbs.
         set("GGML_RPC_RDMA", "OFF");
     }
     for (name, value) in cuda.into_iter().flat_map(CudaPlan::definitions) {

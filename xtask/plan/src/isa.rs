@@ -147,7 +147,7 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.definitions.insert("GGML_NATIVE".to_string(), "ON".to_string());
             let flag = if arch == "x86_64" { "-march=native" } else { "-mcpu=native" };
             plan.flags = vec![flag.to_string()];
-            // On ARM, ggml replaces `native` with an explicit -mcpu or -march. The flag only stays on x86.
+            // On ARM, ggml replaces `native` with an explicit -mcpu or -march. Only x86 keeps the flag.
             if arch == "x86_64" {
                 plan.expected_flags = plan.flags.clone();
             }
@@ -163,8 +163,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                 plan.codegen.cxx.extend(WITHOUT_AMX.map(str::to_string));
                 plan.required.retain(|feature| !feature.starts_with("amx_"));
                 notes.push(
-                    "this build does not use the CPU's AMX, because gcc's AMX header is wrong (the sizes \
-                     of the tiles get lost); builds with clang use AMX"
+                    "this build does not use the CPU's AMX, because gcc's AMX header is wrong (it loses \
+                     the tile sizes); builds with clang use AMX"
                         .to_string(),
                 );
             }
@@ -179,7 +179,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             }
             if arch == "x86_64" && host.cpu.x86_64_level.is_some_and(|level| level < 3) {
                 notes.push(format!(
-                    "this CPU is x86-64-v{} and cannot use AVX2 kernels: expect a fraction of the speed",
+                    "this CPU is x86-64-v{} and cannot use AVX2 kernels, so it is much slower than CPUs \
+                     with AVX2",
                     host.cpu.x86_64_level.unwrap_or(1)
                 ));
             }
@@ -221,8 +222,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             }
             if profile.linkage != Linkage::Static {
                 return Err(exit::usage(format!(
-                    "profile {}: `isa = \"all-variants\"` requires `linkage = \"static\"`, because only the \
-                     kernels are loaded at run time",
+                    "profile {}: `isa = \"all-variants\"` requires `linkage = \"static\"`, because such a \
+                     build loads only the kernels at run time",
                     profile.name
                 )));
             }
@@ -246,8 +247,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.definitions.extend(tuned(tools));
             if let Some(wrong) = profile.variants.iter().find(|name| !is_variant(name)) {
                 return Err(exit::usage(format!(
-                    "profile {}: {wrong:?} is not the name of a variant\nhint: use names from the list \
-                     that `anneal info` prints in a build with all variants",
+                    "profile {}: {wrong:?} is not a valid variant name\nhint: `anneal info` of a build \
+                     with all variants lists the names",
                     profile.name
                 )));
             }
@@ -293,7 +294,7 @@ fn strings(words: &[&str]) -> Vec<String> {
 /// Returns the CPU model for which clang schedules kernels with AVX2 and without AVX-512 in builds for any CPU: Zen
 /// 2. clang's default model (Sandy Bridge) and the models of Haswell and Skylake use more operands at once than fit
 /// into 16 registers. The innermost loop of F16 products then keeps sums in memory (see the figures in
-/// docs/src/build/universal.md). The instruction sets stay those of the plan.
+/// docs/src/build/universal.md). The model does not change the plan's instruction sets.
 fn tuned(tools: &Tools) -> Option<(String, String)> {
     // zig treats -mtune as -mcpu.
     let flags = match (&tools.zig, tools.compiler.kind) {

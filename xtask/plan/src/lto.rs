@@ -34,7 +34,7 @@ pub struct LtoPlan {
 /// Plans link-time optimisation.
 ///
 /// # Errors
-/// If the compiler is clang, and the lld or llvm-ar of clang's version is missing.
+/// If the compiler is clang, and lld or llvm-ar of the same version is missing.
 pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<LtoPlan> {
     let mut plan = LtoPlan { mode, across: false, ar: None, ranlib: None, codegen: CodeGen::default() };
     if mode == Lto::Off {
@@ -52,9 +52,8 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             })?;
             let ar = toolchain.llvm_ar.iter().find(|ar| ar.llvm_major == Some(major)).with_context(|| {
                 format!(
-                    "link-time optimisation with clang {major} requires llvm-ar {major} for archives of \
-                     bitcode, which is missing\nhint: `cargo xtask setup` installs it (package llvm-{major} on \
-                     Debian)"
+                    "link-time optimisation with clang {major} requires llvm-ar {major}, which is \
+                     missing\nhint: `cargo xtask setup` installs it (package llvm-{major} on Debian)"
                 )
             })?;
             plan.ar = Some(ar.path.clone());
@@ -65,8 +64,9 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             if rustc != major {
                 plan.codegen.cargo_lto = Some(alone.to_string());
                 notes.push(format!(
-                    "C++ and Rust are optimised separately at link time, because clang is based on LLVM {major} \
-                     and rustc on LLVM {rustc}; with clang {rustc}, calls between them could be inlined"
+                    "C++ and Rust are optimised separately at link time, because clang is based on LLVM \
+                     {major} and rustc on LLVM {rustc}; with clang {rustc}, calls between the languages \
+                     could be inlined"
                 ));
             } else {
                 plan.codegen.rust.push("-Clinker-plugin-lto".to_string());
@@ -77,7 +77,7 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
                 plan.across = mode == Lto::Thin;
                 if mode == Lto::Full {
                     notes.push(
-                        "`lto = \"full\"` makes one module of all C++ and adds Rust as thin modules, so \
+                        "`lto = \"full\"` merges all C++ into one module and adds Rust as thin modules, so \
                          calls between the languages are not inlined; `lto = \"thin\"` inlines them"
                             .to_string(),
                     );
@@ -101,8 +101,8 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             plan.codegen.link.extend(["-fuse-ld=bfd".to_string(), "-flto=auto".to_string()]);
             plan.codegen.cargo_lto = Some(alone.to_string());
             notes.push(format!(
-                "C++ and Rust are optimised separately at link time, because gcc {} and rustc have no common \
-                 bitcode; clang {} has",
+                "C++ and Rust are optimised separately at link time, because gcc {} and rustc have no \
+                 common bitcode format; clang {} and rustc have one",
                 tools.compiler.version, tools.rustc.llvm.major
             ));
         }

@@ -113,7 +113,7 @@ pub fn shortfall(cpu: &Cpu, compiler: &Compiler) -> Option<String> {
         FEATURE_FLAGS.iter().filter(|(feature, _)| cpu.has(feature)).map(|(_, flag)| flag.to_string()),
     );
     Some(format!(
-        "{} {} has no -march={} (added in {} {}.{}): -march=native stands for {}; a newer compiler also tunes \
+        "{} {} has no -march={} (added in {} {}.{}): -march=native means {}; a newer compiler also tunes \
          for this CPU",
         compiler.kind,
         compiler.version,
@@ -149,10 +149,10 @@ mod tests {
         let zen4 = cpu("AuthenticAMD", 0x19, 0x11, &["avx512f"]);
         let zen3 = cpu("AuthenticAMD", 0x19, 0x01, &[]);
         let cases = [
-            (&zen5, compiler(CompilerKind::Gcc, "12.2.0"), Some("for -march=znver3 -mavx512f -mavx512vnni;")),
-            (&zen5, compiler(CompilerKind::Gcc, "13.2.0"), Some("for -march=znver4 -mavx512f -mavx512vnni;")),
+            (&zen5, compiler(CompilerKind::Gcc, "12.2.0"), Some("means -march=znver3 -mavx512f -mavx512vnni;")),
+            (&zen5, compiler(CompilerKind::Gcc, "13.2.0"), Some("means -march=znver4 -mavx512f -mavx512vnni;")),
             (&zen5, compiler(CompilerKind::Gcc, "14.2.0"), None),
-            (&zen5, compiler(CompilerKind::Clang, "18.1.0"), Some("for -march=znver4 ")),
+            (&zen5, compiler(CompilerKind::Clang, "18.1.0"), Some("means -march=znver4")),
             (&zen5, compiler(CompilerKind::Clang, "22.1.8"), None),
             (&zen4, compiler(CompilerKind::Gcc, "12.2.0"), Some("no -march=znver4 (added in gcc 12.3)")),
             (&zen3, compiler(CompilerKind::Gcc, "11.0.0"), None),

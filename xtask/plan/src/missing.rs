@@ -43,8 +43,8 @@ macro_rules! kind {
     };
 }
 
-/// Kinds of tools. A plan first tries to omit the early kinds; compilers come first, because one of two families is
-/// enough.
+/// Kinds of tools, in the order in which a plan tries to do without them. Compilers come first, because one of the
+/// two families is enough.
 static KINDS: &[Kind] = &[
     kind!("clang", compilers, |all| {
         let clang = all.compilers.iter().find(|found| found.kind == CompilerKind::Clang);
@@ -63,7 +63,7 @@ static KINDS: &[Kind] = &[
     kind!("BLAS library", blas, |all| all.blas.first().map(|found| found.version.clone())),
     kind!("CUDA toolkit", cuda, |all| all.cuda.first().map(|found| found.nvcc.version.clone())),
     kind!("qemu-aarch64", aarch64, |all| all.aarch64.as_ref().map(|found| found.tool.version.clone())),
-    kind!("rustc's standard library of aarch64", rust_targets, |all| {
+    kind!("rustc's standard library for aarch64", rust_targets, |all| {
         let there = all.rust_targets.iter().any(|target| target.starts_with("aarch64"));
         all.rustc.as_ref().filter(|_| there).map(|found| found.version.to_string())
     }),
@@ -74,7 +74,7 @@ static KINDS: &[Kind] = &[
 /// the missing tools with the plan.
 ///
 /// # Errors
-/// As in [`plan`], for reasons that no tool would fix.
+/// Returns the errors of [`plan`] that installing tools would not fix.
 pub fn plan_marked(
     host: &Host,
     profile: &Profile,

@@ -20,8 +20,8 @@ impl Plan {
         if let Some(plan) = value.as_object_mut() {
             plan.remove("defaults");
         }
-        // The base is the rest of this plan, but its hash depends on paths. The digest of the profile identifies
-        // gcc's counts.
+        // `base` is a hash that depends on paths; the inputs of the base are part of this plan. The digest of the
+        // profile identifies gcc's counts.
         if let Some(variant) = value.get_mut("variant").and_then(Value::as_object_mut) {
             variant.remove("base");
             variant.remove("gcda");
@@ -46,7 +46,7 @@ impl Plan {
             .chain(folders)
             .chain(headers)
             .chain([(root, ".".to_string())])
-            // zig's compilers have no path, and `/` is part of every one.
+            // zig's compilers have no absolute path, and `/` is part of every absolute path.
             .filter(|(path, _)| path.is_absolute() && path.components().count() > 1)
             .map(|(path, name)| (path.to_string_lossy().into_owned(), name))
             .collect()

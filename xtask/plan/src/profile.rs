@@ -30,7 +30,7 @@ pub struct Profile {
     pub file: String,
     /// Overrides of the file's keys.
     pub sets: Vec<Override>,
-    /// Name that the user gave, if that file is only an alias.
+    /// Name that the user gave, if its file is an alias; `None` otherwise.
     pub alias: Option<String>,
     /// Description in one line.
     pub description: String,
@@ -138,7 +138,7 @@ pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result
         let other = alias::of(from, name)?;
         let all: Vec<Override> = other.sets.into_iter().chain(given.iter().cloned()).collect();
         let profile = load_with(from, &other.inherits, &all)?;
-        // With further overrides, the build differs from the build that the file is an alias of.
+        // With further overrides, the build differs from the aliased build.
         return Ok(Profile { alias: given.is_empty().then(|| name.to_string()), ..profile });
     }
     let overrides = overrides::sorted(given.into_iter())?;
@@ -160,7 +160,7 @@ fn read(from: &dyn Files, name: &str) -> Result<Vec<ProfileFile>> {
     let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if !plain || !from.has(name) {
         return Err(exit::usage(format!(
-            "no build profile {name:?} in {}\nhint: profiles are {}",
+            "no build profile {name:?} in {}\nhint: available profiles: {}",
             from.folder().display(),
             names(from)?.join(", ")
         )));
@@ -355,8 +355,8 @@ mod tests {
                 "mode",
                 "`defaults.flash_attention`: unknown variant `yes`, expected one of `auto`, `on`, `off`",
             ),
-            ("key", "`defaults` has no key `ngl`; the keys are gpu_layers, n_cpu_moe"),
-            ("absent", "profiles are gnir, key, layers, mode, orphan, ring, typo, value"),
+            ("key", "`defaults` has no key `ngl`; supported keys: gpu_layers, n_cpu_moe"),
+            ("absent", "available profiles: gnir, key, layers, mode, orphan, ring, typo, value"),
             ("../base", "no build profile \"../base\""),
         ];
         for (name, expected) in cases {

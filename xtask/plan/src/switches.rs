@@ -40,11 +40,11 @@ pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Resu
     // The linker can replace ggml's allocator for buffers.
     let wraps = profile.linkage == Linkage::Static && aim.triple.contains("linux");
     if asked.huge_pages && !wraps {
-        let takes = "it requires `linkage = \"static\"` on Linux";
+        let takes = "requires `linkage = \"static\"` and Linux";
         if profile.sets.iter().any(|set| set.to_string() == "huge_pages=true") {
-            return Err(exit::usage(format!("profile {}: `huge_pages = true`: {takes}", profile.name)));
+            return Err(exit::usage(format!("profile {}: `huge_pages = true` {takes}", profile.name)));
         }
-        notes.push(format!("`huge_pages` is ignored: {takes}"));
+        notes.push(format!("`huge_pages` is ignored, because it {takes}"));
     }
     let mut applied = Switches { huge_pages: asked.huge_pages && wraps, ..asked.clone() };
     for switch in CMAKE.iter().filter(|switch| switch.x86_only && !x86) {
@@ -82,8 +82,8 @@ pub fn plan(
     if switches.fast_math {
         codegen.cxx.extend(FAST_MATH.map(str::to_string));
         notes.push(
-            "fast-math lets the compiler reorder additions and drop signs of zero, so results differ from \
-             other builds'; only the correctness gate shows if they are still right"
+            "fast-math lets the compiler reorder additions and ignore the sign of zero, so results differ \
+             from those of other builds; only the correctness gate shows whether the results are acceptable"
                 .to_string(),
         );
     }
@@ -97,11 +97,12 @@ fn extra_flags(profile: &Profile) -> Result<Vec<String>> {
             |why: String| exit::usage(format!("profile {}: extra flag {flag:?} {why}", profile.name));
         if !flag.starts_with('-') || flag.contains(|c: char| c.is_whitespace() || "\"'\\;$".contains(c)) {
             return Err(refused(
-                "is not a plain word that begins with `-`, so CMake would split it".to_string(),
+                "must begin with `-`, and must not contain spaces, quotes, backslashes, `;` or `$`"
+                    .to_string(),
             ));
         }
         if let Some((_, key)) = ELSEWHERE.iter().find(|(prefix, _)| flag.starts_with(prefix)) {
-            return Err(refused(format!("has a key of its own; use {key}")));
+            return Err(refused(format!("has its own key: use {key}")));
         }
     }
     Ok(profile.switches.extra_flags.clone())

@@ -13,7 +13,7 @@ use crate::cross::NOT_HERE;
 use crate::plan::Plan;
 use crate::profile::PgoScope;
 
-/// Linker flag, passed through the compiler driver.
+/// Linker flag that keeps relocations; passed through the compiler driver.
 const EMIT_RELOCATIONS: &str = "-Wl,--emit-relocs";
 
 /// Derivation of a plan from a plain plan.
@@ -37,7 +37,7 @@ pub struct Variant {
 pub struct Subject {
     /// Languages that the profile covers.
     pub scope: PgoScope,
-    /// True if the profile covers ggml's CPU kernels. They are hand-vectorised loops with hardly a branch. With a
+    /// True if the profile covers ggml's CPU kernels. The kernels are hand-vectorised loops with few branches. With a
     /// profile, LLVM 22 makes some of them slower: on a Zen 4, prefill of an F16 model was 0.67 times as fast.
     pub kernels: bool,
 }
@@ -54,7 +54,7 @@ pub struct Profdata {
 }
 
 impl Plan {
-    /// Returns this build with counters in the code of `scope`.
+    /// Returns this build with counters in the code of `subject`.
     ///
     /// Counters are plain additions, so several threads would lose counts. Atomic counters made training 15 times as
     /// slow, so training uses one thread.
@@ -75,14 +75,14 @@ impl Plan {
         self.derived("pgo-train", None, codegen).sparing_kernels(subject)
     }
 
-    /// Returns this build with the profile `profdata` for the code of `scope`.
+    /// Returns this build with the profile `profdata` for the code of `subject`.
     pub fn profiled(&self, subject: Subject, profdata: &Profdata) -> Plan {
         let scope = subject.scope;
         let mut codegen = CodeGen::default();
         let path = profdata.path.display();
         match &profdata.gcda {
-            // Files that the training never reached have no counts. The shim's counts are not found either, because
-            // cargo compiles the shim in another folder.
+            // Files that the training never reached have no counts. gcc does not find the shim's counts either,
+            // because cargo compiles the shim in another folder.
             Some(_) => codegen.cxx.extend(
                 ["-fprofile-use", "-fprofile-correction", "-Wno-missing-profile"].map(str::to_string),
             ),
@@ -170,9 +170,13 @@ pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Res
             let found: Vec<String> =
                 toolchain.llvm_profdata.iter().map(|tool| tool.version.clone()).collect();
             bail!(
-                "merging profiles of rustc (LLVM {rustc}) requires llvm-profdata {rustc}, but there is \
-                 {}\nhint: install llvm-{rustc} (Debian), or run `rustup component add llvm-tools`",
-                if found.is_empty() { "none".to_string() } else { format!("only {}", found.join(", ")) }
+                "merging profiles of rustc (LLVM {rustc}) requires llvm-profdata {rustc}, but {} is \
+                 installed\nhint: install llvm-{rustc} (Debian), or run `rustup component add llvm-tools`",
+                if found.is_empty() {
+                    "none".to_string()
+                } else {
+                    format!("only version {}", found.join(", "))
+                }
             )
         }
     }

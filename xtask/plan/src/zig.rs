@@ -14,8 +14,8 @@ use crate::codegen::CodeGen;
 use crate::cross::Aim;
 use crate::profile::{CompilerChoice, Lto, Profile, Threading};
 
-/// Name of the C compiler, a script that the stages put on the path. The plan therefore contains no folder of its
-/// checkout.
+/// Name of the C compiler, a script that the stages put on the path. A plan with this name does not depend on the
+/// checkout's folder.
 pub const CC: &str = "zig-cc";
 /// Name of the C++ compiler.
 pub const CXX: &str = "zig-c++";
@@ -67,7 +67,7 @@ pub fn plan(profile: &Profile, aim: &Aim, toolchain: &Toolchain) -> Result<Optio
         (CompilerChoice::Zig, Some(glibc)) => glibc,
         (CompilerChoice::Zig, None) => {
             return Err(wrong(
-                "`compiler = \"zig\"` requires a glibc to build for, such as `glibc = \"2.28\"`",
+                "`compiler = \"zig\"` requires a glibc version to build for, such as `glibc = \"2.28\"`",
             ));
         }
         (_, Some(glibc)) => {

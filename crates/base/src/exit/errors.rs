@@ -2,27 +2,27 @@
 
 use super::{Coded, INTERRUPTED, TRY_AGAIN, UNAVAILABLE, USAGE};
 
-/// Error with `code`, for example the exit code of another Anneal program.
+/// Returns an error with `code`, for example the exit code of another Anneal program.
 pub fn coded(code: u8, message: impl Into<String>) -> anyhow::Error {
     Coded { code, message: message.into() }.into()
 }
 
-/// Error for wrong usage.
+/// Returns an error for an invalid command line.
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
     coded(USAGE, message)
 }
 
-/// Error for a machine that does not meet the requirements of the build.
+/// Returns an error for a machine that does not meet the requirements of the build.
 pub fn lacks(message: impl Into<String>) -> anyhow::Error {
     coded(UNAVAILABLE, message)
 }
 
-/// Error for a command that may succeed later.
+/// Returns an error for a command that may succeed later.
 pub fn try_again(message: impl Into<String>) -> anyhow::Error {
     coded(TRY_AGAIN, message)
 }
 
-/// Error for a command that the user stopped.
+/// Returns an error for a command that the user stopped.
 pub fn interrupted(message: impl Into<String>) -> anyhow::Error {
     coded(INTERRUPTED, message)
 }

@@ -1,4 +1,4 @@
-//! Lists of architectures by the assertions of their graphs in llama.cpp (src/models).
+//! Lists of architectures, grouped by the assertions in their llama.cpp graphs (src/models).
 
 /// Architecture of a multimodal model's projector.
 pub(super) const PROJECTOR: &str = "clip";
@@ -207,7 +207,7 @@ pub(super) const NO_ROPE: &[&str] = &[
     "wavtokenizer-dec",
 ];
 
-/// Architectures that rotate half of the number of elements in their files.
+/// Architectures that rotate half as many elements as their files specify.
 pub(super) const HALF_ROPE: &[&str] = &["step35"];
 
 /// Architectures that divide by the first layer's number of heads.

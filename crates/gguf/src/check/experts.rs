@@ -55,13 +55,13 @@ fn groups(model: &CheckedModel<'_>, count: i128) -> Result<(), ReadError> {
     let used = model.number("expert_group_used_count").unwrap_or(0);
     let (key, used_key) = (model.key("expert_group_count"), model.key("expert_group_used_count"));
     if count == 0 && groups != 0 {
-        return Err(model.wrong(&key, groups, "0, because there are no experts"));
+        return Err(model.wrong(&key, groups, "0, because the model has no experts"));
     }
     if count > 0 && !(0..count).contains(&groups) {
-        return Err(model.wrong(&key, groups, format!("less than the {count} experts")));
+        return Err(model.wrong(&key, groups, format!("less than {count}, the number of experts")));
     }
     if groups > 1 && count % groups != 0 {
-        return Err(model.wrong(&key, groups, format!("a divisor of the {count} experts")));
+        return Err(model.wrong(&key, groups, format!("a divisor of {count}, the number of experts")));
     }
     if groups > 1 && !(1..groups).contains(&used) {
         return Err(model.wrong(&used_key, used, format!("1 to {}, because {key} is {groups}", groups - 1)));

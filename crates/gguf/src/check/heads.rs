@@ -1,4 +1,4 @@
-//! Attention heads, and the elements of them that RoPE rotates.
+//! Checks of attention heads, and of the elements that RoPE rotates.
 
 use super::hyperparameters::{CheckedModel, MOST_LAYERS, PerLayer};
 use crate::check::architectures::{
@@ -44,13 +44,13 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
             return Err(model.wrong(&model.key(name), length, allowed));
         }
     }
-    // If layers with a sliding window have other lengths, the relations hold for each kind of layer separately.
+    // If layers with a sliding window have other lengths, each kind of layer must satisfy these relations separately.
     let of_one_kind = ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
         .iter()
         .all(|name| model.number(name).is_none());
     if of_one_kind && model.is_one_of(EQUAL_HEADS) && lengths.key != lengths.value {
         let key = model.key("attention.key_length");
-        let allowed = format!("{key}, which is {}", lengths.key);
+        let allowed = format!("equal to {key}, which is {}", lengths.key);
         return Err(model.wrong(&model.key("attention.value_length"), lengths.value, allowed));
     }
     if of_one_kind {
@@ -81,7 +81,10 @@ fn rows(
             let (Some(layer), [_, rows]) = (layer, tensor.dims.as_slice()) else { continue };
             if found.at(layer) * length != i128::from(*rows) {
                 let given = format!("{} in layer {layer}", found.at(layer));
-                let allowed = format!("{rows} / {length}, the rows of {} in heads", tensor.name);
+                let allowed = format!(
+                    "{rows} / {length}, the number of rows of {} divided by the length of a head",
+                    tensor.name
+                );
                 return Err(model.wrong(&model.key(name), given, allowed));
             }
         }
@@ -112,8 +115,8 @@ fn rotated(model: &CheckedModel<'_>, lengths: Lengths, of_one_kind: bool) -> Res
         let Some(given) = given else { continue };
         let rotated = given / share;
         if rotated < 2 || rotated % 2 != 0 || rotated > longest {
-            let half = if share == 2 { ", after it is halved" } else { "" };
-            let allowed = format!("even, at least 2 and at most the length of a head, {longest}{half}");
+            let half = if share == 2 { " after halving" } else { "" };
+            let allowed = format!("even, at least 2 and at most {longest} (the length of a head){half}");
             return Err(model.wrong(&model.key(name), given, allowed));
         }
     }
@@ -138,7 +141,7 @@ fn sections(model: &CheckedModel<'_>) -> Result<(), ReadError> {
         return Err(model.wrong(&key, format!("{section} in one section"), format!("0 to {most} in each")));
     }
     if model.is_one_of(ROPE_SECTIONS) && found.iter().take(3).all(|section| *section == 0) {
-        return Err(model.wrong(&key, "0 in the first three sections", "at least 1 in one of them"));
+        return Err(model.wrong(&key, "0 in each of the first three sections", "at least 1 in one of these"));
     }
     Ok(())
 }

@@ -59,7 +59,7 @@ pub fn model(parts: &[&GgufFile]) -> Result<Checked, ReadError> {
             what:
                 "general.architecture is \"clip\": the file is the projector of a multimodal model (mmproj)"
                     .into(),
-            mend: "name the language model",
+            mend: "give the file of the language model",
         }),
         _ => Ok(Checked { path }),
     }

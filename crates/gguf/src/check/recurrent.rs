@@ -42,7 +42,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
             (model.number(INNER), model.number(HEADS), model.number(STATE))
             && inner != heads * state
         {
-            let allowed = format!("{heads} heads x a state of {state} = {}", heads * state);
+            let allowed = format!("{heads} heads × {state} state values = {}", heads * state);
             return Err(model.wrong(&model.key(INNER), inner, allowed));
         }
     }

@@ -4,10 +4,9 @@ use super::hyperparameters::{CheckedModel, MOST_LAYERS};
 use crate::check::architectures::{AT_LEAST, FIRST_LAYER_ATTENDS};
 use crate::read::ReadError;
 
-/// Greatest number that fits llama.cpp's `int32_t`.
+/// Largest number that fits into llama.cpp's `int32_t`.
 const INT: i128 = i32::MAX as i128;
-/// Upper bounds far above every published model. Products of two such values do not overflow where llama.cpp
-/// multiplies.
+/// Upper bounds far above every published model. llama.cpp can multiply two such values without overflow.
 const WIDTH: i128 = 1 << 20;
 const INNER: i128 = 1 << 24;
 const HEADS: i128 = 1 << 16;

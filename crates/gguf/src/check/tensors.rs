@@ -10,8 +10,8 @@ use crate::read::{ReadError, TensorInfo};
 /// Types that weights never have: integers, double precision, and block types for quantised activations.
 const NO_WEIGHTS: [&str; 7] = ["q8_1", "q8_K", "i8", "i16", "i32", "i64", "f64"];
 
-/// Tensors that are added, multiplied element by element or convolved, or that rotate heads, in addition to norms and
-/// biases. The kernels read these tensors as single precision.
+/// Operands of elementwise operations, convolutions and RoPE, in addition to norms and biases. The kernels read these
+/// tensors as single precision.
 const ELEMENTWISE: &[&str] = &[
     "altup_correct_scale",
     "attn_sinks",
@@ -48,7 +48,7 @@ const ELEMENTWISE: &[&str] = &[
     "time_mix_w0",
 ];
 
-/// Tables of integers.
+/// Tables of integers, with the type of the integers.
 const TABLES: &[(&str, &str)] =
     &[("d2t", "i64"), ("ffn_gate_tid2eid", "i32"), ("masked_embd_ordering", "i32")];
 
@@ -90,7 +90,7 @@ impl Role {
 
     fn allowed(self) -> String {
         match self {
-            Self::Matrix => format!("a weight type, not one of {}", NO_WEIGHTS.join(", ")),
+            Self::Matrix => format!("a type other than {}", NO_WEIGHTS.join(", ")),
             Self::Elementwise => "f32".to_string(),
             Self::Table(kind) => kind.to_string(),
         }

@@ -14,8 +14,8 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const MOST_TOKENS: u64 = 1 << 24;
 /// Maximum length of a token's text in bytes, which llama.cpp stores in an `int32_t`.
 const LONGEST: usize = i32::MAX as usize;
-/// Maximum length of a token's text in bytes if llama.cpp builds a tree with one nested node per byte, because
-/// llama.cpp builds and frees the tree recursively. The longest real texts have 128 bytes.
+/// Maximum length in bytes of a token's text, for tokenizers that store texts in a tree with one nested node per
+/// byte. llama.cpp builds and frees this tree recursively. The longest real texts have 128 bytes.
 const LONGEST_IN_TREE: usize = 1 << 10;
 
 /// Tokenizers without token texts.
@@ -52,7 +52,8 @@ const PRE_ALWAYS_BOS: [&str; 2] = ["gemma4", "granite-embed-multi-311m"];
 const PRE_WITHOUT_BOS: [&str; 3] = ["chatglm-bpe", "glm4", "glm5"];
 
 impl Defaults {
-    /// Returns the defaults of the tokenizer `model` (`llama_vocab::impl::load`); `None` if it adds no tokens.
+    /// Returns the defaults of the tokenizer `model` (`llama_vocab::impl::load`); `None` if the tokenizer adds no
+    /// tokens.
     fn of(model: &str, pre: &str) -> Option<Self> {
         let plain =
             Self { bos: None, eos: None, sep: None, add_bos: false, add_eos: false, ends_with_sep: false };
@@ -99,8 +100,8 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     check_added(model, tokenizer, *len)
 }
 
-/// Checks the size of a vocabulary without texts, because llama.cpp allocates memory for it before it reads any
-/// tensor.
+/// Checks the size of a vocabulary without texts, because llama.cpp allocates memory for the vocabulary before it
+/// reads any tensor.
 fn check_size(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let Some(size) = model.number("vocab_size") else { return Ok(()) };
     let embedding =
@@ -109,13 +110,14 @@ fn check_size(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     match (0..=i128::from(rows.min(MOST_TOKENS))).contains(&size) {
         true => Ok(()),
         false => {
-            let allowed = format!("at most {}, the rows of token_embd.weight", rows.min(MOST_TOKENS));
+            let allowed =
+                format!("at most {}, the number of rows of token_embd.weight", rows.min(MOST_TOKENS));
             Err(model.wrong(&model.key("vocab_size"), size, allowed))
         }
     }
 }
 
-/// Checks that the tokens' texts are unique, because llama.cpp asserts this.
+/// Checks that the tokens' texts are unique, which llama.cpp asserts.
 fn check_texts(model: &CheckedModel<'_>, tokens: &Texts, longest: usize) -> Result<(), ReadError> {
     // Sorting hashes takes half the time of a hash map for 262,144 tokens. The hash key is random, so that an
     // attacker cannot choose texts with equal hashes.
@@ -162,7 +164,7 @@ fn as_read(token: &[u8], number: usize) -> Cow<'_, [u8]> {
 fn twice(model: &CheckedModel<'_>, first: usize, second: usize, token: &[u8]) -> ReadError {
     let token = shortened(&String::from_utf8_lossy(token));
     model.refuse(format!(
-        "{TOKENS} has {token:?} twice, as token {first} and as token {second}, but texts must be unique"
+        "{TOKENS} contains {token:?} twice, as token {first} and as token {second}, but texts must be unique"
     ))
 }
 
@@ -184,9 +186,11 @@ fn check_no_bytes(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let Some(Value::Array { of: ValueType::I32, .. }) = model.first.get(TYPES) else { return Ok(()) };
     let types = model.first.integers(TYPES)?.unwrap_or_default();
     match types.iter().position(|kind| *kind == BYTE) {
-        Some(token) => {
-            Err(model.wrong(TYPES, format!("6 (a byte) for token {token}"), "another type for word pieces"))
-        }
+        Some(token) => Err(model.wrong(
+            TYPES,
+            format!("6 (a byte) for token {token}"),
+            "another type in a WordPiece vocabulary",
+        )),
         None => Ok(()),
     }
 }
@@ -223,7 +227,8 @@ fn check_added(model: &CheckedModel<'_>, tokenizer: &str, tokens: u64) -> Result
                 Some(id) => id.to_string(),
                 None => "missing".to_string(),
             };
-            let allowed = format!("one of the {tokens} tokens, because a token {what} every text");
+            let allowed =
+                format!("the number of one of the {tokens} tokens, because this token {what} every text");
             return Err(model.wrong(key, found, allowed));
         }
     }

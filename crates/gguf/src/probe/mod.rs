@@ -52,7 +52,7 @@ impl Probe {
         (0..count).map(|_| random.below(self.vocabulary() as usize) as u32).collect()
     }
 
-    /// Writes the probe to `path`, where it appears when it is complete.
+    /// Writes the probe to `path`. The file appears at `path` only when it is complete.
     ///
     /// # Errors
     /// If the file cannot be written or renamed to its destination.
@@ -82,7 +82,7 @@ impl Probe {
     }
 }
 
-/// Seed of the weights. After changing it, the gate's reference must be recreated.
+/// Seed of the weights. If the seed changes, the gate's reference must be recreated.
 const SEED: u64 = 1;
 
 impl model::Tensor {

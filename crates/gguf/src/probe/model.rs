@@ -184,7 +184,7 @@ impl List {
         self.0.push(Tensor { spec, recipe, mean, std });
     }
 
-    /// Adds a matrix, or one per expert, whose outputs are `gain` times as large as its inputs.
+    /// Adds a matrix, or one matrix per expert, whose outputs are `gain` times as large as its inputs.
     fn linear(&mut self, name: String, dims: &[u64], recipe: Recipe, gain: f64) {
         self.push(&name, dims, recipe, 0.0, gain / (dims[0] as f64).sqrt());
     }

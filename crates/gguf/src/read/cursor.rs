@@ -7,8 +7,9 @@ use build_info::Bytes;
 
 use super::error::ReadError;
 
-/// Maximum size of everything before the tensor data, in bytes. Published models have a few MiB. llama.cpp keeps the
-/// whole header in memory, and a sparse file can claim a larger header than the memory of a machine.
+/// Maximum size of everything before the tensor data, in bytes. The headers of published models have a few MiB.
+/// llama.cpp keeps the whole header in memory, and a sparse file can claim a larger header than the memory of a
+/// machine.
 const HEADER_LIMIT: u64 = 256 << 20;
 
 /// Source of bytes: a file, or a file's content in memory.
@@ -52,7 +53,11 @@ impl<'a> Cursor<'a> {
                 true => Ok(()),
                 false => Err(ReadError::Unusable {
                     path: self.path.to_path_buf(),
-                    what: format!("{} ends beyond the first {} MiB", what(), HEADER_LIMIT >> 20),
+                    what: format!(
+                        "{} ends beyond {} MiB, the largest supported header",
+                        what(),
+                        HEADER_LIMIT >> 20
+                    ),
                     mend: "download the model again, or convert it again",
                 }),
             };
@@ -60,7 +65,9 @@ impl<'a> Cursor<'a> {
         match self.offset.checked_add(len) {
             // No file is that large, so the length itself is damaged, and the file is not merely truncated.
             Some(needed) if needed < 1 << 50 => Err(self.truncated(needed, what())),
-            _ => Err(self.corrupt(self.offset, format!("{} would take {len} bytes", what()))),
+            _ => {
+                Err(self.corrupt(self.offset, format!("{} has the impossible length of {len} bytes", what())))
+            }
         }
     }
 
@@ -96,7 +103,9 @@ impl<'a> Cursor<'a> {
         let start = self.offset;
         let len = self.u64(what)?;
         if len > limit {
-            return Err(self.corrupt(start, format!("{} has {len} bytes, more than {limit}", what())));
+            return Err(
+                self.corrupt(start, format!("{} has {len} bytes, but at most {limit} are allowed", what()))
+            );
         }
         self.need(len, what)?;
         let mut bytes = vec![0; len as usize];

@@ -28,7 +28,7 @@ pub enum ReadError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The file has another format.
+    /// The file is not a GGUF file.
     #[error("{} is not a GGUF file: it begins with {}, not \"GGUF\"{}", path.display(), shown(first), hint(first))]
     NotGguf {
         /// Path of the file.
@@ -37,7 +37,10 @@ pub enum ReadError {
         first: Vec<u8>,
     },
     /// The version or byte order is unsupported.
-    #[error("{} has {found}; this program reads versions 2 and 3, little endian: {mend}", path.display())]
+    #[error(
+        "{} has {found}, but only versions 2 and 3 in little-endian byte order are supported; {mend}",
+        path.display()
+    )]
     Version {
         /// Path of the file.
         path: PathBuf,
@@ -48,7 +51,7 @@ pub enum ReadError {
     },
     /// The file is truncated.
     #[error(
-        "{} is truncated: the file has {} bytes, {what} needs up to {needed}; copy or download it again",
+        "{} is truncated: the file has {} bytes, but {what} ends at byte {needed}; copy or download the file again",
         path.display(), size.0
     )]
     Truncated {
@@ -62,7 +65,7 @@ pub enum ReadError {
         needed: u64,
     },
     /// The file contradicts itself or the format.
-    #[error("{} is corrupt at byte {offset}: {what}; copy or download it again", path.display())]
+    #[error("{} is corrupt at byte {offset}: {what}; copy or download the file again", path.display())]
     Corrupt {
         /// Path of the file.
         path: PathBuf,
@@ -91,7 +94,7 @@ pub enum ReadError {
         /// Instruction to the user.
         mend: &'static str,
     },
-    /// The other parts of a split model cannot be found from this one.
+    /// The other parts of a split model cannot be found from this part.
     #[error("{} is part {} of {count}: {why}", path.display(), u64::from(*number) + 1)]
     Part {
         /// Path of the file.
@@ -139,13 +142,13 @@ fn hint(first: &[u8]) -> &'static str {
     } else if begins(b"<") {
         "; it looks like a web page saved in place of the model: download it again"
     } else if begins(b"PK\x03\x04") {
-        "; it is a zip archive, perhaps a PyTorch checkpoint: convert it with llama.cpp's convert_hf_to_gguf.py"
+        "; it is a ZIP archive, perhaps a PyTorch checkpoint: convert it with llama.cpp's convert_hf_to_gguf.py"
     } else if first.get(8) == Some(&b'{') {
         "; it looks like a safetensors file: convert it with llama.cpp's convert_hf_to_gguf.py"
     } else if begins(b"tjgg") || begins(b"fmgg") || begins(b"lmgg") || begins(b"algg") {
-        "; it has the GGML format, the predecessor of GGUF: get the model as GGUF"
+        "; it has the GGML format, the predecessor of GGUF: download the model as GGUF"
     } else if !first.is_empty() && first.iter().all(|byte| *byte == 0) {
-        "; it contains zeros, like an incomplete download: download it again"
+        "; it begins with zeros, like an incomplete download: download it again"
     } else {
         "; name a .gguf file"
     }
@@ -160,7 +163,7 @@ mod tests {
         let cases: [(&[u8], &str, &str); 7] = [
             (b"version https:/", "\"version https:/\"", "Git LFS"),
             (b"<!DOCTYPE html>", "\"<!DOCTYPE html>\"", "web page"),
-            (b"PK\x03\x04abc", "50 4b 03 04 61 62 63", "zip"),
+            (b"PK\x03\x04abc", "50 4b 03 04 61 62 63", "ZIP archive"),
             (b"\x10\0\0\0\0\0\0\0{\"a\"", "10 00", "safetensors"),
             (b"tjgg\x03", "74 6a 67 67 03", "predecessor of GGUF"),
             (&[0; 16], "00 00", "zeros"),

@@ -64,7 +64,7 @@ impl GgufFile {
         self.types.get(key).copied()
     }
 
-    /// Returns the integer value of `key`, of any width and sign, if it fits.
+    /// Returns the integer value of `key`, of any width and sign, if the value fits into 32 bits.
     pub fn u32(&self, key: &str) -> Option<u32> {
         match self.get(key)? {
             Value::Scalar(Scalar::Unsigned(value)) => u32::try_from(*value).ok(),
@@ -78,7 +78,7 @@ impl GgufFile {
         &self.tensors
     }
 
-    /// Returns the total size of all tensors. It cannot overflow, because each tensor lies within the file.
+    /// Returns the total size of all tensors. The sum cannot overflow, because each tensor lies within the file.
     pub fn total_tensor_bytes(&self) -> Bytes {
         Bytes(self.tensors.iter().map(|tensor| tensor.bytes.0).sum())
     }

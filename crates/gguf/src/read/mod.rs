@@ -1,8 +1,8 @@
 //! Parser for untrusted files.
 //!
-//! The rules are those of llama.cpp's `gguf.cpp`, so that this parser reads the same files. This parser also checks
+//! The rules are those of llama.cpp's `gguf.cpp`, so that this parser accepts the same files. This parser also checks
 //! some rules that llama.cpp leaves to later assertions. Memory use depends on the actual content of the file, never
-//! on a number in it.
+//! on a number that the file claims.
 
 mod cursor;
 mod error;
@@ -41,7 +41,7 @@ const SHORTEST_KEY: u64 = 8 + 1 + 4 + 1;
 const SHORTEST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
 impl GgufFile {
-    /// Reads and validates the file except for the tensors' data.
+    /// Reads and validates everything in the file except the tensor data.
     ///
     /// # Errors
     /// If the file cannot be read, or is not a valid GGUF file.
@@ -99,10 +99,10 @@ fn check_version(path: &Path, cursor: &mut Cursor<'_>) -> Result<(), ReadError> 
     let version = cursor.u32(&|| "the header".into())?;
     let (found, mend) = match version {
         2 | 3 => return Ok(()),
-        1 => ("version 1".to_string(), "get a newer file of the model"),
+        1 => ("version 1".to_string(), "download a newer file of the model"),
         _ if version & 0xffff == 0 && version != 0 => (
             format!("version {}, big endian", version.swap_bytes()),
-            "get the little-endian file of the model",
+            "download the little-endian file of the model",
         ),
         0 => ("version 0".to_string(), "the file is damaged; copy or download it again"),
         _ => (format!("version {version}"), "the file is damaged, or newer than this program"),
@@ -119,7 +119,7 @@ fn read_count(cursor: &mut Cursor<'_>, things: &str, shortest: u64) -> Result<u6
         let needed = count.saturating_mul(shortest);
         return match cursor.need(needed, &|| format!("the header with {count} {things}")) {
             Err(truncated) if count < 1 << 20 => Err(truncated),
-            _ => Err(cursor.corrupt(offset, format!("{count} {things} cannot be in a file of this size"))),
+            _ => Err(cursor.corrupt(offset, format!("a file of this size cannot contain {count} {things}"))),
         };
     }
     Ok(count)
@@ -134,7 +134,9 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, Types
         let start = cursor.offset();
         let key = cursor.string(KEY_LIMIT, &|| format!("metadata key {number} of {count}"))?;
         if key.is_empty() {
-            return Err(cursor.corrupt(start, format!("metadata key {number} of {count} has no name")));
+            return Err(
+                cursor.corrupt(start, format!("the name of metadata key {number} of {count} is empty"))
+            );
         }
         if metadata.contains_key(&key) {
             return Err(cursor.corrupt(start, format!("metadata key '{key}' occurs twice")));
@@ -180,20 +182,25 @@ fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, ReadError>
         .ok_or_else(|| cursor.corrupt(start, format!("metadata key '{key}' has the unknown type {id}")))
 }
 
-/// Walks over an array to validate every length in it.
+/// Skips an array, and validates every length in the array.
 fn read_array(cursor: &mut Cursor<'_>, key: &str, of: ValueType) -> Result<Value, ReadError> {
     let what = || format!("metadata key '{key}'");
     let start = cursor.offset();
     let len = cursor.u64(&what)?;
     if len > ARRAY_LIMIT {
-        return Err(cursor.corrupt(start, format!("{} has {len} elements, more than {ARRAY_LIMIT}", what())));
+        return Err(cursor.corrupt(
+            start,
+            format!("{} has {len} elements, but at most {ARRAY_LIMIT} are allowed", what()),
+        ));
     }
     let offset = cursor.offset();
     match (of, of.size()) {
         // Fewer than 2^30 elements of at most 8 bytes cannot overflow.
         (_, Some(size)) => cursor.skip(len * size, &what)?,
         (ValueType::Array, None) => {
-            return Err(cursor.corrupt(start, format!("{} is an array of arrays", what())));
+            return Err(
+                cursor.corrupt(start, format!("{} is an array of arrays, which is unsupported", what()))
+            );
         }
         (_, None) => {
             cursor.need(len * 8, &what)?;
@@ -213,7 +220,10 @@ fn read_alignment(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<u64, ReadE
     };
     match value {
         Value::Scalar(Scalar::Unsigned(value)) if value.is_power_of_two() && *value <= 1 << 31 => Ok(*value),
-        _ => Err(cursor.corrupt(cursor.offset(), format!("metadata key '{KEY}' is not a power of two"))),
+        _ => {
+            Err(cursor
+                .corrupt(cursor.offset(), format!("metadata key '{KEY}' is not a power of two up to 2^31")))
+        }
     }
 }
 
@@ -236,9 +246,10 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, name: String) -> Result<Ten
     let start = cursor.offset();
     let dimensions = cursor.u32(&what)?;
     if dimensions > 4 {
-        return Err(
-            cursor.corrupt(start, format!("tensor '{name}' has {dimensions} dimensions, more than 4"))
-        );
+        return Err(cursor.corrupt(
+            start,
+            format!("tensor '{name}' has {dimensions} dimensions, but at most 4 are allowed"),
+        ));
     }
     let mut dims = Vec::with_capacity(4);
     for _ in 0..dimensions {
@@ -280,7 +291,10 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, name: String) -> Result<Ten
 /// tensor starts where the previous one ends, and lies within the file.
 fn place_tensors(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -> Result<(), ReadError> {
     let overflow = |tensor: &TensorInfo| {
-        cursor.corrupt(tensor.offset_at, format!("tensor '{}' would end beyond any file", tensor.name))
+        cursor.corrupt(
+            tensor.offset_at,
+            format!("tensor '{}' ends beyond the largest possible file", tensor.name),
+        )
     };
     let size = cursor.offset() + cursor.remaining();
     let data_offset = cursor.offset().next_multiple_of(alignment);
@@ -292,9 +306,9 @@ fn place_tensors(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64
     for tensor in tensors {
         let given = tensor.offset;
         if given != due {
-            let why = if given.is_multiple_of(alignment) { "" } else { ", and is not aligned" };
+            let why = if given.is_multiple_of(alignment) { "" } else { ", which is not aligned," };
             let name = &tensor.name;
-            let what = format!("tensor '{name}' has the data offset {given} instead of {due}{why}");
+            let what = format!("tensor '{name}' has the data offset {given}{why} instead of {due}");
             return Err(cursor.corrupt(tensor.offset_at, what));
         }
         let padded = tensor.bytes.0.checked_next_multiple_of(alignment).ok_or_else(|| overflow(tensor))?;

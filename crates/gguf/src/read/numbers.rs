@@ -7,7 +7,8 @@ use super::error::ReadError;
 use super::file::GgufFile;
 use crate::value::{Scalar, Value, ValueType};
 
-/// Maximum length of an array that is read: one number per token, of which the largest vocabularies have 262,144.
+/// Maximum length of an array that is read. An array has at most one number per token, and the largest vocabularies
+/// have 262,144 tokens.
 const LIMIT: u64 = 1 << 20;
 
 impl GgufFile {

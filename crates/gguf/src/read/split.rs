@@ -4,8 +4,8 @@ use super::error::ReadError;
 use super::file::{GgufFile, Split};
 
 impl GgufFile {
-    /// Reads and validates the other parts of a split model. `self` must be the first part. llama.cpp finds the parts
-    /// by their names, `NAME-00001-of-00003.gguf` and so on. Empty for a model in one file.
+    /// Reads and validates the other parts of a split model. `self` must be the first part. Like llama.cpp, finds the
+    /// parts by their names, `NAME-00001-of-00003.gguf` and so on. Returns an empty list for a model in one file.
     ///
     /// # Errors
     /// If a part is missing or damaged.
@@ -26,7 +26,7 @@ impl GgufFile {
         let open = |number| {
             GgufFile::open(&part(number)).map_err(|error| match error {
                 ReadError::Missing { path } => failed(format!(
-                    "there is no {}; put all parts into one folder, with their original names",
+                    "the part {} is missing; put all parts into one folder, with their original names",
                     path.display()
                 )),
                 other => other,

@@ -97,8 +97,8 @@ impl GgufFile {
     fn changed(&self, key: &str) -> ReadError {
         ReadError::Unusable {
             path: self.path.clone(),
-            what: format!("{key} does not fit into the file, which has changed since it was opened"),
-            mend: "load the model again, and replace a file in use only by a rename",
+            what: format!("the file has changed since it was opened, and {key} no longer fits into it"),
+            mend: "load the model again, and replace a file in use only by renaming another file",
         }
     }
 }

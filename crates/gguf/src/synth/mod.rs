@@ -1,7 +1,7 @@
 //! Models with random weights in the shape of real models.
 //!
-//! Tests and benchmarks use these models instead of real ones, because speed and memory only depend on the shape.
-//! Weights are written as F16 or F32; llama.cpp's quantiser converts them to other types.
+//! Tests and benchmarks use these models instead of real models, because speed and memory depend only on the shape.
+//! Weights are written as F16 or F32; llama.cpp's quantiser converts the weights to other types.
 
 mod adapter;
 mod model;
@@ -39,8 +39,8 @@ pub struct SynthOptions<'a> {
     pub seed: u64,
     /// Type of the matrices.
     pub precision: Precision,
-    /// Number of threads that draw weights, in addition to the writing thread. By default, as many as the process may
-    /// use.
+    /// Number of threads that draw weights, in addition to the writing thread. The default is the number of CPUs that
+    /// the process may use.
     pub threads: Option<NonZeroUsize>,
     /// Progress callback, called on the calling thread.
     pub progress: Option<SynthProgress<'a>>,
@@ -86,8 +86,8 @@ pub fn write_header(out: impl std::io::Write, options: &SynthOptions<'_>) -> Res
     Writer::new(out, &header).map(drop)
 }
 
-/// Writes a model to `path`. The file appears there only when it is complete. If the generation fails or is stopped,
-/// the previous file stays.
+/// Writes a model to `path`. The file appears at `path` only when it is complete. If the generation fails or is
+/// stopped, the previous file stays.
 ///
 /// Memory use stays below 100 MB for any preset, because weights are written to the file as they are drawn.
 ///

@@ -2,7 +2,7 @@
 //!
 //! # Scales
 //!
-//! Weights are drawn so that a random model resembles a trained one in the properties that matter to a test or a
+//! Weights are drawn so that a random model resembles a trained model in the properties that matter to a test or a
 //! benchmark. Its logits are peaked, its text does not loop immediately, and every layer contributes, so that a wrong
 //! kernel changes tokens.
 //!
@@ -23,8 +23,8 @@ use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
 use crate::write::{Header, Meta, TensorSpec};
 
-/// Root mean square of everything that the layers add to the residual stream, relative to the embedding: with a
-/// separate output matrix, and with tied embeddings. See [`layers_to_embedding`].
+/// Root mean square of everything that the layers add to the residual stream, relative to the embedding. The first
+/// value applies to a separate output matrix, the second to tied embeddings. See [`layers_to_embedding`].
 const LAYERS_TO_EMBEDDING: f64 = 0.8;
 const LAYERS_TO_TIED_EMBEDDING: f64 = 1.7;
 /// Standard deviation of attention scores: neither uniform attention (0) nor one-hot (5 and more). Of n positions,
@@ -72,9 +72,9 @@ pub(super) struct Tensor {
 /// Logits of random weights are approximately independent normal numbers, as in Derrida's random energy model (Phys.
 /// Rev. B 24, 2613, 1981). Above the critical spread s_c, at which the greatest of V normal numbers lies, a handful
 /// of tokens share the probability. Their shares follow a Poisson-Dirichlet process with parameter m = s_c / s
-/// (Ruelle 1987), with a mean entropy of ψ(1) − ψ(1 − m): 2.5 bits at m = 0.56, 3.5 at 0.65. The finite V reduces it
-/// by half a bit: in simulation, 2,048 tokens had 2.7 bits and 151,936 had 3.1. The formula below s_c, ln V − s²/2
-/// nats, is not useful, because it is only valid for much larger V.
+/// (Ruelle 1987), with a mean entropy of ψ(1) − ψ(1 − m): 2.5 bits at m = 0.56, 3.5 at 0.65. The finite V reduces the
+/// entropy by half a bit: in simulation, 2,048 tokens had 2.7 bits and 151,936 had 3.1. The formula below s_c, ln V −
+/// s²/2 nats, is not useful, because it is only valid for much larger V.
 fn logit_std(vocabulary: u32) -> f64 {
     -normal_quantile(1.0 / f64::from(vocabulary)) / PEAKEDNESS
 }
@@ -177,12 +177,12 @@ pub(super) fn header(metadata: Vec<(String, Meta)>, tensors: &[Tensor]) -> Heade
     Header { metadata, tensors: tensors.iter().map(|tensor| tensor.spec.clone()).collect() }
 }
 
-/// Returns the size of the layers' contribution relative to the embedding. A larger contribution makes a rounding
-/// error grow more on its way through the layers, which does not happen in trained models. Q8_0 differs from F16 by a
-/// mean KL divergence of 0.0013 (tiny, with scores spread by 2) at a ratio of 0.6, 0.0027 at 1, and 0.0071 at 2. With
-/// a tied embedding E, however, the part of the logits that comes from the embedding itself is E' G E, which is
-/// symmetric. If one token predicts another, that token predicts the first one back, and at ratios up to 1 the two
-/// tokens alternate for ever.
+/// Returns the size of the layers' contribution relative to the embedding. With a larger contribution, a rounding
+/// error grows more on its way through the layers, which does not happen in trained models. The mean KL divergence of
+/// Q8_0 from F16 (tiny, with scores spread by 2) is 0.0013 at a ratio of 0.6, 0.0027 at 1, and 0.0071 at 2. With a
+/// tied embedding E, however, the part of the logits that comes from the embedding itself is E' G E, which is
+/// symmetric. If token A predicts token B, then B predicts A, and at ratios up to 1 the two tokens alternate for
+/// ever.
 fn layers_to_embedding(shape: &Shape) -> f64 {
     if shape.tied { LAYERS_TO_TIED_EMBEDDING } else { LAYERS_TO_EMBEDDING }
 }
@@ -211,7 +211,7 @@ impl List {
         self.push(name, &[len], GgmlType::F32, fill);
     }
 
-    /// Adds a matrix, or one per expert, whose outputs are `gain` times as large as its inputs.
+    /// Adds a matrix, or one matrix per expert, whose outputs are `gain` times as large as its inputs.
     fn linear(&mut self, name: &str, dims: &[u64], gain: f64) {
         let std = gain / (dims[0] as f64).sqrt();
         self.matrix(name, dims, Fill::Normal { mean: 0.0, std });
@@ -253,7 +253,8 @@ impl List {
         }
     }
 
-    /// Adds all tensors of a bert: every half layer is followed by a norm with a bias, and every matrix has a bias.
+    /// Adds all tensors of a bert model: every half layer is followed by a norm with a bias, and every matrix has a
+    /// bias.
     fn bert(&mut self, shape: &Shape) {
         let (embedding, width) = (u64::from(shape.embedding), u64::from(shape.feed_forward));
         let plain = Fill::Normal { mean: 0.0, std: 1.0 };

@@ -24,13 +24,13 @@ pub enum Error {
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// The progress callback stopped the generation.
-    #[error("stopped before {} was complete: no file was written", path.display())]
+    #[error("generation was stopped before {} was complete; no file was written", path.display())]
     Stopped {
         /// Path of the file that was not written.
         path: PathBuf,
     },
     /// The model has no matrices that an adapter could change.
-    #[error("{} has no query and value matrices that an adapter could change", path.display())]
+    #[error("cannot create an adapter for {}: the model has no query and value matrices", path.display())]
     NoMatrices {
         /// Path of the model.
         path: PathBuf,

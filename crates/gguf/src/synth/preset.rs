@@ -12,7 +12,7 @@ pub enum Preset {
     Tiny,
     /// Tens of megabytes, for training profiles: llama, 4 layers, 512 wide, 16,384 tokens, a separate output matrix.
     SmallLlama,
-    /// Same size as qwen2: biases, tied embeddings, another pre-tokenizer.
+    /// Same size as `SmallLlama`, with the architecture qwen2: biases, tied embeddings, another pre-tokenizer.
     SmallQwen2,
     /// Qwen2.5-1.5B: qwen2, 28 layers, 1,536 wide, 151,936 tokens, tied embeddings, biases. 3.1 GB as F16.
     Qwen2_5_1_5B,

@@ -41,7 +41,7 @@ pub(super) struct Tokenizer {
     /// Value of `tokenizer.ggml.pre`: the rule by which text is split before merging.
     pub(super) pre: &'static str,
     pub(super) control: Control,
-    /// Indices in `control`.
+    /// Indices in `control` of the tokens that begin and end a text.
     pub(super) bos: u32,
     pub(super) eos: u32,
     pub(super) add_bos: bool,
@@ -160,8 +160,8 @@ const QWEN2_5_1_5B_4L: Shape = Shape { layers: 4, ..QWEN2_5_1_5B };
 
 const LLAMA_1B_4L: Shape = Shape { layers: 4, ..LLAMA_1B };
 
-/// Shape from config.json of ibm-granite/granite-3.0-1b-a400m-base, with these changes: three tokens of the
-/// vocabulary, a context for long runs, and Qwen3's norms of queries and keys.
+/// Shape from config.json of ibm-granite/granite-3.0-1b-a400m-base, with three fewer tokens in the vocabulary, a
+/// context for long runs, and Qwen3's norms of queries and keys.
 const MOE_1B: Shape = Shape {
     architecture: Architecture::Qwen3Moe,
     vocabulary: 49_152,

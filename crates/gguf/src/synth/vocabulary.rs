@@ -9,7 +9,7 @@ use random_weights::Xoshiro;
 
 /// Vocabulary with its merges.
 pub(super) struct Vocabulary {
-    /// Texts of all tokens, in GPT-2's spelling of bytes.
+    /// Texts of all tokens, in GPT-2's byte encoding.
     pub(super) tokens: Vec<String>,
     /// Merges, each as `left right`, in the order of application.
     pub(super) merges: Vec<String>,
@@ -39,7 +39,7 @@ const WORDS: &[&str] = &[
     "model",
 ];
 
-/// Space in GPT-2's spelling.
+/// Space in GPT-2's byte encoding.
 const SPACE: &str = "\u{120}";
 
 impl Vocabulary {
@@ -150,7 +150,7 @@ fn pick(list: &[&'static str], random: &mut Xoshiro) -> &'static str {
     list[random.below(list.len()).min(random.below(list.len()))]
 }
 
-/// Returns the character that represents a byte in GPT-2's tokeniser: the byte itself if it is visible in Latin-1,
+/// Returns the character that represents a byte in GPT-2's tokenizer: the byte itself if it is visible in Latin-1,
 /// otherwise the next character from U+0100 on (`bytes_to_unicode` of encoder.py).
 fn byte_token(byte: u8) -> char {
     let visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);

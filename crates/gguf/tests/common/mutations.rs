@@ -60,7 +60,7 @@ fn types(all: &mut List) {
     let matrices = ["token_embd.weight", "output.weight", "blk.0.attn_q.weight", "blk.1.ffn_down.weight"];
     for name in matrices {
         for kind in ["i8", "i16", "i32", "i64", "f64", "q8_K", "q8_1"] {
-            let words = ["has the type", "but must have a weight type"];
+            let words = ["has the type", "but must have a type other than"];
             all.add(Preset::Tiny, &format!("{name} as {kind}"), &words, move |edit| edit.retype(name, kind));
         }
     }
@@ -124,7 +124,7 @@ fn heads(all: &mut List) {
     all.tiny("llama.attention.key_length", Put::U32(0), &["1 to 65536"]);
     all.tiny("llama.rope.dimension_count", Put::U32(32), &["the length of a head, 64"]);
     let (swa, even) = (Preset::SwaTiny, "even, at least 2 and at most");
-    // Without an element to rotate, ggml's CPU kernel loops for ever.
+    // If RoPE rotates no element, ggml's CPU kernel loops for ever.
     for wrong in [0, 31, 4096] {
         all.put(swa, "gemma3.rope.dimension_count", Put::U32(wrong), &[even]);
         all.put(swa, "gemma3.rope.dimension_count_swa", Put::U32(wrong), &[even]);
@@ -134,7 +134,7 @@ fn heads(all: &mut List) {
 fn experts(all: &mut List) {
     all.tiny("llama.expert_used_count", Put::U32(2), &["is 2", "llama.expert_count is 0 or missing"]);
     all.tiny("llama.expert_count", Put::U32(1 << 20), &["0 to 1024"]);
-    all.tiny("llama.expert_group_count", Put::U32(2), &["there are no experts"]);
+    all.tiny("llama.expert_group_count", Put::U32(2), &["the model has no experts"]);
     all.add(Preset::Tiny, "experts of which none is used", &["llama.expert_used_count is missing"], |edit| {
         edit.put("llama.expert_count", Put::U32(8));
     });
@@ -143,8 +143,8 @@ fn experts(all: &mut List) {
     all.put(moe, "qwen3moe.expert_used_count", Put::U32(0), &["1 to 8"]);
     all.put(moe, "qwen3moe.expert_used_count", Put::U32(u32::MAX), &["0 to 1024"]);
     all.put(moe, "qwen3moe.expert_used_count", Put::U32s(vec![2, 0, 2]), &["0 in layer 1"]);
-    all.put(moe, "qwen3moe.expert_group_count", Put::U32(3), &["a divisor of the 8 experts"]);
-    all.put(moe, "qwen3moe.expert_group_count", Put::U32(8), &["less than the 8 experts"]);
+    all.put(moe, "qwen3moe.expert_group_count", Put::U32(3), &["a divisor of 8, the number of experts"]);
+    all.put(moe, "qwen3moe.expert_group_count", Put::U32(8), &["less than 8, the number of experts"]);
     all.add(moe, "groups of which none is used", &["expert_group_used_count", "1 to 1"], |edit| {
         edit.put("qwen3moe.expert_group_count", Put::U32(2));
     });
@@ -219,7 +219,7 @@ fn tokens(all: &mut List) {
         edit.put("tokenizer.ggml.model", Put::Text("none".into()));
         edit.put("llama.vocab_size", Put::U32(u32::MAX));
     });
-    all.add(Preset::Tiny, "a projector", &["clip", "name the language model"], |edit| {
+    all.add(Preset::Tiny, "a projector", &["clip", "give the file of the language model"], |edit| {
         edit.put("general.architecture", Put::Text("clip".into()));
     });
 }
@@ -273,7 +273,7 @@ fn other_architectures(all: &mut List) {
             for (key, value) in values {
                 edit.put(&format!("{architecture}.{key}"), Put::U32(*value));
             }
-            // Layers with a recurrent state have tensors for it.
+            // Layers with a recurrent state are detected by their tensors.
             if let Some(tensor) =
                 edit.tensors.iter_mut().find(|tensor| tensor.name == "blk.0.attn_norm.weight")
             {
@@ -301,7 +301,7 @@ fn other_architectures(all: &mut List) {
     all.add(
         Preset::SwaTiny,
         "half of one element",
-        &["step35.rope.dimension_count", "after it is halved"],
+        &["step35.rope.dimension_count", "after halving"],
         |edit| {
             edit.become_architecture("gemma3", "step35");
             edit.put("step35.rope.dimension_count", Put::U32(2));

@@ -34,9 +34,9 @@ fn listed(nvml: &Nvml) -> Result<Listed, Fault> {
     }
     if listed.gpus.is_empty() && listed.warnings.is_empty() {
         listed.warnings.push(format!(
-            "the NVIDIA driver {driver} is loaded but lists no GPU: `lspci -d 10de:` shows whether the machine has a \
-             GPU, and `sudo dmesg | grep -i nvrm` shows why the driver ignores it; start containers with \
-             `docker run --gpus all`"
+            "the NVIDIA driver {driver} is loaded but lists no GPU: `lspci -d 10de:` shows whether the \
+             machine has a GPU, and `sudo dmesg | grep -i nvrm` shows why the driver ignores the GPU; start \
+             containers with `docker run --gpus all`"
         ));
     }
     Ok(listed)
@@ -57,8 +57,9 @@ impl Listed {
         let parts = device.instances();
         if parts.is_empty() {
             self.warnings.push(format!(
-                "MIG is enabled for {name} (GPU {index}), but there is no instance, so the GPU cannot be used: create one \
-                 (`sudo nvidia-smi mig -i {index} -cgi 0 -C`), or disable MIG (`sudo nvidia-smi -i {index} -mig 0`)"
+                "MIG is enabled for {name} (GPU {index}), but the GPU has no instance and cannot be used: \
+                 create an instance (`sudo nvidia-smi mig -i {index} -cgi 0 -C`), or disable MIG (`sudo \
+                 nvidia-smi -i {index} -mig 0`)"
             ));
         }
         for part in &parts {
@@ -80,10 +81,11 @@ impl Listed {
     fn memory(&mut self, device: &Device<'_>, name: &str) -> Result<(Bytes, Option<Bytes>), Fault> {
         match device.memory() {
             Ok(memory) => Ok((Bytes(memory.total), Some(Bytes(memory.used)))),
-            // These GPUs share the CPU's memory (GB10, Jetson).
+            // GPUs that do not support this query share the CPU's memory (GB10, Jetson).
             Err(fault) if fault.is_not_supported() => {
                 self.warnings.push(format!(
-                    "NVML reports no memory size for {name:?}: it seems to share the CPU's memory, so its free memory is unknown"
+                    "NVML reports no memory size for {name:?}: the GPU seems to share the CPU's memory, so \
+                     the GPU's free memory is unknown"
                 ));
                 Ok((Bytes(0), None))
             }
@@ -106,8 +108,9 @@ pub(super) fn visible(listed: Listed, cuda: &CudaEnvironment, warnings: &mut Vec
     if let (Some(first), 2..) = (first, parts) {
         let uuid = identities[first].uuid.as_deref().unwrap_or("the first");
         warnings.push(format!(
-            "MIG shows {parts} instances, but a program can use only one of them, here {uuid}: select another with \
-             CUDA_VISIBLE_DEVICES=MIG-… (`nvidia-smi -L` lists them), or disable MIG (`sudo nvidia-smi -mig 0`)"
+            "MIG shows {parts} instances, but a program can use only one of them, here {uuid}: select \
+             another instance with CUDA_VISIBLE_DEVICES=MIG-… (`nvidia-smi -L` lists them), or disable MIG \
+             (`sudo nvidia-smi -mig 0`)"
         ));
     }
     let seen = |at: &usize| !is_part(at) || Some(*at) == first;

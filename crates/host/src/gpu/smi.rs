@@ -42,7 +42,7 @@ pub(super) enum Trouble {
 fn gpu(line: &str, warnings: &mut Vec<String>) -> Option<Gpu> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let [name, capability, memory, driver] = fields[..] else {
-        warnings.push(format!("cannot read a GPU in nvidia-smi's line {line:?}"));
+        warnings.push(format!("cannot parse nvidia-smi's line {line:?}"));
         return None;
     };
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -52,7 +52,7 @@ fn gpu(line: &str, warnings: &mut Vec<String>) -> Option<Gpu> {
     }
     let mib = memory.parse::<u64>().ok().and_then(|mib| mib.checked_mul(1 << 20));
     if mib.is_none() {
-        // These GPUs share the CPU's memory (GB10, Jetson).
+        // GPUs without a memory size share the CPU's memory (GB10, Jetson).
         warnings.push(format!("nvidia-smi reports no memory size for {name:?}: {memory:?}"));
     }
     Some(Gpu {
@@ -109,7 +109,7 @@ fn run(program: &Path, limit: Duration) -> Result<String, String> {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(output),
             Ok(Some(status)) => {
-                let said = output.lines().next().unwrap_or("it printed nothing");
+                let said = output.lines().next().unwrap_or("no output");
                 return Err(format!("{shown} failed ({status}): {said}"));
             }
             Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),

@@ -40,8 +40,8 @@ impl fmt::Display for Unanswered {
             Unanswered::By(fault) => fault.fmt(f),
             Unanswered::TooLate(limit) => write!(
                 f,
-                "the NVIDIA driver did not answer within {limit:?}: see `sudo dmesg | grep -i nvrm`, and restart the \
-                 machine if this persists"
+                "the NVIDIA driver did not answer within {limit:?}: see `sudo dmesg | grep -i nvrm`, and \
+                 restart the machine if the problem persists"
             ),
             Unanswered::NotAsked(why) => write!(
                 f,

@@ -34,7 +34,7 @@ pub enum Fault {
         /// Error from the system's loader.
         why: String,
     },
-    /// The library lacks a function that every driver has: it is a stub, or belongs to another program.
+    /// The library lacks a function that every driver has: the library is a stub, or belongs to another program.
     Lacks {
         /// Path of the file.
         library: String,
@@ -59,7 +59,7 @@ impl Fault {
         !matches!(self, Fault::Refused { .. })
     }
 
-    /// True if the GPU does not support the figure, which is not a fault.
+    /// True if the GPU does not support the query, which is not a fault.
     pub fn is_not_supported(&self) -> bool {
         matches!(self, Fault::Refused { code: code::NOT_SUPPORTED, .. })
     }
@@ -73,44 +73,46 @@ impl Fault {
     pub fn mend(&self) -> &'static str {
         match self {
             Fault::Missing { .. } => {
-                "install the driver's library in the version of the loaded driver (Debian libnvidia-ml1, Ubuntu \
-                 libnvidia-compute-…); in a container, start it with the NVIDIA container toolkit (`docker run --gpus all`)"
+                "install the driver's library in the version of the loaded driver (Debian libnvidia-ml1, \
+                 Ubuntu libnvidia-compute-…); start containers with the NVIDIA container toolkit (`docker \
+                 run --gpus all`)"
             }
             Fault::Unusable { .. } => "reinstall the driver's packages for this architecture",
             Fault::Lacks { .. } => {
-                "it is a stub or damaged: remove the CUDA toolkit's `stubs` folder from LD_LIBRARY_PATH, or reinstall the \
-                 driver's packages"
+                "the library is a stub or damaged: remove the CUDA toolkit's `stubs` folder from \
+                 LD_LIBRARY_PATH, or reinstall the driver's packages"
             }
             Fault::Refused { code, .. } => match *code {
                 code::NO_PERMISSION => {
-                    "give this user access to /dev/nvidiactl and /dev/nvidia0 (`ls -l /dev/nvidia*` shows who has it); in \
-                     a container, start it with `docker run --gpus all`"
+                    "give this user access to /dev/nvidiactl and /dev/nvidia0 (`ls -l /dev/nvidia*` shows \
+                     who has access); start containers with `docker run --gpus all`"
                 }
                 code::DRIVER_NOT_LOADED => {
-                    "load the driver (`sudo modprobe nvidia`), or install it; in a container, start it with \
+                    "load the driver (`sudo modprobe nvidia`), or install the driver; start containers with \
                      `docker run --gpus all`"
                 }
                 code::VERSION_MISMATCH => {
-                    "the driver was updated and the old one is still loaded: restart the machine (in a container, \
-                     restart the container, so that it gets the host's library)"
+                    "the driver was updated, but the old driver is still loaded: restart the machine; if \
+                     only a container is affected, restart the container to get the host's library"
                 }
                 code::GPU_IS_LOST => {
-                    "it fell off the bus: see `sudo dmesg | grep -i xid`, check power and cooling, and restart the \
-                     machine"
+                    "the GPU fell off the bus: see `sudo dmesg | grep -i xid`, check power and cooling, and \
+                     restart the machine"
                 }
                 code::RESET_REQUIRED => {
-                    "stop the programs that use it and run `sudo nvidia-smi --gpu-reset -i NUMBER`, or restart the machine"
+                    "stop the programs that use the GPU and run `sudo nvidia-smi --gpu-reset -i NUMBER`, or \
+                     restart the machine"
                 }
                 code::LIBRARY_NOT_FOUND | code::FUNCTION_NOT_FOUND => "reinstall the driver's packages",
                 code::TIMEOUT | code::IRQ_ISSUE => {
-                    "see `sudo dmesg | grep -i nvrm`, and restart the machine if this persists"
+                    "see `sudo dmesg | grep -i nvrm`, and restart the machine if the problem persists"
                 }
                 code::CORRUPTED_INFOROM => "the GPU's InfoROM is damaged: have the GPU repaired or replaced",
                 code::OPERATING_SYSTEM | code::UNKNOWN => {
-                    "in a container, restart it (reloading systemd on the host removes its devices); otherwise see \
-                     `sudo dmesg | grep -i nvrm`"
+                    "in a container, restart the container (reloading systemd on the host removes the \
+                     container's devices); otherwise see `sudo dmesg | grep -i nvrm`"
                 }
-                code::NOT_SUPPORTED => "this GPU does not support it",
+                code::NOT_SUPPORTED => "this GPU does not support the query",
                 _ => "see `nvidia-smi` and `sudo dmesg | grep -i nvrm`",
             },
         }

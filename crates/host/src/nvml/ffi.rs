@@ -80,9 +80,9 @@ pub struct CardLimits {
 }
 
 impl CardLimits {
-    /// Returns the theoretical memory bandwidth in bytes per second: two words of the bus's width per clock, because
-    /// the driver counts clocks of GDDR and HBM in this way. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s of
-    /// its data sheet. No program reaches this bandwidth.
+    /// Returns the theoretical memory bandwidth in bytes per second: two words of the bus's width per clock, as the
+    /// driver counts clocks of GDDR and HBM. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s of its data sheet.
+    /// No program reaches this bandwidth.
     pub fn memory_bandwidth(&self) -> Option<f64> {
         let (mhz, bits) = (self.memory_mhz?, self.memory_bus_bits?);
         Some(2.0 * f64::from(mhz) * 1e6 * f64::from(bits) / 8.0).filter(|bandwidth| *bandwidth > 0.0)
@@ -105,10 +105,10 @@ pub enum ComputeMode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle(*mut c_void);
 
-// SAFETY: NVML treats the handle as an opaque name of the GPU, and documents all its functions as callable from any
-// thread at any time ("thread-safe", NVML API reference, 1.1).
+// SAFETY: NVML treats the handle as an opaque name of the GPU. NVML documents that any thread may call any function
+// at any time ("thread-safe", NVML API reference, 1.1).
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: the reason given for `Send` applies.
 unsafe impl Sync for Handle {}
 
 /// Struct `nvmlMemory_t`.
@@ -206,7 +206,7 @@ impl Functions {
         // The library is never unloaded: the driver's libraries start threads and register handlers, and unloading
         // them has crashed programs at exit.
         let library: &'static libloading::Library = Box::leak(Box::new(loaded));
-        /// Looks up the function `$name`; `None` if it is missing.
+        /// Looks up the function `$name`; `None` if the library lacks the function.
         macro_rules! find {
             ($name:literal) => {
                 // SAFETY: the field's type is the signature in nvml.h.

@@ -1,12 +1,13 @@
 //! Queries to NVIDIA's driver through its own library (NVML): the available GPUs, their load, and the reasons why
-//! they cannot be used.
+//! GPUs cannot be used.
 //!
-//! libnvidia-ml comes with the driver and not with the program, so it is loaded on first use. Only a dozen of its
-//! about 300 functions are looked up; every driver of the last ten years has them. Optional functions may be missing.
+//! libnvidia-ml comes with the driver and not with the program, so the program loads the library on first use. Only
+//! about 25 of the library's roughly 300 functions are looked up. Every driver of the last ten years has the eight
+//! required functions; the others may be missing.
 //!
-//! No environment variable or flag of Anneal can select the library. The system's loader searches for it as for every
-//! other library; after that, a few fixed places are tried. Only code can name another file ([`LibrarySource::At`]),
-//! which tests do with the library of [`testing`].
+//! No environment variable or flag of Anneal can select the library. The system's loader searches for the library as
+//! for any other library; after that, a few fixed paths are tried. Only code can name another file
+//! ([`LibrarySource::At`]), which tests do with the library of [`testing`].
 
 mod asked;
 mod fault;
@@ -28,8 +29,8 @@ use ffi::{Functions, Handle};
 /// Files that exist if a driver is loaded. The last file belongs to WSL 2 and exists for any GPU.
 pub const SIGNS: [&str; 3] = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
 
-/// Names and paths of the library, tried in order. The system's loader finds the first; `libnvidia-ml.so` without a
-/// number is the toolkit's stub. The others are the paths in WSL, NixOS and some containers.
+/// Names and paths of the library, tried in order. The system's loader finds the first entry; `libnvidia-ml.so`
+/// without a number is the toolkit's stub. The other entries are the paths in WSL, NixOS and some containers.
 const PLACES: [&str; 4] = [
     "libnvidia-ml.so.1",
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",

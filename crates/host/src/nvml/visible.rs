@@ -38,7 +38,10 @@ impl Selection {
         let count = devices.len();
         if variable.trim().is_empty() {
             let remark = format!("CUDA_VISIBLE_DEVICES is empty, which hides {}", gpus(count));
-            return Self { remarks: vec![remark + ": unset it to use them"], ..Self::default() };
+            return Self {
+                remarks: vec![remark + ": unset the variable to make GPUs visible"],
+                ..Self::default()
+            };
         }
         let mut selection = Self::default();
         for word in variable.split(',').map(str::trim) {
@@ -47,7 +50,7 @@ impl Selection {
                     selection.chosen.clear();
                     let remark = format!("CUDA_VISIBLE_DEVICES={variable} names {word:?} twice");
                     selection.remarks =
-                        vec![remark + ", so CUDA shows no GPU: name each GPU once, or unset it"];
+                        vec![remark + ", so CUDA shows no GPU: name each GPU once, or unset the variable"];
                     return selection;
                 }
                 Ok(at) => selection.chosen.push(at),
@@ -55,9 +58,9 @@ impl Selection {
                 Err(why) => {
                     let hidden = match selection.chosen.len() {
                         0 => format!("hides {}", gpus(count)),
-                        _ => "ends the list there".to_string(),
+                        _ => "ends the list at this entry".to_string(),
                     };
-                    let mend = "unset it, or name GPUs as `nvidia-smi -L` lists them";
+                    let mend = "unset the variable, or name GPUs as `nvidia-smi -L` lists them";
                     selection
                         .remarks
                         .push(format!("CUDA_VISIBLE_DEVICES={variable}: {why}, which {hidden}: {mend}"));
@@ -84,7 +87,7 @@ fn place(devices: &[Identity], word: &str) -> Result<usize, String> {
         return match usize::try_from(number) {
             Ok(at) if at < devices.len() => Ok(at),
             Ok(_) => Err(format!(
-                "there is no GPU {number} (the last of {} is {})",
+                "there is no GPU {number} (the last of {} GPUs has number {})",
                 devices.len(),
                 devices.len() - 1
             )),

@@ -25,7 +25,7 @@ impl ThreadClock {
         (code == 0).then_some(Self(clock))
     }
 
-    /// Returns the CPU time that the thread has used; `None` if it has ended.
+    /// Returns the CPU time that the thread has used; `None` if the thread has ended.
     pub fn time(self) -> Option<Duration> {
         read(self.0)
     }

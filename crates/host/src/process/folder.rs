@@ -11,17 +11,17 @@ pub const TICKS_PER_SECOND: f64 = 100.0;
 pub struct ProcFolder(PathBuf);
 
 impl ProcFolder {
-    /// Folder of this process.
+    /// Returns the folder of this process.
     pub fn this() -> Self {
         Self::below(Path::new("/"), "self")
     }
 
-    /// Folder of process `pid`.
+    /// Returns the folder of process `pid`.
     pub fn of(pid: u32) -> Self {
         Self::below(Path::new("/"), &pid.to_string())
     }
 
-    /// Folder of `process`, a number or `self`, on a machine whose files lie below `root`.
+    /// Returns the folder of `process`, a number or `self`, on a machine whose files lie below `root`.
     pub fn below(root: &Path, process: &str) -> Self {
         Self(root.join("proc").join(process))
     }
@@ -31,8 +31,8 @@ impl ProcFolder {
         field(&self.read("status")?, "VmHWM:").map(|kib| kib << 10)
     }
 
-    /// Sets the peak of the process's resident memory to the current value. A kernel that cannot do this keeps the
-    /// old peak.
+    /// Sets the peak of the process's resident memory to the current value. A kernel that cannot reset the peak keeps
+    /// the old value.
     pub fn reset_peak(&self) {
         // Value 5 resets the peak: see clear_refs in proc(5).
         let _ = fs::write(self.0.join("clear_refs"), "5");

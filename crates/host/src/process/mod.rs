@@ -60,7 +60,8 @@ pub fn load_average() -> Option<f64> {
     System::load_average().ok().map(|load| load.one)
 }
 
-/// Reads `what` of process `pid`. Each call reads anew, so it never returns values of a process that has ended.
+/// Reads `what` of process `pid`. Each call reads the values again and never returns values of a process that has
+/// ended.
 fn ask<T>(pid: u32, what: ProcessRefreshKind, pick: impl FnOnce(&Process) -> Option<T>) -> Option<T> {
     let pid = Pid::from_u32(pid);
     let mut system = System::new().ok()?;

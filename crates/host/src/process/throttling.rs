@@ -10,8 +10,8 @@ pub struct Throttling {
 }
 
 impl Throttling {
-    /// Reads the counters of `process`, a number or `self`. Empty if the process has no control groups or they report
-    /// no counters.
+    /// Reads the counters of `process`, a number or `self`. Empty if the process has no control groups or its groups
+    /// report no counters.
     pub fn read(root: &Path, process: &str) -> Self {
         let cgroup = root.join("proc").join(process).join("cgroup");
         let Ok(text) = fs::read_to_string(cgroup) else { return Self::default() };
@@ -27,7 +27,8 @@ impl Throttling {
         Self { counters: counters.filter_map(|folder| throttled(&folder.join("cpu.stat"))).collect() }
     }
 
-    /// Returns the total number of throttled periods of the most throttled group; `None` if no group reports it.
+    /// Returns the total number of throttled periods of the most throttled group; `None` if no group reports a
+    /// number.
     pub fn total(&self) -> Option<u64> {
         self.counters.iter().copied().max()
     }

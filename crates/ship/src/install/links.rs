@@ -55,7 +55,8 @@ fn man_pages(root: &Path) -> Vec<String> {
     pages
 }
 
-/// Checks that no foreign file is at the path of a link of the version in `tree`, or of any version.
+/// Checks that no foreign file has the path of one of Anneal's links: those of the version in `tree`, or those of
+/// every version if `tree` is `None`.
 ///
 /// # Errors
 /// If a foreign file is in the way.

@@ -57,7 +57,7 @@ impl PrefixLock {
                 break file;
             }
         };
-        // Another installer shows this text in its message.
+        // Another installer that finds the lock taken shows this text.
         let _ = file.rewind();
         let _ = file.set_len(0);
         let _ = write!(file, "{what} of process {}", std::process::id());

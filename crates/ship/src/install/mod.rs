@@ -93,7 +93,7 @@ fn fetch_and_put(
     })
 }
 
-/// Returns everything that can be determined without writing anything.
+/// Returns the result of a dry run: everything that can be determined without writing.
 fn would_install(
     order: &Install,
     prefix: &Prefix,
@@ -140,7 +140,7 @@ fn note_path(prefix: &Prefix, told: &mut SourceNotes) {
     match found {
         Some(found) if found.canonicalize().ok() != prefix.program().canonicalize().ok() => {
             told.warnings.push(format!(
-                "a shell finds {} first\nhint: put {} before its folder in PATH, or remove it",
+                "a shell finds {} first\nhint: put {} before that folder in PATH, or remove that program",
                 found.display(),
                 bin.display()
             ));

@@ -109,8 +109,8 @@ impl Prefix {
     }
 
     /// Returns the name of the version that a rollback makes current: the previous version, else the newest other
-    /// version. The second case occurs if a process was killed between the two renames of a switch, so that both
-    /// links name the same version.
+    /// version. If a process was killed between the two renames of a switch, both links name the same version, and a
+    /// rollback uses the newest other version.
     ///
     /// # Errors
     /// If a link or the folder of versions cannot be read.

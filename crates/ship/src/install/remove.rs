@@ -78,7 +78,8 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
     Ok(Uninstalled { removed: doomed, current: next, dry_run: false })
 }
 
-/// Makes `next` current if it is not, and removes the link to the previous version if that version is among `doomed`.
+/// Makes `next` current unless it already is, and removes the link to the previous version if that version is among
+/// `doomed`.
 fn switch_away(prefix: &Prefix, next: &str, doomed: &[String]) -> Result<()> {
     let current = prefix.current()?;
     let previous = prefix.previous()?;

@@ -210,8 +210,8 @@ pub fn open(
 
 fn unsigned(archive: &Path, key: &TrustedKey) -> String {
     format!(
-        "cannot install {}: the minisign key of {} is configured, but the archive has no signature (.minisig) \
-         beside it",
+        "cannot install {}: the minisign key of {} is configured, but the archive has no signature file \
+         (.minisig)",
         archive.display(),
         key.from
     )
@@ -239,8 +239,8 @@ fn expected(
     match (beside()?, listed) {
         (Some(told), Some(listed)) if told != *listed => {
             bail!(
-                "{archive}.sha256 and index.json have different checksums, so the folder is being updated\nhint: \
-                 try again later"
+                "{archive}.sha256 and index.json have different checksums; the folder may be in the middle \
+                 of an update\nhint: try again later"
             )
         }
         (Some(told), _) => Ok(Some(told)),

@@ -38,10 +38,12 @@ pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut S
                 told.notes.push(format!("{name} was damaged and has been repaired: {damage:#}"))
             }
             (false, _) if !force => bail!(
-                "{name} is already installed with other content\nhint: `--force` replaces it for good, or \
-                 uninstall it first"
+                "{name} is already installed with other content\nhint: replace it permanently with \
+                 --force, or uninstall it first"
             ),
-            (false, _) => told.notes.push(format!("{name} replaces other content of the same name")),
+            (false, _) => told
+                .notes
+                .push(format!("{name} replaces an installed version with the same name and other content")),
         }
         // The folders are exchanged in one step, so that a user who starts the program gets either the old or the new
         // version.

@@ -127,7 +127,7 @@ fn copyright(order: &Pack) -> String {
     )
 }
 
-/// Returns the MD5 that dpkg stores for each file. It is not used for security.
+/// Returns the MD5 that dpkg stores for each file. The MD5 is not used for security.
 fn md5(member: &Member) -> Result<String> {
     let mut hasher = Md5::new();
     match &member.content {

@@ -15,9 +15,9 @@ use crate::order::Rust;
 pub struct Described {
     /// Crate with its version and features.
     pub linked: Crate,
-    /// Licence as an SPDX expression, as its author wrote it.
+    /// Licence as an SPDX expression, as the crate's author wrote it.
     pub license: Option<String>,
-    /// Licence file that its author named instead of an expression.
+    /// Licence file that the crate's author named instead of an expression.
     pub license_file: Option<PathBuf>,
     /// Description of the crate.
     pub description: Option<String>,

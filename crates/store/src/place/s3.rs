@@ -26,9 +26,10 @@ use super::medium::{Edit, Refused, StoreBackend, check_readable};
 
 /// Time without a response after which a server counts as unreachable.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Assumed sending speed in bytes per second, because nothing is received while a request is being sent.
+/// Assumed sending speed in bytes per second. The server sends nothing while it receives a request, so the time limit
+/// depends on the request's size.
 const SLOWEST: u64 = 50_000;
-/// Interval at which an interruption is checked for.
+/// Interval between checks for an interruption.
 const EVERY: Duration = Duration::from_millis(50);
 /// Size of a part of a large upload. This is S3's minimum, because an upload shows no progress until a part has
 /// arrived.
@@ -273,7 +274,7 @@ impl StoreBackend for S3 {
 
     fn check_writable(&self) -> Result<()> {
         const CONTENT: &[u8] = b"anneal";
-        // Except for the first publisher, the first attempt is refused at once.
+        // The first attempt succeeds only for the first publisher; the server refuses all later attempts.
         let refuses = !self.put_new(PROBE, CONTENT)? || !self.put_new(PROBE, CONTENT)?;
         let nobodys =
             UpdateVersion { e_tag: Some("\"00000000000000000000000000000000\"".to_string()), version: None };
@@ -323,9 +324,9 @@ fn explain(error: Error) -> anyhow::Error {
     let what = match &error {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             return anyhow::Error::new(error).context(Refused(
-                "the bucket denies access\nhint: check the credentials (AWS_ACCESS_KEY_ID and others) and the \
-                 rights s3:GetObject, s3:ListBucket and, for publishing, s3:PutObject; without s3:ListBucket \
-                 this is also the answer for a missing object",
+                "the bucket denies access\nhint: check the credentials (AWS_ACCESS_KEY_ID and others) and \
+                 the rights s3:GetObject, s3:ListBucket and, for publishing, s3:PutObject; without \
+                 s3:ListBucket, a bucket also denies access to missing objects",
             ));
         }
         Error::NotFound { source, .. } if is_no_bucket(&**source) => {

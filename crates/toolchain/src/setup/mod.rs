@@ -103,17 +103,17 @@ impl Declined {
     pub fn advice(self, plan: &SetupPlan) -> String {
         let command = plan.command_line();
         match self {
-            Declined::Refused => format!("nothing was installed. To install it, run:\n  {command}"),
+            Declined::Refused => format!("nothing was installed\nhint: run this command:\n  {command}"),
             Declined::NobodyToAsk => {
                 format!(
-                    "nothing was installed, because there is no terminal to ask on. Add --yes, or run:\n  \
-                     {command}"
+                    "nothing was installed, because there is no terminal for the question\nhint: add \
+                     --yes, or run this command:\n  {command}"
                 )
             }
             Declined::NoRights => {
                 format!(
-                    "nothing was installed, because this needs root and there is no sudo. As root, run:\n  \
-                     {command}"
+                    "nothing was installed, because packages require root and sudo is missing\nhint: run \
+                     this command as root:\n  {command}"
                 )
             }
         }
@@ -197,9 +197,9 @@ pub fn ensure(
     Ok(SetupOutcome::WithoutRecommended { plan, declined: None })
 }
 
-const WITHOUT_CLANG: &str = "clang 18 or later cannot be installed here, so gcc is used. This costs speed: on a \
-                             Zen 5, clang 22 evaluated prompts 1.4 to 1.56 times as fast as gcc 12, and decoded \
-                             equally fast";
+const WITHOUT_CLANG: &str = "clang 18 or later cannot be installed here, so the build uses gcc and is \
+                             slower: on a Zen 5, a build with clang 22 evaluated prompts 1.4 to 1.56 times \
+                             as fast as a build with gcc 12, and decoded equally fast";
 
 fn plan_now(
     needs: &Needs,
@@ -237,7 +237,9 @@ fn carry_out(plan: &SetupPlan, search: &SearchPath, console: &mut dyn Console) -
         }
         match done {
             Ok(()) => {}
-            Err(error) if step.optional => console.note(&format!("{error}\ncontinuing without it")),
+            Err(error) if step.optional => {
+                console.note(&format!("{error}\ncontinuing without the optional packages"))
+            }
             Err(source) => return Err(SetupError::Failed { plan: Box::new(plan.clone()), source }),
         }
     }

@@ -225,8 +225,8 @@ impl<'a> Planner<'a> {
                 false => self.unavailable.push((
                     requirement,
                     format!(
-                        "it comes from rustup, which is missing: install rust-std of rustc's version for \
-                         {AARCH64}"
+                        "it is installed with rustup, which is missing: install rust-std for {AARCH64}, in \
+                         the same version as rustc"
                     ),
                 )),
             }
@@ -245,7 +245,8 @@ impl<'a> Planner<'a> {
             return;
         }
         let Some(manager) = self.facts.manager else {
-            let why = "no package manager (apt, dnf, pacman, zypper, apk, brew) is on the PATH: install it manually";
+            let why = "no package manager (apt, dnf, pacman, zypper, apk, brew) is on the PATH: install \
+                       the tool manually";
             return self.unavailable.push((requirement, why.to_string()));
         };
         match manager.packages(requirement, &self.versions) {
@@ -275,8 +276,7 @@ impl<'a> Planner<'a> {
                 Ok(())
             }
             None => {
-                Err("it comes from pip, but there is neither pip nor a package manager that provides it"
-                    .into())
+                Err("it is installed with pip, but pip is missing and no package manager provides it".into())
             }
         }
     }
@@ -298,7 +298,7 @@ impl<'a> Planner<'a> {
             }
             let why = "required for the build";
             steps.extend(self.install(manager, &self.required, why, false));
-            steps.extend(self.install(manager, &self.optional, "recommended: makes the build faster", true));
+            steps.extend(self.install(manager, &self.optional, "recommended for speed", true));
         }
         steps.extend(self.pip());
         steps.extend(self.rust_aarch64.then(|| InstallStep {

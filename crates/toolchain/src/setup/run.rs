@@ -99,7 +99,7 @@ pub(crate) fn run(
 }
 
 const NO_NETWORK: &str = "the package server cannot be reached; check the network, the proxy (http_proxy, \
-                          https_proxy) and the package sources, then run it again";
+                          https_proxy) and the package sources, then run the command again";
 
 /// Returns the cause of a failure, found in the last lines of a package manager's output.
 fn cause(last_lines: &[String]) -> &'static str {
@@ -121,7 +121,7 @@ fn cause(last_lines: &[String]) -> &'static str {
             ],
             NO_NETWORK,
         ),
-        (&["no space left"], "the disk is full; free some space and run it again"),
+        (&["no space left"], "the disk is full; free some space and run the command again"),
         (
             &[
                 "could not get lock",
@@ -130,8 +130,8 @@ fn cause(last_lines: &[String]) -> &'static str {
                 "dpkg was interrupted",
                 "database is locked",
             ],
-            "another package manager is running, or was interrupted; wait until it has finished (on Debian `dpkg \
-             --configure -a` repairs an interruption), then run it again",
+            "another package manager is running or was interrupted; wait until it has finished (on Debian, \
+             `dpkg --configure -a` completes an interrupted installation), then run the command again",
         ),
         (
             &[
@@ -142,15 +142,15 @@ fn cause(last_lines: &[String]) -> &'static str {
                 "not found in package names",
                 "no such package",
             ],
-            "the package sources lack a package; the package lists may be outdated, or a repository may be \
-             disabled",
+            "the package sources do not contain a package; the package lists may be outdated, or a \
+             repository may be disabled",
         ),
     ];
     let text = last_lines.join("\n").to_lowercase();
     CAUSES
         .iter()
         .find(|(signs, _)| signs.iter().any(|sign| text.contains(sign)))
-        .map_or("see the end of its output", |(_, cause)| cause)
+        .map_or("see the last lines of the output", |(_, cause)| cause)
 }
 
 #[cfg(test)]
@@ -171,8 +171,8 @@ mod tests {
                 "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 1",
                 "another package manager",
             ),
-            ("E: Unable to locate package clang-99", "lack a package"),
-            ("Segmentation fault", "the end of its output"),
+            ("E: Unable to locate package clang-99", "do not contain a package"),
+            ("Segmentation fault", "the last lines of the output"),
         ];
         for (output, expected) in cases {
             let lines: Vec<String> = output.lines().map(str::to_string).collect();

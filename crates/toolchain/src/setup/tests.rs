@@ -109,10 +109,15 @@ fn a_bare_machine_is_made_ready() {
 fn nothing_changes_without_consent_or_rights() {
     // User, consent, answer at the terminal, and part of the error.
     let cases = [
-        (0, Consent::Withheld, false, "Add --yes, or run:\n  apt-get update && env DEBIAN_FRONTEND"),
-        (0, Consent::Ask, false, "nothing was installed. To install it, run:\n  apt-get update"),
-        (1000, Consent::Given, true, "there is no sudo. As root, run:\n  apt-get update"),
-        (1000, Consent::Ask, true, "there is no sudo. As root, run:\n  apt-get update"),
+        (
+            0,
+            Consent::Withheld,
+            false,
+            "hint: add --yes, or run this command:\n  apt-get update && env DEBIAN_FRONTEND",
+        ),
+        (0, Consent::Ask, false, "nothing was installed\nhint: run this command:\n  apt-get update"),
+        (1000, Consent::Given, true, "sudo is missing\nhint: run this command as root:\n  apt-get update"),
+        (1000, Consent::Ask, true, "sudo is missing\nhint: run this command as root:\n  apt-get update"),
     ];
     for (uid, consent, yes, expected) in cases {
         let machine = debian(uid);

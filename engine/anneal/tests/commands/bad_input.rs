@@ -73,7 +73,7 @@ fn every_part_of_a_split_model_counts() {
     write_sparse_model(&first, 1 << 20, Some((0, 2)));
     let (code, stderr) = refused(&first, &[]);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("m-00002-of-00002.gguf; put all parts"), "{stderr}");
+    assert!(stderr.contains("m-00002-of-00002.gguf is missing; put all parts"), "{stderr}");
 
     let second = folder.path().join("m-00002-of-00002.gguf");
     write_sparse_model(&second, 4 << 40, Some((1, 2)));
@@ -81,7 +81,7 @@ fn every_part_of_a_split_model_counts() {
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("needs 4 TiB of memory for its weights"), "{stderr}");
 
-    // None of the files may be overwritten.
+    // Neither file may be overwritten.
     for output in [&first, &second] {
         let before = std::fs::metadata(output).expect("there").len();
         let arguments = [Path::new("quantize"), &first, output, Path::new("F16")];
@@ -161,7 +161,7 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "-t", "-3"], "'-3' for '--threads <N>': use 1 to 512"),
         (&["run", "-m", model, "-p", "a", "-tb", "-1"], "'-1' for '--threads-batch <N>': use 1 to 512"),
         (&["run", "-m", model, "-p", "a", "-n", "-5"], "or -1 for no limit"),
-        (&["run", "-m", model, "-p", "a", "-c", "-3"], "0 for the model's training length"),
+        (&["run", "-m", model, "-p", "a", "-c", "-3"], "0 for the model's training context length"),
         (&["run", "-m", model, "-p", "a", "-ub", "-3"], "1 to 1048576"),
         (&["run", "-m", model, "-p", "a", "--poll", "-1"], "0 (sleep) to 100 (spin)"),
         (&["run", "-m", model, "-p", "a", "--seed", "-1"], "omit it for a random seed"),
@@ -198,7 +198,7 @@ fn a_context_that_llama_cpp_makes_larger_is_told_once() {
     for (arguments, shown) in cases {
         let (code, stdout, stderr) = parts(&anneal(arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
-        let said = stderr.matches("the size of a context is a multiple of 256 tokens").count();
+        let said = stderr.matches("the context size must be a multiple of 256 tokens").count();
         assert_eq!(said, usize::from(shown.is_some()), "{arguments:?}: {stderr}");
         assert!(stdout.contains(shown.unwrap_or_default()), "{arguments:?}: {stdout}");
     }

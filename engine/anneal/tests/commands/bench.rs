@@ -125,9 +125,9 @@ fn tests_that_cannot_be_run_are_wrong_usage() {
         (&["-t", "1-4294967295"], "more than 4096"),
         (&["--poll", "50-101"], "--poll 101"),
         (&["-p", "0", "-n", "0"], "nothing to measure"),
-        (&["-pg", "4294967295,1"], "at most 268435456 tokens"),
-        (&["-p", "4294967295", "-d", "4294967295"], "at most 268435456 tokens"),
-        (&["-n", "300000000"], "at most 268435456 tokens"),
+        (&["-pg", "4294967295,1"], "exceed the largest context (268435456 tokens)"),
+        (&["-p", "4294967295", "-d", "4294967295"], "exceed the largest context (268435456 tokens)"),
+        (&["-n", "300000000"], "exceed the largest context (268435456 tokens)"),
         (&["--end-to-end", "-d", "0,16"], "-d 16"),
         (&["--end-to-end", "-p", "0"], "needs a prompt"),
     ];
@@ -348,7 +348,7 @@ fn times_per_token_are_told() {
             record["tpot_jitter_ns"].as_u64().is_some() && record["load_ns"].as_u64() > Some(0),
             "{record}"
         );
-        // Half of the tokens take at least the median, so sixteen tokens take at least eight times as long.
+        // Half of the tokens take at least the median time, so sixteen tokens take at least eight times the median.
         assert!(record["avg_ns"].as_u64() > Some(7 * times[0]), "{record}");
     }
     let table = on_tiny("bench", &["--end-to-end", "-p", "8", "-n", "16", "-r", "2"]);
@@ -466,7 +466,7 @@ fn a_roofline_that_cannot_be_measured_or_kept_is_told() {
         assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
-    // The folder's parent is a file, which is reported before anything is measured.
+    // The folder's parent is a file. The error is reported before anything is measured.
     let (code, stdout, stderr) = keeping(&file.join("state"), &["bench", "--roofline", "-t", "1"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     assert!(stderr.contains("--no-save") && stderr.lines().count() == 3, "{stderr}");
@@ -530,7 +530,7 @@ fn parts_print_every_format_and_take_a_text() {
     let arguments = |format| ["--parts", "tokenize,gguf", "--text", text, "-r", "1", "-o", format];
     let json: Value = serde_json::from_str(&on_tiny("bench", &arguments("json"))).expect("a JSON array");
     let tokenized = json.as_array().into_iter().flatten().find(|record| record["part"] == "tokenize");
-    // This part takes so long that a single run is a sample.
+    // This part takes so long that one run is enough for a sample.
     assert_eq!(tokenized.and_then(|record| record["work"].as_u64()), Some(14 * 8192), "{json}");
     let csv = on_tiny("bench", &arguments("csv"));
     assert_eq!(csv.lines().count(), 3, "{csv}");

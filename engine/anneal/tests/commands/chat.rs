@@ -213,7 +213,7 @@ impl Screen {
         Screen { output: child.stdout.take().expect("a pipe"), seen: String::new(), at: 0 }
     }
 
-    /// Reads until `words` appear after the match of the last call. Panics if the output ends without them.
+    /// Reads until `words` appear after the match of the last call. Panics if the output ends first.
     fn until(&mut self, words: &str) {
         let begin = Instant::now();
         let mut bytes = [0; 4096];

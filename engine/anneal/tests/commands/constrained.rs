@@ -136,7 +136,7 @@ fn what_no_text_can_match_is_wrong_usage() {
         (&["--grammar", "root = \"a\""], "line 1, column 6: expected ::="),
         (&["--grammar", "other ::= \"a\""], "'root'"),
         (&["--grammar", "root ::= root \"a\""], "no text matches it"),
-        (&["--grammar", "root ::= \"a\"{5,2}"], "less than the first"),
+        (&["--grammar", "root ::= \"a\"{5,2}"], "less than the minimum"),
         (&["--grammar", &deep], "more than 200 nested brackets"),
         (&["--grammar-file", long.to_str().expect("UTF-8")], "more than the maximum of 131072"),
         (&["--grammar", "%llguidance {}\nstart: nothing"], "unknown name"),

@@ -123,7 +123,7 @@ fn the_estimate_is_what_devices_then_take() {
     }
 }
 
-/// Returns the free memory of the single worker, and the memory that `arguments` use of it.
+/// Returns the free memory of the single worker, and the part of it that `arguments` use.
 fn taken(model: &Path, arguments: &[&str]) -> (u64, u64) {
     let (info, _) = info(model, arguments);
     let all = devices(&info);
@@ -239,7 +239,7 @@ fn where_nothing_finds_room_it_is_said_how_much_is_missing() {
     assert!(stderr.contains(words) && stderr.contains("more free memory"), "{stderr}");
     let (code, _, stderr) = run(&["--require-gpu"]);
     assert_eq!(code, Some(69), "{stderr}");
-    for words in ["has no room for a layer", words, "more free memory", "--fit-target"] {
+    for words in ["no layer fits on", words, "more free memory", "--fit-target"] {
         assert!(stderr.contains(words), "{words:?}: {stderr}");
     }
     // A number of layers that the user has set is not an automatic choice.

@@ -222,7 +222,7 @@ fn models_of_other_kinds_are_all_on_a_device() {
     }
     let worker = Worker::start();
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // Each case has a preset, and a kind of weights that it has on the device.
+    // Each case has a preset, and a kind of weights that are on the device.
     for (preset, kind) in
         [(Preset::MoeTiny, "experts"), (Preset::SmallQwen2, "output"), (Preset::SwaTiny, "attention")]
     {

@@ -94,7 +94,7 @@ fn a_model_takes_the_place_of_nothing_but_a_model() {
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("notes.txt: it exists and is not a GGUF file; choose another path"), "{stderr}");
     assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
-    // The existing output is the same command's output, or an empty file of `mktemp`.
+    // The command may overwrite its own earlier output, and an empty file from `mktemp`.
     std::fs::write(&out, "").expect("a file");
     for _ in 0..2 {
         done(&["quantize", "-q", text(tiny()), text(&out), "Q8_0"]);
@@ -315,7 +315,7 @@ fn what_cannot_be_compared_is_told_at_once() {
     let keep = text(mine.parent().expect("a folder"));
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--quants", "Q9"], 2, "Q4_K_M"),
-        (&["--quants", "Q4_0,q4_0"], 2, "names Q4_0 twice"),
+        (&["--quants", "Q4_0,q4_0"], 2, "lists the type Q4_0 twice"),
         (&["--quants", "Q4_0", "-p", "1,2"], 2, "one prompt and one generation"),
         (&["--quants", "Q4_0", "-n", "0"], 2, "one prompt and one generation"),
         (&["--quants", "Q4_0", "-t", "1,2"], 2, "with a single value of each setting"),
@@ -358,7 +358,7 @@ fn an_importance_matrix_destroys_neither_its_model_nor_another_file() {
         assert!(code == Some(expected) && stderr.contains(why), "{}: {code:?} {stderr}", out.display());
         assert_eq!(std::fs::read(out).expect("still there"), before);
     }
-    // An older importance matrix and an empty file of `mktemp` may be replaced.
+    // An older importance matrix and an empty file from `mktemp` may be replaced.
     let out = folder.path().join("im.gguf");
     std::fs::write(&out, "").expect("written");
     collect(&model, &out);

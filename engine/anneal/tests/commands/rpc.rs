@@ -148,7 +148,7 @@ fn a_worker_that_is_not_there_is_named() {
     let (code, stderr) = refused(&["--rpc", &nobody]);
     assert_eq!(code, Some(1), "{stderr}");
     let expected = format!(
-        "cannot use the worker {nobody}: no program listens at this address\nhint: start `anneal worker"
+        "cannot use the worker {nobody}: no program is listening on this address\nhint: start `anneal worker"
     );
     assert!(stderr.contains(&expected), "{stderr}");
     // The first listener is not a worker and answers immediately. The second listener never answers.
@@ -166,7 +166,7 @@ fn a_worker_that_is_not_there_is_named() {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    for words in ["the program there is not a worker", "a worker serves one client at a time"] {
+    for words in ["the program at this address is not a worker", "a worker serves one client at a time"] {
         let (code, stderr) = refused(&["--rpc", &other]);
         assert_eq!(code, Some(1), "{stderr}");
         assert!(stderr.contains(&other) && stderr.contains(words), "{stderr}");
@@ -215,7 +215,7 @@ fn a_model_on_two_workers_says_what_it_says_here() {
     assert_eq!(info["model"]["layers_on_devices"], 5, "{info}");
     let (code, stderr) = refused(&["--rpc", &both, "--devices", "RPC7"]);
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("the devices are RPC0, RPC1"), "{stderr}");
+    assert!(stderr.contains("available devices: RPC0, RPC1"), "{stderr}");
 }
 
 /// If all layers are on a worker, the worker also samples, and one local thread sends the work to it.
@@ -349,7 +349,7 @@ fn a_worker_ends_in_order() {
     let worker = Worker::start();
     let (code, _, stderr) = parts(&anneal(["worker", "--listen", &worker.address]));
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("another program already listens at this address"), "{stderr}");
+    assert!(stderr.contains("another program is already listening on this address"), "{stderr}");
 }
 
 #[test]

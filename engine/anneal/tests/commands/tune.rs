@@ -82,7 +82,7 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let samples = entry["stages"][0]["candidates"][0]["samples"].as_array().expect("samples");
     assert!(samples.iter().all(|sample| sample["prefill_ns"].as_u64() > Some(0)), "{samples:?}");
 
-    // The engine uses the settings in the record, regardless of the result of the tuning.
+    // The engine uses the settings in the record, regardless of the result of the tuning run.
     plant(state.path(), |entry| entry["chosen"] = json!({ "poll": 7, "n_ubatch": 96, "tiled": false }));
     let (lines, stderr) = settings(state.path(), &["-ub", "64"]);
     let line = |name: &str| lines.iter().find(|line| line.0 == name).cloned().expect("a line");
@@ -140,7 +140,7 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
 
     // An objective that was not tuned is not shown, and other objectives are kept.
     let (code, stdout, stderr) = parts(&anneal(state.path(), &["tune", "--show", "--for", "chat"]));
-    assert!(code == Some(0) && stdout.is_empty() && stderr.contains("no matching tuning"), "{stderr}");
+    assert!(code == Some(0) && stdout.is_empty() && stderr.contains("no matching entry"), "{stderr}");
     let (code, _, stderr) = parts(&anneal(state.path(), &["tune", "--reset", "--for", "chat"]));
     assert!(code == Some(0) && stderr.starts_with("0 entries deleted"), "{stderr}");
     let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "--show", "--for", "rag"]));
@@ -255,10 +255,10 @@ fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
     }
 
     let (code, _, stderr) = parts(&anneal(state.path(), &arguments));
-    assert_eq!((code, stderr.contains("another tuning is running")), (Some(75), true), "{stderr}");
+    assert_eq!((code, stderr.contains("another tuning run is in progress")), (Some(75), true), "{stderr}");
 
     let pid = first.id().to_string();
-    // Workers of the process, which would become orphans when it ends.
+    // Workers that would become orphans when the process ends.
     let workers: Vec<_> = processes().filter(|process| parent(process).as_deref() == Some(&pid)).collect();
     let of_ours = format!("worker\0-m\0{}", model());
     let line = |process: &Path| fs::read(process.join("cmdline")).unwrap_or_default();

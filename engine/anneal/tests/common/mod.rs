@@ -70,8 +70,8 @@ pub fn nan(folder: &Path) -> PathBuf {
     path
 }
 
-/// Returns a command for `anneal` without measurements, tuning or verdicts, so that the user's state does not affect
-/// tests.
+/// Returns a command for `anneal` with a separate state folder, so that the user's measurements, tuning and verdicts
+/// do not affect tests.
 pub fn command() -> Command {
     hear_hang_ups();
     let mut command = Command::new(ANNEAL);
@@ -101,8 +101,8 @@ pub fn isa_required() -> &'static [String] {
     })
 }
 
-/// True if this build has kernels that repack Q4_0 weights: those for AVX2 and for NEON dot products do. In other
-/// builds, a model has only one layout.
+/// True if this build has kernels that repack Q4_0 weights, such as those for AVX2 and for NEON dot products. In
+/// other builds, a model has only one layout.
 pub fn repacks_q4_0() -> bool {
     isa_required().iter().any(|name| name == "avx2" || name == "asimddp")
 }

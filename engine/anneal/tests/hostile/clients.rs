@@ -1,5 +1,4 @@
-//! Tests of isolation: clients of one server must not learn about each other, and other users of the machine must not
-//! learn about them.
+//! Tests of isolation: neither other clients of a server nor other users of the machine may learn about a client.
 
 mod folder;
 mod prompts;

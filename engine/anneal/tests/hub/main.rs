@@ -229,13 +229,13 @@ fn a_server_without_ranges_begins_again() {
 fn what_is_wrong_is_not_used_and_does_not_stay() {
     let model = tiny();
     for (act, expected) in [
-        (Act::Others, "its SHA-256 is not"),
+        (Act::Others, "checksum mismatch: expected SHA-256"),
         (Act::Longer(7), "bytes instead of"),
         (
             Act::Status(206, "Content-Range: bytes 5-9/10\r\n", "56789"),
-            "was requested, but the server sends bytes 5-9/10",
+            "was requested, but the server sent bytes 5-9/10",
         ),
-        (Act::Status(200, "", "short"), "sends 5 bytes instead of"),
+        (Act::Status(200, "", "short"), "announced 5 bytes instead of"),
     ] {
         let case = Case::new(&[(Q4, &model)], content(move |_| act.clone()));
         let (error, words) = said(case.get("a/b").0);
@@ -255,7 +255,7 @@ fn what_another_tool_left_is_neither_used_nor_removed() {
     fs::write(&blob, b"another").expect("written");
     let (error, words) = said(case.get("a/b").0);
     assert!(
-        matches!(error, Error::Foreign { .. }) && words.contains("7 B") && words.contains("remove it"),
+        matches!(error, Error::Foreign { .. }) && words.contains("7 B") && words.contains("remove the file"),
         "{words}"
     );
     assert_eq!(fs::read(blob).expect("it"), b"another");
@@ -275,8 +275,8 @@ fn no_model_is_told_after_the_transfer() {
 fn refusals_say_what_to_do() {
     let model = tiny();
     let cases: [(u16, Option<&str>, &str, bool); 7] = [
-        (401, None, "put it into HF_TOKEN", false),
-        (403, Some("hf_secret"), "the token (HF_TOKEN) does not give access", false),
+        (401, None, "set HF_TOKEN to a token", false),
+        (403, Some("hf_secret"), "the token in HF_TOKEN does not give access", false),
         (404, None, "check the spelling of OWNER/REPO", false),
         (429, None, "too many requests", true),
         (500, None, "try again later", true),
@@ -386,14 +386,14 @@ fn names_and_revisions_come_as_they_are_meant() {
 fn what_no_hub_says_is_told() {
     for (body, expected) in [
         ("<html>log in</html>", "the answer is not a listing of files"),
-        ("{\"sha\": \"../../x\", \"siblings\": []}", "its commit is not"),
+        ("{\"sha\": \"../../x\", \"siblings\": []}", "the commit is not"),
         (
             "{\"sha\": \"0123456789abcdef0123456789abcdef01234567\", \"siblings\": [{\"rfilename\": \"m.gguf\"}]}",
             "cannot verify m.gguf",
         ),
         (
             "{\"sha\": \"0123456789abcdef0123456789abcdef01234567\", \"siblings\": [{\"rfilename\": \"../m.gguf\"}]}",
-            "only no files",
+            "it has no files",
         ),
     ] {
         let case = Case::new(&[], move |_| Act::Status(200, "", body));

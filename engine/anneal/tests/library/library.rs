@@ -74,7 +74,7 @@ fn what_is_taken_back_or_set_again_changes_nothing() {
     }
     session.set(prompt.clone()).expect("tokens");
     assert_eq!(greedy(&mut session, 12), first);
-    // Generated tokens and given tokens must have the same result.
+    // Generated tokens and given tokens must give the same result.
     session.set(whole[..whole.len() - 4].to_vec()).expect("tokens");
     assert_eq!(greedy(&mut session, 4), first[8..]);
     let row = session.logits().expect("logits").to_vec();
@@ -270,8 +270,8 @@ fn a_stream_gives_the_same_tokens_and_stops_within_one() {
         finished.session.truncate(5);
         assert_eq!(greedy(&mut finished.session, 3).len(), 3);
 
-        // Three tokens are read before the stop. At most these other tokens were generated: 32 in the channel, one
-        // that waits for space, and one in progress.
+        // Three tokens are read before the stop. At most the following tokens are generated in addition: 32 in the
+        // channel, one that waits for space, and one in progress.
         let started = session("Once upon a time");
         let prompt = started.tokens().len();
         let mut stream = started.stream(sampler(), usize::MAX);

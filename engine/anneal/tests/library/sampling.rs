@@ -429,7 +429,7 @@ fn what_cannot_be_meant_makes_no_chain() {
         (SamplingOptions { logit_bias: vec![Bias { token: -1, bias: 1.0 }], ..open() }, "token -1"),
         (
             SamplingOptions { logit_bias: vec![Bias { token: 1 << 20, bias: 1.0 }], ..open() },
-            "has the tokens 0 to",
+            "tokens are 0 to",
         ),
     ];
     for (options, words) in cases {
@@ -469,8 +469,8 @@ fn a_grammar_leaves_what_it_allows_with_its_probabilities() {
             let found =
                 candidates(&mut chain(SamplingOptions { constraint: constraint.clone(), ..open() }), &row);
             assert_same(&found, &all, 0, grammar);
-            // The sampler keeps the three best of the allowed tokens, and not the allowed tokens among the three
-            // best.
+            // The sampler keeps the three best of the allowed tokens, rather than the allowed ones among the three
+            // best tokens.
             let options = SamplingOptions { constraint: constraint.clone(), top_k: 3, ..open() };
             assert_same(&candidates(&mut chain(options), &row), &renormalised(all[..3].to_vec()), 0, grammar);
             let mut greedy =

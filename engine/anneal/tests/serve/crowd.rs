@@ -19,7 +19,8 @@ fn prompt(client: usize) -> String {
 }
 
 /// Asserts that each of `tokens` is the most likely token after `prompt` and the tokens before it, or equally likely
-/// within rounding. Batches of other sizes sum in another order, which may decide between two equally likely tokens.
+/// within rounding. Batches of different sizes sum in a different order, which may decide between two equally likely
+/// tokens.
 fn assert_greedy(prompt: &str, tokens: &Value) {
     /// Logits of this model differ by integers, and rounding errors are a thousandth of the difference.
     const ROUNDING: f32 = 0.02;

@@ -130,7 +130,7 @@ fn what_cannot_be_meant_is_refused_in_words() {
     let cases = [
         (json!({}), 400, "input: is missing"),
         (json!({ "input": "" }), 400, "input: a text must not be empty"),
-        (json!({ "input": [] }), 400, "input: 1 to 2048 texts, not 0"),
+        (json!({ "input": [] }), 400, "input: use 1 to 2048 texts, not 0"),
         (json!({ "input": [99999999] }), 400, "input: use tokens from 0 to"),
         (json!({ "input": [-1] }), 400, "input: use tokens from 0 to"),
         (json!({ "input": { "a": 1 } }), 400, "input: use a text"),

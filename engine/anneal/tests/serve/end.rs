@@ -88,7 +88,7 @@ fn a_socket_in_use_is_refused_and_one_left_behind_replaced() {
     let socket = server.socket();
     let path = socket.to_str().expect("UTF-8");
     let stderr = refused(&["--socket", path], 1);
-    assert!(stderr.contains("another program already listens on this socket"), "{stderr}");
+    assert!(stderr.contains("another program is already listening on this socket"), "{stderr}");
     assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
 
     // A killed server leaves its socket file.

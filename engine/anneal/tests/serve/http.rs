@@ -82,7 +82,7 @@ fn web_pages_are_kept_out() {
     let server = Server::start(&["--listen", "127.0.0.1:0"]);
     let body = greedy("hello", 2).to_string();
     let (status, _, text) = tcp(&server, "POST", "/v1/completions", &["Host: evil.example"], body.as_bytes());
-    // Neither a request with two Host headers nor one with another host name is answered.
+    // A request with two Host headers, and a request with another host name, are refused.
     assert!(matches!(status, 400 | 403), "{text}");
     let stream = std::net::TcpStream::connect(server.address()).expect("it listens");
     let plain = ["Content-Length: 2", "Content-Type: text/plain"];

@@ -40,7 +40,7 @@ fn the_file_is_of_this_server() {
         let (_, answer) = post(&server, path, &body);
         assert_eq!(
             answer["error"]["message"],
-            format!("zzz: unknown field; the fields are model, {}", fields[0])
+            format!("zzz: unknown field; supported fields: model, {}", fields[0])
         );
         assert_eq!((fields.len(), fields[1].as_str()), (2, "model"));
     }

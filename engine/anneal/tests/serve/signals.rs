@@ -1,4 +1,4 @@
-//! Tests of signals: those that end the server, those that do not, and SIGHUP, which reloads the configuration.
+//! Tests of signals: signals that end the server, signals that do not, and SIGHUP, which reloads the configuration.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -194,7 +194,7 @@ fn a_configuration_is_read_again() {
         assert!(line.contains(expected), "{line}");
         assert_eq!(asked(&server), 5);
     }
-    // A pipe without a writer does not block the server, and an endless file does not either.
+    // Neither a pipe without a writer nor an endless file blocks the server.
     let config = server.folder.path().join("server_config.toml");
     for command in [&["mkfifo"][..], &["ln", "-s", "/dev/zero"]] {
         std::fs::remove_file(&config).expect("removed");

@@ -1,4 +1,4 @@
-//! Tests of thread counts that a request selects by a workload.
+//! Tests of thread counts that a request selects with a workload.
 
 use serde_json::json;
 

@@ -177,7 +177,7 @@ fn calls_are_found_wherever_pieces_end() {
             &["So.", "f({\"text\": \"Linz\", \"n\": 3})"],
         ),
         (Glm, "<tool_call>get_heat</tool_call><tool_call>f\n</tool_call>", &["get_heat({})", "f({})"]),
-        // A name may be a prefix of a longer one; an argument cannot be.
+        // Without a closing mark, the name may be incomplete, so the text is not a call.
         (Glm, "<tool_call>f", &["<tool_call>f"]),
         (
             Glm,
@@ -227,7 +227,7 @@ fn hostile_text_stays_text_and_is_no_work() {
     let blank = " ".repeat(1 << 20);
     let all = read(Llama, &format!("{}{blank}", "{\"name\":\"f\"};".repeat(5000)), usize::MAX);
     assert_eq!(all.len(), 5000);
-    // Token by token.
+    // The text arrives token by token.
     let text = format!("a{}b", "\n".repeat(100_000));
     assert_eq!(read(Hermes, &text, 1).concat(), text);
 }

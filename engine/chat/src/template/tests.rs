@@ -95,7 +95,7 @@ fn arguments_that_are_no_json_are_named() {
         "{% for m in messages %}{{ m.tool_calls[0].function.arguments.items() | list }}{% endfor %}",
     );
     let call = r#"[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]"#;
-    // The trial finds objects only if a user message without calls also renders.
+    // The trial rendering detects objects only if a user message without calls also renders.
     let source = "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.items() | list }}{% endif %}{% endfor %}";
     let error = self::template(source).render(&messages(call), true, None).expect_err("no JSON");
     assert!(error.to_string().contains("messages[0].tool_calls[0].function.arguments"), "{error}");
@@ -140,7 +140,7 @@ fn a_template_that_is_wrong_is_an_error_with_its_line() {
             "did not finish within",
         ),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
-        ("{% for a in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "wrote more than"),
+        ("{% for a in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "output has more than"),
         ("{% include '/etc/passwd' %}", "line 1"),
     ];
     for (source, words) in at_render {
@@ -175,7 +175,7 @@ fn a_template_is_shared_between_threads() {
 /// The result may be a prompt or an error, but the stack must not overflow and nothing may take minutes.
 #[test]
 fn depth_is_no_way_to_end_the_program() {
-    // As many tags as the source may have, each with an expression as deep as a tag may be.
+    // The maximum number of tags, each with an expression of the maximum depth.
     let long = |before: &str, part: &str, after: &str| {
         let tag = format!("{before}{}{after}", part.repeat(4000 / part.len()));
         tag.repeat(MAX_SOURCE / tag.len())
@@ -210,7 +210,7 @@ fn depth_is_no_way_to_end_the_program() {
             );
             let found = template(&source).render(&[], true, None);
             match last {
-                // The depth was reached: fewer steps would not be enough.
+                // The rendering reaches the maximum depth.
                 "" => assert_eq!(found.expect("an end"), "done", "{source}"),
                 _ => assert!(
                     found.as_ref().err().is_none_or(|why| !why.to_string().contains("did not finish")),

@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the settings of the tuning record if `--tuned` asks for them.
+/// Returns the settings of the tuning record for `--tuned`. `None` without `--tuned`.
 ///
 /// # Errors
 /// If several models are given, or if the record has no entry for the model.
@@ -119,7 +119,10 @@ fn tuned(
         None => Err(llama::error::Error::Tune(match found.warnings.first() {
             Some(why) => format!("--tuned {objective}: {why}"),
             None => {
-                format!("--tuned {objective}: the tuning record has no entry for this model on this machine")
+                format!(
+                    "--tuned {objective}: the tuning record has no entry for this model on this machine\nhint: create \
+                    the entry with `anneal tune --for {objective}`"
+                )
             }
         })),
     }
@@ -190,8 +193,8 @@ fn path(args: &Args) -> Path {
     if args.end_to_end { Path::EndToEnd } else { Path::Kernel }
 }
 
-/// Returns all tests. For each depth these are the prompts, the generations and the pairs; end to end, only the
-/// pairs.
+/// Returns all tests: for each depth, the prompts, the generations and the pairs. With `--end-to-end`, returns only
+/// the pairs.
 ///
 /// # Errors
 /// If there is no test, or if a test has too many tokens.

@@ -54,7 +54,7 @@ pub struct Args {
     /// Print the speeds to stderr after each answer
     #[arg(long)]
     stats: bool,
-    /// Print each answer as one JSON object instead of as text
+    /// Print each answer as a JSON object instead of text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -139,8 +139,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(if failed && !typed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Returns the path of the input history. `None` if no history is kept. Prints a warning unless `--no-history` was
-/// given.
+/// Returns the path of the input history. `None` with `--no-history`. Also `None`, with a warning, if there is no
+/// state folder.
 fn history(args: &Args) -> Option<PathBuf> {
     if args.no_history {
         return None;

@@ -10,7 +10,7 @@ use llama::options::{DeviceSampling, Drafts};
 use sampling::DeviceReport;
 use serde_json::Value;
 
-/// Checks for options that conflict with sampling on a device, because they need logits.
+/// Checks for options that need logits, and therefore conflict with sampling on a device.
 ///
 /// # Errors
 /// If sampling on a device was requested together with such an option.
@@ -26,7 +26,7 @@ pub fn check(settings: &Settings, speculation: &SpeculativeOptions, has_cache: b
     };
     let why = format!(
         "--device-sampling on cannot be used with {other}: a device that samples sends no logits\nhint: remove one \
-        of them"
+        of the two options"
     );
     Err(Error::Usage(why).into())
 }

@@ -25,13 +25,13 @@ use crate::interrupt;
 pub const CHUNK: &str = "16 or more tokens";
 
 /// Valid numbers of chunks, for error messages.
-pub const CHUNKS: &str = "1 or more chunks, or omit it for all";
+pub const CHUNKS: &str = "1 or more chunks, or omit the flag for all chunks";
 
 /// Measure perplexity, and divergence from another model
 ///
 /// Uses llama-perplexity's method: the text is split into chunks, and the second half of each chunk is scored.
-/// --against measures the effect of quantisation: the KL divergence from the original model, and the agreement with
-/// it. Ctrl-C stops the evaluation and prints the result so far.
+/// --against measures the effect of quantisation: the KL divergence from the original model, and how often both
+/// models prefer the same token. Ctrl-C stops the evaluation and prints the result so far.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
@@ -40,7 +40,7 @@ pub struct Args {
     /// Model to compare with, usually the original before quantisation; it must have the same vocabulary
     #[arg(long, value_name = "REF")]
     against: Option<PathBuf>,
-    /// Text file in UTF-8 [default: 14 KB of built-in prose, code, tables and eight scripts]
+    /// Text file in UTF-8 [default: 14 KB of built-in text: prose, code, tables and eight writing systems]
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Number of tokens per chunk

@@ -28,8 +28,8 @@ option_flags! {
     LayoutFlags: Requested = OPTIONS, Loading
 }
 option_flags! {
-    /// Flags for weights in two layouts. [`LoadFlags`] does not contain them, because only commands that evaluate a
-    /// prompt and then generate use two layouts.
+    /// Flags for weights in two layouts. [`LoadFlags`] does not contain these flags, because only commands that
+    /// evaluate a prompt and then generate use two layouts.
     SplitFlags: Requested = OPTIONS, Split
 }
 option_flags! {

@@ -43,7 +43,7 @@ impl HubFlags {
         Ok(self.any(model)?.ok_or_else(none)?)
     }
 
-    /// Returns the path of the model, for a command whose configuration may also name models. In that case
+    /// Returns the path of the model, for a command whose configuration may also name models. With a configuration,
     /// `--offline` is valid without `--hf`.
     pub fn beside(&self, model: Option<&Path>, has_configuration: bool) -> Result<Option<PathBuf>> {
         match has_configuration && self.hf.is_none() {
@@ -65,7 +65,7 @@ impl HubFlags {
     pub fn any(&self, model: Option<&Path>) -> Result<Option<PathBuf>> {
         match &self.hf {
             None if self.offline => {
-                let words = "--offline needs --hf OWNER/REPO, with a model that is already downloaded";
+                let words = "--offline requires --hf OWNER/REPO with a model that is already downloaded";
                 Err(llama::error::Error::Usage(words.to_string()).into())
             }
             Some(name) => Ok(Some(fetch(name, self.offline)?)),

@@ -23,8 +23,8 @@ use crate::interrupt;
 /// Collect an importance matrix, which improves small quantisations
 ///
 /// Evaluates a text and sums up the magnitude of the inputs for each column of each matrix. `anneal quantize
-/// --imatrix` then keeps more precision in columns with large inputs. Use some hundred thousand words that resemble
-/// the text that the model will write. The output file has llama-imatrix's GGUF format. Ctrl-C stops the evaluation
+/// --imatrix` then keeps more precision in columns with large inputs. Use a text of a few hundred thousand words that
+/// resembles the model's future output. The output file has llama-imatrix's GGUF format. Ctrl-C stops the evaluation
 /// and writes the data collected so far.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -104,8 +104,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if idle > 0 {
         let _ = writeln!(
             stderr,
-            "warning: {idle} experts received no token and will be quantised as if all columns mattered equally: use \
-            a longer text"
+            "warning: {idle} experts received no token, so quantisation will treat all their columns equally: use a \
+            longer text"
         );
     }
     if !args.quiet {
@@ -146,8 +146,8 @@ fn warn_of_quantised(model: &Path) {
     if let Some(tensor) = tensors.find(|tensor| tensor.kind.is_quantised() && tensor.kind.name() != "q8_0") {
         let _ = writeln!(
             std::io::stderr(),
-            "warning: {} is quantised (it contains {} tensors), and its errors become part of the importance matrix: \
-            use the F16 or BF16 model",
+            "warning: {} is quantised (it contains {} tensors), and its quantisation errors become part of the \
+            importance matrix: use the F16 or BF16 model",
             printable(&model.to_string_lossy()),
             tensor.kind
         );

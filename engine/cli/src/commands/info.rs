@@ -37,8 +37,8 @@ pub struct Args {
     #[command(flatten)]
     hub: HubFlags,
     /// Print every setting with its value and its source. The source is a flag, the config file (with --config), the
-    /// environment, the tuning record (with -m), the build info, the live host, all layers on the device (with -m),
-    /// or the default
+    /// environment, the tuning record (with -m), the build info, the live host, the placement of all layers on the
+    /// device (with -m), or the default
     #[arg(long)]
     explain: bool,
     /// Server configuration, as for `anneal serve --config`; flags override it
@@ -95,7 +95,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &runtime_host)?;
     super::warn_of(&settings);
     llama::start(args.load.verbose);
-    // Runs without a model too, to show the devices that a model would use, or the reason why none can be used.
+    // Also runs without a model, to show the devices that a model would use, or the reason why no device can be used.
     engine_core::place::place_for(&settings)?;
     let described = match &model {
         Some(path) => Some(describe(path, args.placement, &settings, &runtime_host)?),
@@ -144,7 +144,7 @@ fn describe(
     settings: &Settings,
     runtime_host: &RuntimeHost,
 ) -> Result<Described> {
-    // This command helps to find the cause of a missing GPU, so it runs without one.
+    // This command helps to find the cause of a missing GPU, so it must run without a GPU.
     let mut asked = settings.clone();
     asked.require_gpu.value = RequireGpu::No;
     // Estimated before the model is loaded, while the memory for it is still free. Errors in the file are ignored
@@ -320,7 +320,7 @@ fn text(
         lines.extend(kernel_lines(kernels));
     }
     lines.push(("uses", llama::system_info()));
-    lines.push(("memory by", AllocatorInUse::of_this_program().to_string()));
+    lines.push(("allocator", AllocatorInUse::of_this_program().to_string()));
     lines.push(("pages", pages(llama::huge_pages())));
     if let Some(runtime) = crate::openmp::runtime() {
         lines.push(("openmp", runtime.to_string()));
@@ -390,7 +390,7 @@ fn model_line(model: &Value) -> String {
         other => other.to_string(),
     };
     format!(
-        "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
+        "{}, {} parameters, {} layers, {} vocabulary tokens, context {}, {} repacked",
         field("type"),
         field("parameters"),
         field("layers"),
@@ -400,7 +400,7 @@ fn model_line(model: &Value) -> String {
     )
 }
 
-/// Describes the devices that the build was made for, and why any of them are missing.
+/// Describes the devices that the build was made for, and why any of these devices are missing.
 fn promise_lines(state: &GpuState) -> Vec<(&'static str, String)> {
     let Some(promised) = &state.promised else { return Vec::new() };
     let came = match state.devices.is_empty() {
@@ -418,7 +418,7 @@ fn kernel_lines(loaded: &Loaded) -> Vec<(&'static str, String)> {
         let text = match kernels.missing.is_empty() {
             true if kernels.score > 0 => format!("{} would run (rank {})", kernels.name, kernels.score),
             true => format!("{} cannot run here", kernels.name),
-            false => format!("{} lacks {}", kernels.name, kernels.missing.join(" ")),
+            false => format!("{} needs {}", kernels.name, kernels.missing.join(" ")),
         };
         lines.push(("", text));
     }
@@ -431,14 +431,14 @@ fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
         "off" => "no LTO".to_string(),
         mode => format!("LTO ({mode})"),
     };
-    let profile = pgo.map_or("no profile".to_string(), |pgo| {
+    let profile = pgo.map_or("no PGO".to_string(), |pgo| {
         let code = match pgo.scope.as_str() {
             "all" => "C++ and Rust",
             "cpp" => "C++",
             "rust" => "Rust",
             other => other,
         };
-        format!("a profile ({}) over {code}", pgo.profile.short())
+        format!("PGO ({code}, profile {})", pgo.profile.short())
     });
     let bolt = if bolt { "BOLT" } else { "no BOLT" };
     format!("{lto}, {profile}, {bolt}")
@@ -528,9 +528,9 @@ mod tests {
             coverage: Default::default(),
         };
         let cases = [
-            ("off", None, false, "no LTO, no profile, no BOLT"),
-            ("thin", Some(pgo("all")), true, "LTO (thin), a profile (abababababab) over C++ and Rust, BOLT"),
-            ("off", Some(pgo("rust")), false, "no LTO, a profile (abababababab) over Rust, no BOLT"),
+            ("off", None, false, "no LTO, no PGO, no BOLT"),
+            ("thin", Some(pgo("all")), true, "LTO (thin), PGO (C++ and Rust, profile abababababab), BOLT"),
+            ("off", Some(pgo("rust")), false, "no LTO, PGO (Rust, profile abababababab), no BOLT"),
         ];
         for (lto, pgo, bolt, expected) in cases {
             assert_eq!(optimisations(lto, pgo.as_ref(), bolt), expected);

@@ -86,7 +86,8 @@ fn read_runtime_host() -> RuntimeHost {
 /// Reads the state of the host, including the NVIDIA GPUs, for a command that shows the machine.
 fn read_live_with_gpus() -> RuntimeHost {
     let mut runtime_host = RuntimeHost::read();
-    // Runs before the driver is queried, because the query's thread may outlast its time limit.
+    // ggml's CUDA variables are set before the driver is queried, because the query's thread may outlast its time
+    // limit.
     runtime_host.switch_cuda();
     runtime_host.ask_for_gpus();
     tell(runtime_host)

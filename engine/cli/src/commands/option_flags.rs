@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine_core::settings::{Bare, Flag, Form, Group, OptionSpec, Value};
 
-/// Adds the flags for all options of `table` in `groups` to `command`.
+/// Adds flags to `command` for the options of `table` that belong to `groups`.
 pub fn augment<T: Default>(
     mut command: Command,
     table: &'static [OptionSpec<T>],
@@ -18,7 +18,7 @@ pub fn augment<T: Default>(
     command
 }
 
-/// Stores the given values of all options of `table` in `groups`.
+/// Stores the given values of the options of `table` that belong to `groups`.
 ///
 /// # Errors
 /// If a value is invalid. This is not expected, because the parser has already validated the values.

@@ -23,7 +23,7 @@ use crate::interrupt;
 /// Quantize a model
 ///
 /// The output file appears only when it is complete, and ctrl-C leaves no partial file. Most errors are reported
-/// before the long part begins.
+/// before quantisation begins.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Model to read
@@ -36,11 +36,11 @@ pub struct Args {
     /// Number of threads [default: every core]
     #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
-    /// Accept a model that is already quantised; quantising it again loses more quality
+    /// Accept a model that is already quantised; quantising the model again loses more quality
     #[arg(long)]
     allow_requantize: bool,
-    /// Importance matrix of this model, from `anneal imatrix` or llama-imatrix. It improves small types; IQ1, IQ2,
-    /// IQ3_XXS and Q2_K_S require it
+    /// Importance matrix of this model, from `anneal imatrix` or llama-imatrix; improves small types, and is required
+    /// for IQ1, IQ2, IQ3_XXS and Q2_K_S
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
     /// Do not quantize the output matrix

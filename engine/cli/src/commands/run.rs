@@ -249,11 +249,11 @@ fn say_split(generation: &Generation, session: &Session, settings: &Settings) {
     let asked = settings.split_layout.value == SplitLayout::On;
     let line = match (session.is_split(), generation.hand_over) {
         (true, Some(handed)) => format!(
-            "prefill with weights in the file's layout, {} handed over to the repacked weights in {:.1} ms",
+            "prefill used weights in the file's layout; {} handed over to the repacked weights in {:.1} ms",
             handed.size,
             milliseconds(handed.time)
         ),
-        (true, None) => "prefill with weights in the file's layout, nothing handed over".to_string(),
+        (true, None) => "prefill used weights in the file's layout; nothing handed over".to_string(),
         (false, _) if asked => match session.why_not(generation.prompt_tokens - generation.cached_tokens) {
             Some(why) => format!("not used: {why}"),
             None => return,

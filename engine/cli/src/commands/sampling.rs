@@ -17,7 +17,7 @@ pub struct ChainFlags {
     pub basic: SamplingFlags,
     #[command(flatten)]
     numbers: NumberFlags,
-    /// Text that ends a repetition for DRY, instead of the default texts; can be repeated; "none" for no such text
+    /// Text that ends a repetition for DRY, instead of the default texts; can be repeated; "none" for no text
     /// [default: \n, :, " and *]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<String>,

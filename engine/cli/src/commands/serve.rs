@@ -134,8 +134,8 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
         {
             tuned.flash_attention = None;
             notice::note(
-                "the tuning record's \"no flash attention\" is ignored, because it was measured with a single \
-                request at a time (slots = 1)",
+                "the tuned setting \"no flash attention\" is ignored, because tuning measured only one request \
+                at a time (slots = 1)",
             );
         }
         let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), runtime_host)?;

@@ -92,7 +92,7 @@ impl Refused {
         if self.speculative.is_none() && self.draft_model.is_none() {
             return Ok(());
         }
-        let why = "this command does not measure speculative decoding, because its speed depends on the text\nhint: \
+        let why = "this command does not measure speculative decoding, because the speed of drafts depends on the text\nhint: \
                   measure it on your own text with anneal run --speculative";
         Err(llama::error::Error::Usage(why.to_string()).into())
     }

@@ -31,8 +31,8 @@ fn kind(name: &str, value: &Value) -> &'static str {
     }
 }
 
-/// Formats a value. Quotes are doubled (SQL-92, 5.3), so that a text cannot end early. NUL bytes are removed, because
-/// some readers end the text at them.
+/// Formats a value. Quotes are doubled (SQL-92, 5.3), so that a quote cannot end a text early. NUL bytes are removed,
+/// because some readers end the text at them.
 fn literal(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_string(),

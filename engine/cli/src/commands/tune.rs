@@ -34,8 +34,9 @@ use place::{BESIDE, TuningLock};
 /// Find the fastest settings for a model on this machine, and save them
 ///
 /// Compares thread counts, weight layouts, graph sizes and more with the defaults, in interleaved runs. Keeps a
-/// setting if its 95 % interval shows that it is faster and its output is the same. Commands that start later use the
-/// result. An interrupted tuning resumes where it stopped. The old result stays in use until a new one is complete.
+/// setting if its 95 % interval shows a gain and the output is the same. Commands that start later use the result. If
+/// interrupted, the next run resumes where this one stopped. The old result stays in use until a new result is
+/// complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
@@ -47,7 +48,7 @@ pub struct Args {
     /// [default: chat; for --show, --reset and --export: any]
     #[arg(long = "for", value_name = "PURPOSE")]
     objective: Option<Objective>,
-    /// Time limit for the whole tuning, for example 90s, 3m or 1h
+    /// Time limit for the whole tuning run, for example 90s, 3m or 1h
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration, conflicts_with_all = ["show", "reset", "export"])]
     budget: Duration,
     /// Maximum memory of a run, for example 8GiB [default: no limit]
@@ -56,7 +57,7 @@ pub struct Args {
     /// Also try settings that lose accuracy: quantised KV caches
     #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
     allow_lossy: bool,
-    /// Start over instead of resuming an interrupted tuning
+    /// Start over instead of resuming an interrupted tuning run
     #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
     fresh: bool,
     /// Print the settings that would be tried, without measuring
@@ -82,7 +83,7 @@ pub struct Args {
     require: RequireFlag,
 }
 
-/// Maximum age of an interrupted tuning that is resumed.
+/// Maximum age of an interrupted tuning run that can be resumed.
 const RESUMED: Duration = Duration::from_secs(24 * 3600);
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -97,12 +98,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.show || args.reset || args.export.is_some() {
         return manage::run(args, model.as_deref(), &path);
     }
-    // Without a model, one of these flags is given.
+    // clap requires a model unless --show, --reset or --export is given.
     let Some(model) = model.as_deref() else {
         bail!("no model is given\nhint: use -m FILE or --hf OWNER/REPO")
     };
     if !args.dry_run {
-        // Checked first, so that no minutes are spent on a result that could not be saved.
+        // Checked before the measurement, so that no time is spent on a result that cannot be saved.
         tuning::check_changeable(&path)?;
         tuning::check_room(&path)?;
         if let Some(aside) = tuning::will_be_put_aside(&path) {
@@ -125,7 +126,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => {
             let _ = writeln!(
                 io::stderr(),
-                "error: another tuning is running, and simultaneous tunings would disturb each other\nhint: try again later"
+                "error: another tuning run is in progress, and simultaneous runs would disturb each other\nhint: try again later"
             );
             return Ok(ExitCode::from(TRY_AGAIN));
         }
@@ -276,7 +277,7 @@ fn say(conditions: &[Condition]) {
     }
 }
 
-/// Returns the progress of an interrupted tuning with the same task. Otherwise, returns an empty progress.
+/// Returns the progress of an interrupted tuning run with the same task. Otherwise, returns an empty progress.
 fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
     let new = TuningProgress::new(task);
     if args.fresh {
@@ -289,17 +290,27 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
             let decided = progress.done.iter().filter(|stage| stage.is_decided());
             let decided: Vec<&str> = decided.map(|stage| stage.name.as_str()).collect();
             if !decided.is_empty() && is_old(partial) {
-                let _ = writeln!(stderr, "measuring again the stages that were decided more than a day ago");
+                let _ = writeln!(
+                    stderr,
+                    "starting over, because the interrupted tuning run is more than a day old"
+                );
                 return new;
             }
             if !decided.is_empty() {
                 let decided = decided.join(", ");
-                let _ = writeln!(stderr, "resuming after {}; --fresh starts over", printable(&decided));
+                let _ = writeln!(
+                    stderr,
+                    "resuming after these stages: {}; to start over, use --fresh",
+                    printable(&decided)
+                );
             }
             progress
         }
         Ok(_) => {
-            let _ = writeln!(stderr, "discarding the progress of an interrupted tuning with another task");
+            let _ = writeln!(
+                stderr,
+                "discarding the progress of an interrupted tuning run, which had another model, purpose, machine or option"
+            );
             new
         }
         Err(error) => {
@@ -321,7 +332,7 @@ fn stopped(stop: Stop, progress: &TuningProgress) -> Result<ExitCode> {
     let kept = match progress.done.iter().any(|stage| stage.is_decided()) {
         false => "nothing was decided yet; the tuning record is unchanged",
         true => {
-            "the decisions so far are saved, and the same command resumes the tuning; the tuning record is unchanged"
+            "the decisions so far are saved, and the same command resumes tuning; the tuning record is unchanged"
         }
     };
     match stop {
@@ -399,7 +410,7 @@ fn partial(path: &Path) -> PathBuf {
     path.with_extension("partial.json")
 }
 
-/// Locks the record, so that only one tuning runs. `None` if another tuning holds the lock. The lock is released when
+/// Locks the record for one tuning run. `None` if another tuning run holds the lock. The lock is released when
 /// the process ends.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ use llama::{Device, DeviceKind};
 use super::flags::{RequireFlag, whole};
 use crate::interrupt;
 
-/// Let other machines run layers of their models here (with --rpc)
+/// Run model layers for other machines, which use --rpc
 ///
 /// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its
 /// clients: everyone who can connect to the port can take over this process. By default, the worker therefore listens
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Clients cannot see which devices compute here, so the worker checks the GPU requirement. A user who names
     // devices has already decided.
     if matches!(args.devices, None | Some(Devices::Auto)) {
-        gpu::require_device_for("work for others on a GPU", &settings, &runtime_host)?;
+        gpu::require_device_for("run layers for other machines on a GPU", &settings, &runtime_host)?;
     }
     let devices = chosen(args.devices.as_ref(), llama::devices()).map_err(Error::Usage)?;
     let threads = settings.prefill_threads.value;
@@ -159,7 +159,7 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
                 }
                 found.cloned().ok_or_else(|| {
                     let there: Vec<&str> = all.iter().map(|device| device.name.as_str()).collect();
-                    format!("--devices {name}: no such device; the devices are {}", there.join(", "))
+                    format!("--devices {name}: no such device; available devices: {}", there.join(", "))
                 })
             })
             .collect(),
@@ -169,11 +169,11 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
 fn cannot_listen(at: SocketAddrV4, why: &io::Error) -> Error {
     let why = match why.kind() {
         io::ErrorKind::AddrInUse => {
-            "another program already listens at this address\nhint: stop that program, or choose another port with --listen"
+            "another program is already listening on this address\nhint: stop that program, or choose another port with --listen"
                 .to_string()
         }
         io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address\nhint: `ip address` lists its addresses".to_string()
+            "this machine does not have this address\nhint: list the addresses of this machine with `ip address`".to_string()
         }
         _ => why.to_string(),
     };
@@ -200,7 +200,7 @@ fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &Runti
     format!("worker listens at {at} with {}", devices.join(", "))
 }
 
-/// Maximum time between ggml's last line and its opening of the socket.
+/// Maximum time from ggml's last line until ggml opens the socket.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Redirects stdout, to which ggml prints. Prints a message when ggml listens, and also ggml's lines if `verbose`.
@@ -300,6 +300,6 @@ mod tests {
         assert_eq!(chosen(Some(&Devices::None), both.clone()), Ok(vec![cpu.clone()]));
         let named = |text: &str| chosen(text.parse().ok().as_ref(), both.clone());
         assert_eq!(named("cpu,CUDA0"), Ok(vec![cpu, gpu]));
-        assert!(named("CUDA1").is_err_and(|why| why.contains("the devices are CUDA0, BLAS, CPU")));
+        assert!(named("CUDA1").is_err_and(|why| why.contains("available devices: CUDA0, BLAS, CPU")));
     }
 }

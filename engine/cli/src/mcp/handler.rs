@@ -23,7 +23,7 @@ const CALLS: usize = 32;
 const PROGRESS: Duration = Duration::from_millis(100);
 
 const INSTRUCTIONS: &str = "A language model on this machine. chat answers questions, generate continues a text, \
-                           embed computes vectors of texts, tokenize counts tokens, and info describes the model. \
+                           embed computes a vector for each text, tokenize counts tokens, and info describes the model. \
                            Nothing is kept between calls, and nothing leaves the machine.";
 
 /// Handler for a client.
@@ -248,7 +248,7 @@ impl ServerHandler for Handler {
         let Some((kind, tool)) = tools::named(&request.name) else {
             let name: String = request.name.chars().take(60).collect();
             let names: Vec<&str> = TOOLS.iter().map(|(_, tool)| tool.name.as_ref()).collect();
-            let message = format!("unknown tool {name:?}; the tools are {}", names.join(", "));
+            let message = format!("unknown tool {name:?}; available tools: {}", names.join(", "));
             return Err(ErrorData::invalid_params(message, None));
         };
         let arguments = request.arguments.unwrap_or_default();

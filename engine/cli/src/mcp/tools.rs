@@ -49,7 +49,10 @@ pub fn unknown(tool: &Tool, arguments: &JsonObject) -> Option<String> {
         Some(near) => format!("{shown}: unknown argument; did you mean {near}?"),
         None if known.is_empty() => format!("{shown}: unknown argument; {} takes no arguments", tool.name),
         None => {
-            format!("{shown}: unknown argument; the arguments are {}", names().collect::<Vec<_>>().join(", "))
+            format!(
+                "{shown}: unknown argument; supported arguments: {}",
+                names().collect::<Vec<_>>().join(", ")
+            )
         }
     })
 }
@@ -102,7 +105,7 @@ fn generating(own: Value) -> Value {
         },
         "json_schema": {
             "type": "object",
-            "description": "JSON schema that the answer must match. Excludes grammar.",
+            "description": "JSON schema that the answer must match. Cannot be combined with grammar.",
         },
         "grammar": { "type": "string", "description": "Grammar (GBNF) that the answer must match." },
         "seed": {

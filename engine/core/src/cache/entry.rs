@@ -1,8 +1,8 @@
-//! File format of the prompt cache: a head with the key, the tokens, and the context's state for them.
+//! File format of the prompt cache: a header with the key, the tokens, and the context's state after these tokens.
 //!
 //! All numbers are little-endian. No data is used before its digest is checked, and each length is checked against
-//! the size of the file. The SHA-256 detects damage, not an attack: a program that can write the file can also write
-//! a matching digest. Therefore only files of this user are read.
+//! the size of the file. The SHA-256 digest detects damage, not attacks: a program that can write the file can also
+//! write a matching digest. Therefore, only files that belong to this user are read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -17,10 +17,10 @@ use super::digest::Digest;
 use super::format::{MAGIC, VERSION};
 use super::key::CacheKey;
 
-/// Number of bytes before the tokens.
+/// Size of the header in bytes. The tokens follow the header.
 const HEAD: usize = 224;
 
-/// Number of bytes of the head that are covered by its digest, which also covers the tokens.
+/// Number of header bytes that the header's digest covers. The digest also covers the tokens.
 const SIGNED: usize = HEAD - 32;
 
 /// Number of bytes that are read and hashed per step: few enough to stay in the CPU's cache.
@@ -52,17 +52,17 @@ pub enum Unfit {
     Settings,
     #[error("it belongs to another client")]
     Scope,
-    #[error("it holds {tokens} tokens, but the context holds only {n_ctx}")]
+    #[error("it contains {tokens} tokens, but the context holds only {n_ctx}")]
     TooLong { tokens: usize, n_ctx: u32 },
     #[error("there is not enough memory for its {0}")]
     TooLarge(Bytes),
-    #[error("llama.cpp refuses it: {0}")]
+    #[error("it cannot be restored: {0}")]
     Refused(String),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Head of a file, and its tokens.
+/// Header of a file, and its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Key of the entry.
@@ -95,7 +95,7 @@ impl Head {
     /// Checks that the file belongs to `key`.
     ///
     /// # Errors
-    /// The first difference.
+    /// If the file does not belong to `key`. The error is the first difference.
     pub fn check(&self, key: &CacheKey) -> Result<(), Unfit> {
         match () {
             () if self.key.model != key.model => Err(Unfit::Model),
@@ -162,7 +162,7 @@ impl Parts {
 /// Opens the file at `path` and checks that this user may trust it. Does not block on a pipe.
 ///
 /// # Errors
-/// If it cannot be opened or trusted.
+/// If the file cannot be opened or trusted.
 pub fn open(path: &Path) -> Result<File, Unfit> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
@@ -184,7 +184,7 @@ pub fn open(path: &Path) -> Result<File, Unfit> {
     }
 }
 
-/// Reads the head of `file` from its beginning. The content follows the head.
+/// Reads the header of `file` from its beginning. The content follows the header.
 ///
 /// # Errors
 /// If the file is not a prompt cache, has another version, or is damaged.
@@ -214,7 +214,7 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     let digest = |at: usize| -> Digest { std::array::from_fn(|index| head[at + index]) };
     let signed = Sha256::new().chain_update(&head[..SIGNED]).chain_update(&bytes).finalize();
     if digest(SIGNED) != <Digest>::from(signed) {
-        return Err(Unfit::Damaged("checksum mismatch in its head"));
+        return Err(Unfit::Damaged("checksum mismatch in its header"));
     }
     let (tokens, _) = bytes.as_chunks::<4>();
     Ok(Head {
@@ -226,7 +226,7 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     })
 }
 
-/// Reads the content that follows `head` and checks its digest.
+/// Reads the content that follows the header `head` and checks its digest.
 ///
 /// # Errors
 /// If the content is truncated or damaged.
@@ -237,7 +237,8 @@ pub fn read_content(file: &mut File, head: &Head) -> Result<Content, Unfit> {
     while (state.len() as u64) < head.state {
         let from = state.len();
         let part = (head.state - from as u64).min(CHUNK);
-        // Reads into uninitialised memory: zeroing a buffer of the file's size would take as long as hashing it.
+        // The memory is not initialised first: zeroing a buffer of the file's size would take as long as hashing the
+        // file.
         if Read::take(&mut *file, part).read_to_end(&mut state)? as u64 != part {
             return Err(ended(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -256,7 +257,7 @@ fn reserved(size: u64) -> Result<Vec<u8>, Unfit> {
     if fits { Ok(bytes) } else { Err(Unfit::TooLarge(Bytes(size))) }
 }
 
-/// Reads `size` bytes, but at most as many as the file has.
+/// Reads `size` bytes, or fewer if the file is shorter.
 fn read_exactly(file: &mut File, size: u64) -> Result<Vec<u8>, Unfit> {
     let mut bytes = reserved(size)?;
     bytes.resize(size as usize, 0);
@@ -287,7 +288,7 @@ mod tests {
         Parts::new(&key(), &[5, -1, 7], &[0.5, -2.0], (0..=255).collect()).slices().concat()
     }
 
-    /// Reads a file that consists of `bytes`.
+    /// Reads a file with the content `bytes`.
     fn read(bytes: &[u8]) -> Result<(Head, Content), Unfit> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("cache");

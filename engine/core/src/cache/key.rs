@@ -1,4 +1,4 @@
-//! Key of a prompt cache: the model, the build and the settings on which its content depends.
+//! Key of a prompt cache: the model, the build and the settings that determine the cached values.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -16,10 +16,10 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 use crate::tuning;
 
-/// Number of bytes that are read at the beginning, in the middle and at the end of each tensor.
+/// Number of bytes that are read at each of three places in a tensor: the beginning, the middle and the end.
 const SAMPLE: u64 = 4096;
 
-/// Everything that the K and V values of a prompt depend on, besides its tokens.
+/// Everything except the tokens that the K and V values of a prompt depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheKey {
     /// Digest of the model's files.
@@ -28,11 +28,11 @@ pub struct CacheKey {
     pub build: Digest,
     /// Digest of the settings.
     pub settings: Digest,
-    /// Scope of the clients that may read the entry: [`UNSCOPED`], or a keyed digest.
+    /// Scope of clients that may read the entry: [`UNSCOPED`], or a keyed digest.
     pub scope: Digest,
 }
 
-/// Scope of entries of `anneal run`, and of requests by the user who runs the server.
+/// Scope of entries that belong to `anneal run`, or to requests by the user who runs the server.
 pub const UNSCOPED: Digest = [0; 32];
 
 impl CacheKey {
@@ -53,13 +53,13 @@ impl CacheKey {
         }
     }
 
-    /// Returns this key in the scope `scope`.
+    /// Returns this key, changed to `scope`.
     #[must_use]
     pub fn in_scope(self, scope: Digest) -> Self {
         CacheKey { scope, ..self }
     }
 
-    /// Returns the digits that begin the names of this key's files.
+    /// Returns the hexadecimal digits with which the names of this key's files begin.
     pub(super) fn short(&self) -> String {
         let all = [&MAGIC[..], &VERSION.to_le_bytes(), &self.model, &self.build];
         let all = [all.concat(), self.settings.to_vec(), self.scope.to_vec()].concat();
@@ -67,8 +67,8 @@ impl CacheKey {
     }
 }
 
-/// Returns the identity of the build: its plan or, without a build record, the program's digest. The version does not
-/// identify a program, because several programs have the same version.
+/// Returns the identity of the build: its plan or, without a build record, the program's digest. A version number is
+/// not sufficient, because several programs have the same version.
 fn build(runtime_host: &RuntimeHost) -> String {
     let build = tuning::build_of(runtime_host);
     match &runtime_host.build {
@@ -81,9 +81,10 @@ fn of(text: &str) -> Digest {
     Sha256::digest(text).into()
 }
 
-/// Lists every setting that K and V depend on, even if only in their last bits. The size of the context counts only
-/// above the original training length, because some models then compute positions differently. Threads and batches
-/// are left out: they only change how sums are rounded, like other requests in a server.
+/// Lists every setting that K and V depend on, even if only in their last bits. The size of the context is included
+/// only if it exceeds the original training context length, because some models then compute positions differently.
+/// Threads and batch sizes are left out: they only change how sums are rounded, as other requests in a server also
+/// do.
 fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String {
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let trained = model.metadata(&format!("{architecture}.rope.scaling.original_context_length"));
@@ -92,7 +93,7 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         (None, rope) if rope.is_empty() => String::new(),
         (digest, rope) => format!(" lora={} rope={rope}", digest.unwrap_or_default()),
     };
-    // Different devices round differently. The kind of a worker's device is not known here.
+    // Different devices round differently. The kind of a worker's device is unknown.
     let placed = match model.placed().is_offloaded() {
         false => String::new(),
         true => {
@@ -121,8 +122,9 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
 /// Digest that identifies a model's files without reading all of their bytes.
 ///
 /// The digest covers the size, the whole header (metadata, vocabulary, names, shapes and types of the tensors), and
-/// 12 KiB of each tensor. Training, merging and quantising change nearly every number of the affected tensors, so
-/// they change the digest even if the header stays the same. The digest may miss manual edits of a few numbers.
+/// 12 KiB of each tensor. Training, merging and quantising change nearly every number of the affected tensors.
+/// Therefore, these operations change the digest even if the header stays the same. The digest may miss manual edits
+/// of a few numbers.
 #[derive(Clone, Debug)]
 pub struct ModelDigest {
     digest: Digest,
@@ -138,8 +140,8 @@ fn stamp(path: &Path) -> std::io::Result<Stamp> {
 }
 
 impl ModelDigest {
-    /// Computes the digest of the model at `path`, including all its parts, before the model is loaded. See
-    /// [`is_unchanged`](Self::is_unchanged).
+    /// Computes the digest of the model at `path`, including all its parts, before the model is loaded. After
+    /// loading, [`is_unchanged`](Self::is_unchanged) shows whether the digest is still valid.
     ///
     /// # Errors
     /// If a file cannot be read.

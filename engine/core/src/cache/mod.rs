@@ -1,7 +1,7 @@
 //! The prompt cache on disk: the evaluated state of a prompt, for later runs.
 //!
-//! [`Store`] keeps and finds files, and [`CacheKey`] identifies their content. [`generate`] is the part of `anneal
-//! run` that uses the cache. See docs/src/run/prompt-cache.md.
+//! [`Store`] saves and finds files, and [`CacheKey`] identifies their content. `anneal run` generates text with
+//! [`generate`]. See docs/src/run/prompt-cache.md.
 
 mod digest;
 pub mod entry;

@@ -10,10 +10,10 @@ use base::{Access as Rights, Unfinished};
 use llama::error::{Error, Result};
 use rustix::fs::Access;
 
-/// Age from which an unfinished temporary file counts as abandoned.
+/// Age after which an unfinished temporary file counts as abandoned.
 const LEFT_BEHIND: Duration = Duration::from_secs(600);
 
-/// Checks that `path` can be the file of a prompt cache.
+/// Checks that a prompt cache can be read from and written to the file `path`.
 ///
 /// # Errors
 /// If `path` is not a regular file, or its folder is not writable.
@@ -35,7 +35,7 @@ pub fn check_file(path: &Path, read_only: bool) -> Result<()> {
     }
 }
 
-/// Checks that the folder `path` can hold prompt caches. Creates the folder if it does not exist.
+/// Checks that the folder `path` can contain prompt caches. Creates the folder if it does not exist.
 ///
 /// # Errors
 /// If `path` is not a folder, or the folder cannot be created or written.
@@ -66,21 +66,22 @@ fn check_writable(folder: &Path) -> Result<()> {
         Err(why) => Err(Error::Cache {
             path: folder.to_path_buf(),
             why: format!(
-                "the folder cannot be written ({}); choose another, or use --prompt-cache-ro",
+                "the folder is not writable ({}); choose another folder, or use --prompt-cache-ro",
                 io::Error::from(why)
             ),
         }),
     }
 }
 
-/// Writes `parts` to a temporary file beside `path`, readable by this user alone. Once the file is on disk, it is
-/// renamed to `path`. A reader, even after a crash, finds either the old file or the new file. Several writers may
-/// run at the same time.
+/// Writes `parts` to a temporary file beside `path`, readable only by this user, and renames the file to `path` once
+/// it is on disk. Even after a crash, a reader finds either the old file or the new file. Several writers may run at
+/// the same time.
 pub fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     base::replace_with(path, Rights::Private, |file| parts.iter().try_for_each(|part| file.write_all(part)))
 }
 
-/// Removes temporary files for `names` in `folder` that killed writers left behind.
+/// Removes temporary files from `folder` that killed writers left behind. `names` returns true for the names of the
+/// final files.
 pub fn remove_left_behind(folder: &Path, names: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use super::digest::{Digest, hex};
 
 /// Returns the SHA-256, in hexadecimal digits, of this program's file and of llama.cpp's shared libraries, if any.
-/// Two programs of the same version may come from different compilers or target different processors, and then they
+/// Two programs of the same version may come from different compilers or target different processors, and therefore
 /// round differently.
 pub(super) fn digest() -> &'static str {
     static KNOWN: OnceLock<String> = OnceLock::new();
@@ -20,7 +20,7 @@ pub(super) fn digest() -> &'static str {
         let read = || -> io::Result<Digest> {
             let maps = std::fs::read("/proc/self/maps")?;
             let mut all = Sha256::new();
-            // This link leads to the program even if its file was replaced.
+            // /proc/self/exe leads to the program even if the program's file was replaced.
             for path in std::iter::once(PathBuf::from("/proc/self/exe")).chain(libraries(&maps)) {
                 all.update(of_file(&path)?);
             }
@@ -28,7 +28,7 @@ pub(super) fn digest() -> &'static str {
         };
         match read() {
             Ok(digest) => hex(&digest, 64),
-            // A unique value, so that no other process has the same identity.
+            // The unique value ensures that no other process has the same identity.
             Err(_) => {
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                 format!("{} {:?}", std::process::id(), now.unwrap_or_default())

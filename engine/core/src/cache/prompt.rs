@@ -25,20 +25,20 @@ pub struct PromptCache {
     key: CacheKey,
 }
 
-/// Use of the cache in a generation.
+/// Report on the use of the cache in a generation.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCacheReport {
     /// Size of the file that was read, and the time to find, read, check and restore it; `None` if no file was read.
     pub read: Option<(Bytes, Duration)>,
-    /// Number of tokens and size of the file that was written, and the time of the writing thread, which ran in
-    /// parallel with the generation; `None` if nothing was written.
+    /// Number of tokens and size of the file that was written, and the running time of the writing thread, which ran
+    /// in parallel with the generation; `None` if nothing was written.
     pub written: Option<(usize, Bytes, Duration)>,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl PromptCache {
-    /// Returns the cache of the entries in `store` with `key`.
+    /// Creates the cache of the entries in `store` that have the key `key`.
     pub fn new(store: Store, key: CacheKey) -> Self {
         PromptCache { store: Arc::new(store), key }
     }
@@ -47,8 +47,8 @@ impl PromptCache {
 /// Thread that writes a file.
 type Writing = JoinHandle<(std::result::Result<Saved, String>, Duration)>;
 
-/// Generates like [`generate`](crate::generate::generate), but restores the longest cached beginning of the prompt,
-/// and caches the prompt after evaluating it. Failures of the cache become notes and do not end the generation.
+/// Generates like [`generate`](crate::generate::generate), but restores the longest cached prefix of the prompt, and
+/// caches the prompt after evaluating it. Failures of the cache become notes and do not end the generation.
 ///
 /// # Errors
 /// Errors of the generation.
@@ -103,11 +103,11 @@ struct Begun {
     /// logits of the last token; otherwise at least one token remains to be evaluated.
     held: usize,
     row: Option<Vec<f32>>,
-    /// False if a file was found and could not be used.
+    /// False if a file was found but could not be used.
     is_of_use: bool,
 }
 
-/// Restores the cached beginning of `prompt` into the session.
+/// Restores the cached prefix of `prompt` into the session.
 fn begin(
     session: &mut Session,
     cache: &PromptCache,

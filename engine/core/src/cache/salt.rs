@@ -1,7 +1,7 @@
-//! Random salt of a cache folder, which protects the digests of scopes in it.
+//! Random salt of a cache folder, which protects the digests of scopes in the folder.
 //!
-//! The scope of a client with an API key depends on nothing but the key. Without a salt, the owner of a copied cache
-//! file could test guessed keys. The salt is kept in the folder, so that a restarted server finds its entries again.
+//! The scope of a client with an API key depends only on the key. Without a salt, anyone who copied a cache file
+//! could test guessed keys. The salt is stored in the folder, so that a restarted server finds its entries again.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,14 +18,14 @@ use super::key::UNSCOPED;
 /// Name of the salt's file.
 const NAME: &str = "scopes.salt";
 
-/// Bytes of a salt.
+/// Size of a salt in bytes.
 const BYTES: usize = 32;
 
 /// Returns the digest that represents `scope` in the files of `folder`. Creates a missing salt. If the salt is
 /// missing and the folder is `read_only`, returns `None`, because no file can belong to the scope.
 ///
 /// # Errors
-/// A message if the salt cannot be read or created.
+/// If the salt cannot be read or created.
 pub fn salted(folder: &Path, scope: Digest, read_only: bool) -> Result<Option<Digest>, String> {
     if scope == UNSCOPED {
         return Ok(Some(scope));
@@ -33,7 +33,8 @@ pub fn salted(folder: &Path, scope: Digest, read_only: bool) -> Result<Option<Di
     let path = folder.join(NAME);
     let failed = |why: String| {
         format!(
-            "cannot use the salt {}: {why}; until you remove it, the prompts of clients are not cached on disk",
+            "cannot use the salt {}: {why}\nhint: remove the file; until you remove it, clients' prompts are not cached \
+             on disk",
             path.display()
         )
     };
@@ -46,11 +47,11 @@ pub fn salted(folder: &Path, scope: Digest, read_only: bool) -> Result<Option<Di
         found => found,
     };
     let salt = salt.map_err(failed)?.ok_or_else(|| failed("it was removed".to_string()))?;
-    // The salt and the scope have fixed lengths, so no other pair has the same digest.
+    // The salt and the scope have fixed lengths, so no other pair of salt and scope has the same digest.
     Ok(Some(Sha256::new().chain_update(salt).chain_update(scope).finalize().into()))
 }
 
-/// Reads the salt at `path`; `None` if there is none.
+/// Reads the salt at `path`. Returns `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<[u8; BYTES]>, String> {
     let file = match entry::open(path) {
         Ok(file) => file,

@@ -1,8 +1,8 @@
 //! Store of prompt caches on disk: one file, or a folder of files with a size limit.
 //!
 //! In a folder, the name of a file consists of the digests of its key, of its first tokens and of all its tokens. The
-//! name alone shows whether a file has the same beginning as a prompt, and no other files are opened. Of the matching
-//! files, only the heads are read; the content is read only for the chosen file.
+//! name alone shows whether a file shares a prefix with a prompt, and no other files are opened. Of the matching
+//! files, only the headers are read; the content is read only from the chosen file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,21 +18,21 @@ use super::entry::{self, Content, Head, Parts, Unfit};
 use super::key::CacheKey;
 use super::{place, salt};
 
-/// Number of tokens that a prompt must share with a file in a folder, and minimum number of new tokens for a prompt
-/// to be written. Evaluating fewer tokens is nearly as fast as reading them.
+/// Minimum number of tokens that a prompt must share with a file in a folder, and minimum number of new tokens that
+/// make it worth writing a prompt. Evaluating fewer tokens is nearly as fast as reading them.
 pub const BLOCK: usize = 128;
 
 /// Default size limit of a folder.
 pub const DEFAULT_BOUND: Bytes = Bytes::gib(2);
 
-/// Maximum number of tokens read from a file per token that is used. Reading a token is much faster than evaluating
-/// it.
+/// Maximum number of tokens read from a file for each token that is used. Reading a token is much faster than
+/// evaluating a token.
 const READ_FOR_ONE: usize = 16;
 
 /// Ending of file names in a folder.
 const ENDING: &str = ".kv";
 
-/// Place of prompt caches, and whether it may be written.
+/// Location of prompt caches, and whether the location may be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     place: CacheStorage,
@@ -62,12 +62,12 @@ impl CachedPrefix {
     }
 }
 
-/// Content of a file, ready to be restored.
+/// Content of a file, ready to be restored into a context.
 #[derive(Debug)]
 pub struct Loaded {
     /// Path of the file.
     pub path: PathBuf,
-    /// Tokens that the file holds.
+    /// Tokens in the file.
     pub tokens: Vec<Token>,
     /// Number of tokens that the file and the prompt share.
     pub common: usize,
@@ -84,7 +84,7 @@ pub struct Loaded {
 pub enum Saved {
     /// The entry was written.
     Written(Bytes),
-    /// The store already holds the entry, or nearly all of its tokens.
+    /// The store already contains the entry, or nearly all of its tokens.
     Known,
 }
 
@@ -107,8 +107,8 @@ impl Store {
         Ok(Store { place: CacheStorage::Folder { path: path.to_path_buf(), bound }, read_only })
     }
 
-    /// Interprets `--prompt-cache PATH`. The store is a folder if `path` is one, if it ends with a slash, or if a
-    /// `bound` is given; otherwise a file.
+    /// Interprets `--prompt-cache PATH`. The store is a folder if `path` is a folder or ends with a slash, or if
+    /// `bound` is given; otherwise, the store is a file.
     ///
     /// # Errors
     /// If the store cannot be at `path`.
@@ -140,14 +140,14 @@ impl Store {
         self.read_only
     }
 
-    /// Returns `key` in `scope`, as the files of this store name it; `None` if the store cannot contain a file of the
-    /// scope.
+    /// Returns `key` in `scope`, in the form that this store's file names contain. Returns `None` if the store cannot
+    /// contain a file of the scope.
     ///
     /// # Errors
-    /// A message if the folder's salt cannot be read or created.
+    /// If the folder's salt cannot be read or created.
     pub fn key_in(&self, key: &CacheKey, scope: Digest) -> std::result::Result<Option<CacheKey>, String> {
         match &self.place {
-            // A file serves one user: only folders are shared by the clients of a server.
+            // Clients of a server share only folders, so a file serves a single user.
             CacheStorage::File(_) => Ok(Some(key.in_scope(scope))),
             CacheStorage::Folder { path, .. } => {
                 let scope = salt::salted(path, scope, self.read_only)?;
@@ -156,8 +156,8 @@ impl Store {
         }
     }
 
-    /// Finds the file that shares the longest beginning with `prompt` and fits into a context of `n_ctx` tokens. The
-    /// context already holds the first `have` tokens. Problems with files are added to `notes`.
+    /// Finds the file that shares the longest prefix with `prompt` and fits into a context of `n_ctx` tokens. The
+    /// context already contains the first `have` tokens. Adds problems with files to `notes`.
     pub fn find(
         &self,
         key: &CacheKey,
@@ -219,14 +219,14 @@ impl Store {
         best
     }
 
-    /// Reads and checks the content of a file that was found.
+    /// Reads and checks the content of a file that [`find`](Self::find) returned.
     pub fn read(&self, mut found: CachedPrefix, notes: &mut Vec<String>) -> Option<Loaded> {
         let start = Instant::now();
         match entry::read_content(&mut found.file, &found.head) {
             Ok(content) => {
                 if let (CacheStorage::Folder { .. }, false) = (&self.place, self.read_only) {
-                    // Marks the file as recently used, so that it is evicted last. If this fails, the file is only
-                    // evicted earlier.
+                    // Marks the file as recently used, so that it is evicted last. If the time cannot be set, the
+                    // file is only evicted earlier.
                     let _ = found.file.set_modified(SystemTime::now());
                 }
                 Some(Loaded {
@@ -245,7 +245,7 @@ impl Store {
         }
     }
 
-    /// Reports that the file at `path` cannot be used, and removes it if it is in a folder.
+    /// Reports that the file at `path` cannot be used. In a folder, the file is also removed.
     pub fn discard(&self, path: &Path, why: &Unfit, notes: &mut Vec<String>) {
         match &self.place {
             CacheStorage::File(path) => notes.push(self.not_used(path, why)),
@@ -262,7 +262,7 @@ impl Store {
         format!("the prompt cache {} is not used: {why}{then}", path.display())
     }
 
-    /// Removes an unusable file from a folder, so that a new one can take its name.
+    /// Removes an unusable file from a folder, so that a new file can take its name.
     fn drop_damaged(&self, path: &Path, why: &Unfit, notes: &mut Vec<String>) {
         let ours = matches!(why, Unfit::Damaged(_) | Unfit::NoCache | Unfit::Empty | Unfit::Refused(_));
         let removed = ours && !self.read_only && fs::remove_file(path).is_ok();
@@ -270,10 +270,10 @@ impl Store {
         notes.push(format!("the prompt cache {} is not used: {why}{then}", path.display()));
     }
 
-    /// Saves `state`, the state after `tokens`, and the logits of the last token if they are given.
+    /// Saves `state`, the state after `tokens`, and the logits of the last token, if given.
     ///
     /// # Errors
-    /// The reason that the state could not be written.
+    /// If the state could not be written; the message contains the reason.
     pub fn save(
         &self,
         key: &CacheKey,
@@ -295,7 +295,7 @@ impl Store {
         }
     }
 
-    /// Checks that `path` is a prompt cache or does not exist, so that no other file is overwritten.
+    /// Checks that `path` is a prompt cache or does not exist, so that no foreign file is overwritten.
     fn may_replace(&self, path: &Path) -> std::result::Result<(), String> {
         let found = entry::open(path).and_then(|mut file| entry::read_head(&mut file).map(drop));
         match found {
@@ -327,8 +327,8 @@ impl Store {
         Ok(Saved::Written(parts.size()))
     }
 
-    /// True if a file that fits into a context of `n_ctx` tokens holds `tokens`; in a folder, up to [`BLOCK`] of them
-    /// may be missing. Reads the heads of the files with the same beginning.
+    /// True if a file that fits into a context of `n_ctx` tokens contains `tokens`; in a folder, up to [`BLOCK`] of
+    /// the tokens may be missing. Reads the headers of the files that share a prefix with `tokens`.
     pub fn holds(&self, key: &CacheKey, tokens: &[Token], n_ctx: u32) -> bool {
         let common = |path: &Path| {
             let found = look(path, key, tokens).ok();
@@ -342,8 +342,9 @@ impl Store {
         }
     }
 
-    /// Removes files whose tokens are a beginning of `tokens`, because the new file serves the same prompts. Files of
-    /// at most half the length stay: a prompt that shares only their tokens can read them in a fraction of the time.
+    /// Removes files whose tokens are a prefix of `tokens`, because the new file serves the same prompts. Files of at
+    /// most half the length stay: a prompt that shares only their tokens can be read from them in a fraction of the
+    /// time.
     fn remove_superseded(&self, folder: &Path, key: &CacheKey, tokens: &[Token], but: &Path) {
         for path in alike(folder, key, tokens) {
             let Ok(found) = look(&path, key, tokens) else { continue };
@@ -355,7 +356,7 @@ impl Store {
     }
 }
 
-/// Opens the file at `path`, reads its head, and counts the tokens that it shares with `prompt`.
+/// Opens the file at `path`, reads its header, and counts the tokens that the file shares with `prompt`.
 fn look(path: &Path, key: &CacheKey, prompt: &[Token]) -> std::result::Result<CachedPrefix, Unfit> {
     let mut file = entry::open(path)?;
     let head = entry::read_head(&mut file)?;
@@ -369,7 +370,7 @@ fn digest(tokens: &[Token]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Returns the beginning of the names of files with `key` and the first tokens of `tokens`.
+/// Returns the common prefix of the names of files that have `key` and the first tokens of `tokens`.
 fn beginning(key: &CacheKey, tokens: &[Token]) -> String {
     format!("{}-{}-", key.short(), hex(&digest(&tokens[..BLOCK.min(tokens.len())]), 16))
 }
@@ -386,7 +387,7 @@ fn is_ours(name: &str) -> bool {
     lengths == [16, 16, 32] && parts.iter().all(digits)
 }
 
-/// Returns the files of `folder` that have the first tokens of `tokens`.
+/// Returns the files of `folder` whose first tokens are those of `tokens`.
 fn alike(folder: &Path, key: &CacheKey, tokens: &[Token]) -> Vec<PathBuf> {
     if tokens.len() < BLOCK {
         return Vec::new();
@@ -399,7 +400,7 @@ fn alike(folder: &Path, key: &CacheKey, tokens: &[Token]) -> Vec<PathBuf> {
     alike.map(|entry| entry.path()).collect()
 }
 
-/// Removes the least recently used files of `folder` until `more` bytes can be added within the limit `bound`.
+/// Removes the least recently used files of `folder` until `more` bytes fit within the limit `bound`.
 fn make_room(folder: &Path, bound: Bytes, more: Bytes) -> std::result::Result<(), String> {
     if more > bound {
         return Err(format!(
@@ -463,7 +464,7 @@ mod tests {
         store.save(&key(), tokens, &[], vec![7; 10 * tokens.len()])
     }
 
-    /// Returns the number of tokens of `prompt` that the store provides, and the notes.
+    /// Returns the number of `prompt` tokens that the store provides, and the notes.
     fn common(store: &Store, prompt: &[Token]) -> (usize, Vec<String>) {
         let mut notes = Vec::new();
         let found = store.find(&key(), prompt, 0, 100_000, &mut notes);
@@ -500,7 +501,7 @@ mod tests {
         let foreign = CacheKey { settings: [9; 32], ..key() };
         let mut notes = Vec::new();
         assert!(store.find(&foreign, &tokens(400, 1, 600), 0, 100_000, &mut notes).is_none());
-        // No file is found if the context is too small, or already holds nearly as many tokens.
+        // No file is found if the context is too small or already contains nearly as many tokens.
         let small = store.find(&key(), &tokens(400, 1, 600), 0, 899, &mut notes);
         assert_eq!(small.map(|found| found.common), Some(300), "the one that fits");
         assert!(store.find(&key(), &tokens(400, 1, 600), 880, 100_000, &mut notes).is_none());
@@ -518,7 +519,7 @@ mod tests {
             (tokens(200, 1, 150), false, 1),
             (tokens(180, 1, 0), false, 1),
             (tokens(200, 2, 150), true, 2),
-            // The new file is so long that the shorter files stay.
+            // The new file is so long that the shorter files are kept.
             (tokens(200, 1, 1000), true, 3),
             (tokens(100, 1, 0), false, 3),
         ];
@@ -562,7 +563,7 @@ mod tests {
         let store = Store::folder(folder.path(), Bytes::gib(1), false).expect("a folder");
         let reader = Store::folder(folder.path(), Bytes::gib(1), true).expect("a folder");
         let held = tokens(0, 1, 200);
-        // A byte of the head, and a byte near the end.
+        // One byte of the header, and one byte near the end.
         for at in [150, 2900] {
             save(&store, &held).expect("written");
             let path = folder.path().join(name(&key(), &held));

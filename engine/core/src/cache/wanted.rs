@@ -1,4 +1,4 @@
-//! Requested prompt cache, before its model is loaded.
+//! Request for a prompt cache, made before the model is loaded.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use super::store::Store;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Store and digest of a requested prompt cache. The digest is computed before the model is loaded, because the files
-/// may change during the long load.
+/// Store and model digest of a requested prompt cache. The digest is computed before the model is loaded, because the
+/// files may change while the model is being loaded.
 #[derive(Debug)]
 pub struct PromptCacheRequest {
     store: Store,
@@ -31,7 +31,7 @@ impl PromptCacheRequest {
     /// true if prompts are evaluated with a separate copy of the weights.
     ///
     /// # Errors
-    /// If the model's context keeps anything but K and V of every token, or if the model's files have changed.
+    /// If the model's context contains anything but K and V of every token, or if the model's files have changed.
     pub fn open(
         self,
         model: &Model,
@@ -43,7 +43,7 @@ impl PromptCacheRequest {
         let failed = |why: String| Err(Error::Cache { path: self.store.path().to_path_buf(), why });
         if !model.has_plain_cache() {
             return failed(format!(
-                "{} does not keep K and V of every token (it has a sliding window or a recurrent state), so its \
+                "{} has a sliding window or a recurrent state and does not keep K and V of every token, so its \
                  prompts cannot be cached on disk",
                 model.description()
             ));

@@ -13,10 +13,11 @@ use crate::core_lock::Seat;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Maximum number of tokens in a batch. For each token, llama.cpp keeps a row of logits as long as the vocabulary.
+/// Maximum number of tokens in a batch. For each token, llama.cpp allocates a row of logits as long as the
+/// vocabulary.
 pub const BATCH: u32 = 64;
 
-/// Maximum number of tokens in a batch for models without causal attention: the whole text must be in one batch.
+/// Maximum number of tokens in a batch for models without causal attention, which need the whole text in one batch.
 const WHOLE: u32 = 512;
 
 /// Maximum number of texts in a batch.
@@ -25,7 +26,7 @@ const TEXTS: u32 = 16;
 /// Size of the smallest context in tokens.
 const LEAST: u32 = 512;
 
-/// Returns the number of tokens of the longest text that `model` accepts in a server whose context holds `n_ctx`
+/// Returns the maximum length, in tokens, of a text that `model` accepts in a server whose context has `n_ctx`
 /// tokens.
 pub fn longest(model: &Model, n_ctx: u32) -> usize {
     let trained = Some(model.n_ctx_train()).filter(|trained| *trained > 0).unwrap_or(n_ctx);
@@ -33,7 +34,7 @@ pub fn longest(model: &Model, n_ctx: u32) -> usize {
     most.min(trained) as usize
 }
 
-/// Evaluator of texts. The evaluator's context grows to the size that the longest text so far needs.
+/// Evaluator of texts. The evaluator's context grows to the size that the longest text so far requires.
 pub struct Evaluator {
     embedding: Embedding,
     pooling: Pooling,
@@ -46,10 +47,10 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// Creates an evaluator for texts of `longest` tokens, with the `threads` of another context.
+    /// Creates an evaluator for texts of up to `longest` tokens, with the `threads` of another context.
     ///
     /// # Errors
-    /// If its context does not fit into memory.
+    /// If the evaluator's context does not fit into memory.
     pub fn new(
         model: &Arc<Model>,
         pooling: Pooling,
@@ -67,7 +68,7 @@ impl Evaluator {
             ..context_options(model, settings, true)
         };
         let cache = cache_size(model, &options).unwrap_or(Bytes(0));
-        // Memory that is available while the model and its first context are loaded.
+        // The available memory is read after the model and its first context were loaded.
         if let Some(available) = RuntimeHost::read().memory().filter(|available| cache > *available) {
             let mend = "request embeddings of shorter texts, or lower -c";
             let path = model.path().to_path_buf();
@@ -79,7 +80,7 @@ impl Evaluator {
                 mend: mend.to_string(),
             });
         }
-        // Each further text needs another recurrent state of the same size.
+        // Each additional text needs another recurrent state of the same size.
         let sequences = if model.has_plain_cache() { TEXTS } else { 1 };
         Ok(Evaluator {
             embedding: Embedding::new(model, &options, sequences, threads)?,
@@ -92,14 +93,14 @@ impl Evaluator {
         })
     }
 
-    /// True if a text of `tokens` tokens fits.
+    /// True if the context has room for a text of `tokens` tokens.
     pub fn holds(&self, tokens: usize) -> bool {
         tokens <= self.embedding.n_ctx() as usize
     }
 
-    /// Returns the embeddings of `texts`, or of the first ones if `pause` stops the evaluation: `pause` is called
-    /// between two texts and returns true to stop. Before each batch, `limit` returns the maximum number of tokens
-    /// for the batch, or the error that ends the evaluation.
+    /// Returns the embeddings of `texts`. Between two texts, `pause` is called; if it returns true, only the
+    /// embeddings so far are returned. Before each batch, `limit` returns the maximum number of tokens for the batch,
+    /// or the error that ends the evaluation.
     ///
     /// # Errors
     /// Errors of `limit` and of the evaluation.
@@ -110,7 +111,7 @@ impl Evaluator {
         mut limit: impl FnMut() -> std::result::Result<u32, E>,
         pause: impl Fn() -> bool,
     ) -> std::result::Result<Vec<Vec<f32>>, E> {
-        // An interrupted request may have left its tokens behind.
+        // An interrupted request may have left tokens in the context.
         self.embedding.clear();
         let most = self.embedding.n_batch();
         let mut found = Vec::with_capacity(texts.len());
@@ -197,8 +198,8 @@ impl Evaluator {
     }
 }
 
-/// Returns how many of the first texts, with these `lengths`, fit into a batch of `room` tokens; 0 if the first text
-/// does not fit.
+/// Returns the number of texts, counted from the first, that fit into a batch of `room` tokens; 0 if the first text
+/// does not fit. `lengths` are the texts' lengths in tokens.
 fn together(lengths: impl Iterator<Item = usize>, room: usize, most: usize) -> usize {
     let sums = lengths.scan(0, |sum, length| {
         *sum += length;

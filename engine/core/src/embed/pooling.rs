@@ -1,4 +1,4 @@
-//! Pooling: combines the embeddings of a text's tokens into one.
+//! Pooling: combines the embeddings of a text's tokens into one embedding.
 
 use std::str::FromStr;
 
@@ -52,7 +52,7 @@ impl Pooling {
     }
 }
 
-/// Embedding of a text, summed up token by token.
+/// Embedding of a text, added up token by token.
 #[derive(Debug)]
 pub struct Pool {
     pooling: Pooling,
@@ -82,8 +82,8 @@ impl Pool {
         }
     }
 
-    /// Returns the embedding, scaled to length 1; `None` if it contains NaN or infinity. The sum is not divided to a
-    /// mean, because this would not change its direction.
+    /// Returns the embedding, scaled to length 1; `None` if it contains NaN or infinity. The sum is not divided by
+    /// the number of tokens, because the division would not change the embedding's direction.
     pub fn finish(self) -> Option<Vec<f32>> {
         let length = self.sum.iter().map(|value| value * value).sum::<f64>().sqrt();
         if !length.is_finite() {

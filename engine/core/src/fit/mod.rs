@@ -1,10 +1,10 @@
-//! Estimate, made before a model is loaded, of the memory that it needs on each device and on the host, and of the
-//! number of layers that fit.
+//! Memory estimate, made before a model is loaded. The estimate covers the memory that the model needs on each device
+//! and on the host, and the number of layers that fit.
 //!
-//! llama.cpp computes the estimate itself. llama.cpp loads the model without memory (`no_alloc`) and creates a
-//! context, which then reports the size of each kind of buffer: the weights in their layout, K and V and recurrent
-//! states, and the buffers of the largest graph. The estimate takes as long as reading the header. The estimate is
-//! exact except for the memory of a device's own libraries ([`llama::fit::CUDA_RUNTIME`]).
+//! llama.cpp computes the estimate: it loads the model without memory (`no_alloc`) and creates a context. The context
+//! then reports the size of each kind of buffer: the weights in their layout, K and V and recurrent states, and the
+//! buffers of the largest graph. The estimate takes as long as reading the header. The estimate is exact except for
+//! the memory of a device's own libraries ([`llama::fit::CUDA_RUNTIME`]).
 
 #[cfg(test)]
 mod tests;
@@ -25,14 +25,14 @@ use llama::{Context, Device, Model, ModelOptions};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Contexts of a model, described by the properties that affect its memory.
+/// Contexts of a model, described by the properties that affect their memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seats {
     /// Number of contexts.
     pub contexts: u32,
     /// Number of sequences in each context.
     pub sequences: u32,
-    /// Maximum number of rows of logits per batch, if there are several sequences.
+    /// Maximum number of rows of logits per batch; only used with several sequences.
     pub rows: u32,
 }
 
@@ -61,7 +61,7 @@ pub struct EstimatedModel<'a> {
 }
 
 impl<'a> EstimatedModel<'a> {
-    /// Prepares the estimate of the model with the files `parts` on the devices of `placed`, and reads the devices'
+    /// Prepares the estimate for the model with the files `parts` on the devices of `placed`. Reads the devices'
     /// memory.
     ///
     /// # Errors
@@ -119,13 +119,13 @@ impl<'a> EstimatedModel<'a> {
         Ok(needs)
     }
 
-    /// True if the number of layers on devices must be determined.
+    /// True if the settings do not fix the number of layers on devices.
     fn is_open(&self) -> bool {
         let by_layer = matches!(self.settings.split_mode.value, SplitMode::Layer | SplitMode::None);
         self.settings.gpu_layers.value == GpuLayers::Auto && by_layer && !self.takers.is_empty()
     }
 
-    /// Finds how many layers fit; returns `None` if the settings specify the number.
+    /// Finds the number of layers that fit. Returns `None` if the settings specify the number.
     ///
     /// # Errors
     /// Errors of [`needs`](Self::needs).
@@ -180,7 +180,7 @@ impl<'a> EstimatedModel<'a> {
     }
 
     /// Returns the proportions in which several devices share layers: the free memory of each device, minus the
-    /// memory that it always needs. The estimate and the load use the same proportions.
+    /// memory that the device needs in any case. The estimate and the load use the same proportions.
     fn shares(&self, asked: &Offload) -> TensorSplit {
         let given = !asked.tensor_split.0.is_empty();
         if given || self.takers.len() < 2 {
@@ -189,24 +189,24 @@ impl<'a> EstimatedModel<'a> {
         let room = |(device, room): (&Device, &Option<(Bytes, Bytes)>)| {
             let free = room.map_or(0, |(_, free)| free.0);
             let left = free.saturating_sub(asked.fit_target.0).saturating_sub(figures::runtime(device).0);
-            // In MiB, which a float represents exactly.
+            // A float represents this number of MiB exactly.
             (left >> 20) as f32
         };
         TensorSplit::new(self.takers.iter().zip(&self.rooms).map(room).collect()).unwrap_or_default()
     }
 }
 
-/// Creates a context of `model` in the same way as its users do.
+/// Creates a context of `model` in the same way as the program does later.
 fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Context> {
     let options = crate::context_options::context_options(model, settings, true);
     Context::shared_with_rows(model, &options, seats.sequences, seats.rows)
 }
 
-/// Estimates the memory of the model at `path` with `settings`, the memory that is available, and, if the settings
-/// leave it open, the placement of the layers.
+/// Estimates the memory that the model at `path` needs with `settings`. The result also contains the available memory
+/// and, if the settings leave it open, the placement of the layers.
 ///
 /// # Errors
-/// If the file cannot be read, the devices are not available, or llama.cpp refuses the model.
+/// If the file cannot be read, the devices are not available, or llama.cpp cannot load the model.
 pub fn estimate(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Estimate> {
     let placed = crate::place::place_for(settings)?;
     let (file, others) = crate::model_files::read_files(path)?;

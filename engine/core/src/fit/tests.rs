@@ -10,13 +10,13 @@ use super::{EstimatedModel, Seats, context};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, Settings};
 
-/// Returns the result of `choose` and the number of estimates it made. Each layer needs 10 without its experts, the
-/// experts of a layer need 90, and buffers need 50.
+/// Returns the result of `choose` and the number of estimates that it made. Each layer needs 10 without its experts,
+/// the experts of a layer need 90, and buffers need 50.
 fn found(room: i64, n_layer: u32, is_mixture: bool, asked: CpuMoe) -> (Option<(u32, u32)>, u32) {
     let mut looks = 0;
     let mut excess = |layers: u32, n_cpu_moe: u32| -> Result<i64, Infallible> {
         looks += 1;
-        // llama.cpp counts layers from the last, and experts from the first.
+        // llama.cpp counts layers from the last layer, and experts from the first layer.
         let first = (n_layer + 1).saturating_sub(layers);
         let with_experts = (first.max(n_cpu_moe)..n_layer).count() as i64;
         Ok(50 + i64::from(layers) * 10 + with_experts * 90 - room)
@@ -28,7 +28,7 @@ fn found(room: i64, n_layer: u32, is_mixture: bool, asked: CpuMoe) -> (Option<(u
 #[test]
 fn layers_go_whole_and_experts_stay_first() {
     let auto = CpuMoe::Auto;
-    // 32 layers and an output: 330, and 2880 for experts, in addition to 50.
+    // 32 layers and an output need 330, the experts need 2880, and the buffers need 50.
     let cases = [
         (5000, false, auto, Some((33, 0))),
         (5000, true, auto, Some((33, 0))),
@@ -45,11 +45,11 @@ fn layers_go_whole_and_experts_stay_first() {
         (50, true, auto, Some((0, 32))),
         (49, true, auto, None),
         (49, false, auto, None),
-        // Dense: first the output, then layer by layer.
+        // Dense model: first the output, then layer by layer.
         (60, false, auto, Some((1, 0))),
         (159, false, auto, Some((1, 0))),
         (160, false, auto, Some((2, 0))),
-        // A requested number stays.
+        // A requested number is kept.
         (5000, true, CpuMoe::Some(4), Some((33, 4))),
         (5000, true, CpuMoe::All, Some((33, 32))),
         (50 + 110, true, CpuMoe::All, Some((11, 32))),
@@ -63,7 +63,8 @@ fn layers_go_whole_and_experts_stay_first() {
     assert_eq!(found(5000, 32, false, auto).1, 1, "what fits whole is looked at once");
 }
 
-/// The CPU uses exactly the estimated memory for one sequence, for several sequences, and for several contexts.
+/// The CPU uses exactly the estimated memory in each case: for one sequence, for several sequences, and for several
+/// contexts.
 #[test]
 fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,5 +1,5 @@
-//! Detection of a missing GPU. If a build was made for a GPU, or the user requires one, but no GPU is available,
-//! Anneal reports an error with the reason instead of silently computing on the CPU.
+//! Detection of a missing GPU. A build for a GPU, or the user, may require a GPU. If no GPU is available, Anneal then
+//! reports an error with the reason and does not silently compute on the CPU.
 
 mod reasons;
 
@@ -24,7 +24,7 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::{Settings, Source};
 pub use reasons::{Evidence, reasons};
 
-/// Devices that a build promises, devices that are available, and the reasons for a difference.
+/// Devices that a build promises, devices that are available, and the reasons why a promised device is missing.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuState {
     /// Description of the GPUs that the build was made for, from its record, such as `CUDA 13.5 for 89-real`.
@@ -32,7 +32,7 @@ pub struct GpuState {
     pub promised: Option<String>,
     /// Descriptions of the available devices.
     pub devices: Vec<String>,
-    /// Reasons that a promised device is missing, with remedies, the most likely reason first.
+    /// Reasons why a promised device is missing, with remedies, the most likely reason first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<Reason>,
 }
@@ -56,8 +56,7 @@ pub fn require_device(path: &Path, settings: &Settings, runtime_host: &RuntimeHo
     require_device_for(&format!("run {}", path.display()), settings, runtime_host)
 }
 
-/// Checks like [`require_device`], for another operation than loading. `what` names the operation, in words that
-/// follow "cannot".
+/// Checks like [`require_device`], for any operation. `what` describes the operation, in words that follow "cannot".
 ///
 /// # Errors
 /// [`Error::NoGpu`]
@@ -69,7 +68,7 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
     let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
     let devices = came_up(settings);
     if !devices.is_empty() {
-        // A worker's device also counts, and would hide that the machine's own GPU is missing.
+        // A worker's device also counts as a device, but must not hide that the machine's own GPU is missing.
         let is_unasked = settings.devices.value == Devices::Auto;
         if promised.is_some() && is_unasked && !devices.iter().any(|device| device.backend == "CUDA") {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
@@ -88,8 +87,8 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
     Err(refusal(&what, reasons(&Evidence::gather(runtime_host)), ON_THE_CPU))
 }
 
-/// Returns the devices that `settings` may use. Other devices are not touched, because CUDA would create a context on
-/// them.
+/// Returns the usable devices among those that `settings` allow. Other devices are not touched, because CUDA would
+/// create a context on them.
 fn came_up(settings: &Settings) -> Vec<Device> {
     let mut devices = llama::devices();
     devices.retain(|device| match &settings.devices.value {
@@ -100,7 +99,7 @@ fn came_up(settings: &Settings) -> Vec<Device> {
 }
 
 /// Warns once if a program for NVIDIA GPUs computes on the CPU. Without a build record, no GPU is promised, so the
-/// run is not refused.
+/// run continues.
 fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
     static ONCE: Once = Once::new();
     let is_unasked = settings.require_gpu.source == Source::Default
@@ -114,9 +113,8 @@ fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
             let why = reasons(&Evidence::gather(runtime_host)).into_iter().next();
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             llama::notice::warn(&format!(
-                "this program was built for NVIDIA GPUs, but none is available{why}; the CPU computes instead. To \
-                 make a missing GPU an error, use --require-gpu, or keep the build's build_info.json beside the \
-                 program"
+                "this program was built for NVIDIA GPUs, but none is available{why}; the CPU is used instead\nhint: to \
+                 make a missing GPU an error, use --require-gpu"
             ));
         });
     }
@@ -137,18 +135,16 @@ pub fn require_room(
         return Ok(());
     }
     let (devices, path) = (placement::described(&came_up(settings)).join(", "), path.display());
-    let what = format!(
-        "cannot run {path}: {devices} has no room for a layer, but {}",
-        wanted(settings, runtime_host)
-    );
+    let what =
+        format!("cannot run {path}: no layer fits on {devices}, but {}", wanted(settings, runtime_host));
     let mend = "end other processes on the GPU (`nvidia-smi` lists them), lower -c and -ub, make the cache smaller \
-                with -ctk q8_0 \
-                -ctv q8_0, use a smaller quantisation, or reserve less memory with --fit-target";
+                with -ctk q8_0 -ctv q8_0, use a smaller quantisation, or lower --fit-target";
     Err(refusal(&what, vec![Reason::new(plan.to_string(), mend)], ON_THE_CPU))
 }
 
-/// Checks that `model` uses devices as `settings` require: for a part of the model or, with `full`, for all of its
-/// layers, its cache and every operation of decode. For `full`, a token is evaluated in a separate context.
+/// Checks that devices hold as much of `model` as `settings` require. By default, a part of the model is enough;
+/// `full` requires all of its layers, its cache and every operation of decode. For `full`, a token is evaluated in a
+/// separate context.
 ///
 /// # Errors
 /// [`Error::NoGpu`], and errors of the evaluation.
@@ -166,7 +162,7 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
         let more = "put as many layers as fit on the device with --gpu-layers, and remove --devices none";
         return Err(refusal(&what, vec![Reason::new(none, more)], ON_THE_CPU));
     }
-    // Embeddings have no decode, so only the placement of the weights is checked.
+    // A model for embeddings has no decode phase, so only the placement of its weights is checked.
     if require != RequireGpu::Full || !model.is_causal() {
         return Ok(());
     }
@@ -183,13 +179,13 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
         layers.all
     );
     let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
-    let leave = "use --require-gpu to accept a part of the model on the GPU, or --require-gpu=no to allow the CPU \
-                 alone";
+    let leave =
+        "use --require-gpu if a part of the model on the GPU is enough, or --require-gpu=no to allow the CPU";
     Err(refusal(&what, reasons, leave))
 }
 
-/// Warns, before the model in `parts` is loaded, if its prompts need cuBLAS and cuBLAS is missing. Without this
-/// warning, ggml ends the process at the first multiplication with cuBLAS.
+/// Warns, before the model in `parts` is loaded, if the model's prompts need cuBLAS and cuBLAS is missing. Without
+/// this warning, ggml ends the process at the first multiplication with cuBLAS.
 pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings, runtime_host: &RuntimeHost) {
     let is_here = placed.takers.iter().any(|device| device.backend == "CUDA");
     let cuda = runtime_host.build.as_ref().and_then(|(_, build)| build.cuda.as_ref());
@@ -197,15 +193,15 @@ pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings,
     let Some(what) = takes_cublas(parts, settings.flash_attention.value, &cuda.mul_mat) else { return };
     if let Some(why) = llama::missing_cublas() {
         llama::notice::warn(&format!(
-            "cuBLAS is missing ({why}), and {what} need it: a prompt of more than a few tokens will end the program. \
-             Install it (pip package nvidia-cublas, or NVIDIA's package libcublas) and add its folder to \
+            "cuBLAS is missing ({why}), but {what} need it: a prompt of more than a few tokens will end the program\n\
+             hint: install cuBLAS (pip package nvidia-cublas, or NVIDIA's package libcublas) and add its folder to \
              LD_LIBRARY_PATH"
         ));
     }
 }
 
-/// Describes the tensors in `parts` that cuBLAS multiplies in large batches: see `ggml_cuda_mul_mat` in ggml-cuda.cu.
-/// Returns `None` if there are none.
+/// Describes the tensors in `parts` that cuBLAS multiplies in large batches (see `ggml_cuda_mul_mat` in
+/// ggml-cuda.cu). Returns `None` if cuBLAS multiplies no tensor.
 fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &str) -> Option<String> {
     if mul_mat == "cublas" {
         return Some("this build's matrix products".to_string());
@@ -218,7 +214,7 @@ fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &
     Some(format!("matrices that are not quantised ({} is {})", printable(&first.name), first.kind))
 }
 
-/// True if the tensor is a factor of a matrix product and is not quantised. Embeddings are only looked up. Embeddings
+/// True if the tensor is used in a matrix product and is not quantised. Embeddings are only looked up. Embeddings
 /// that also serve as the output are quantised if the other tensors are.
 fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
     // Tensors of recurrent layers, which llama.cpp uses for convolutions and never quantises.
@@ -229,7 +225,7 @@ fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
         && !kind.is_quantised()
 }
 
-/// Describes what requires the GPU, in words that follow "but".
+/// Describes the setting that requires the GPU, in words that follow "but".
 fn wanted(settings: &Settings, runtime_host: &RuntimeHost) -> String {
     let promised =
         runtime_host.build.as_ref().and_then(|(path, build)| Some((path, promised_device(build)?)));
@@ -250,5 +246,5 @@ fn refusal(what: &str, reasons: Vec<Reason>, leave: &str) -> Error {
     Error::NoGpu { what: format!("{what}; {leave}"), because: Reason::chain(reasons).map(Box::new) }
 }
 
-/// Remedy: the flag that allows a run without a GPU.
+/// Remedy for a missing GPU: the flag that allows a run without a GPU.
 const ON_THE_CPU: &str = "--require-gpu=no allows the CPU";

@@ -7,11 +7,11 @@ use llama::error::GpuReason as Reason;
 
 use crate::runtime_host::RuntimeHost;
 
-/// Free memory below which not even a CUDA context fits: a context needs 200 to 600 MiB, depending on the GPU and the
-/// loaded kernels.
+/// Minimum free memory for a CUDA context. A context needs 200 to 600 MiB, depending on the GPU and the loaded
+/// kernels.
 const LEAST_MEMORY: Bytes = Bytes::mib(600);
 
-/// Everything that is known about the machine if no device is available.
+/// Facts about the machine and the build, collected if no device is available.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     /// CUDA version and architectures that the build needs; `None` if the build was not made for CUDA.
@@ -56,30 +56,29 @@ impl Evidence {
 const SAID: [(&str, &str); 11] = [
     (
         "driver version is insufficient",
-        "the driver is older than this build's toolkit, or missing: `nvidia-smi` shows the newest CUDA version that \
-         the driver supports",
+        "the driver is missing or older than this build's toolkit: `nvidia-smi` shows the newest CUDA version that the \
+         driver supports",
     ),
     (
         "no CUDA-capable device",
-        "`nvidia-smi -L` lists the driver's GPUs; start a container with `docker run --gpus all`; check \
-         CUDA_VISIBLE_DEVICES",
+        "check the driver's GPUs with `nvidia-smi -L`, and check CUDA_VISIBLE_DEVICES; start containers with `docker \
+         run --gpus all`",
     ),
     (
         "busy or unavailable",
-        "another process has exclusive use of the GPU, or its compute mode is \"prohibited\": `nvidia-smi` shows \
-         which, and `sudo nvidia-smi -c 0` lets several processes share it",
+        "another process uses the GPU exclusively, or the GPU's compute mode is \"prohibited\": `nvidia-smi` shows both, \
+         and `sudo nvidia-smi -c 0` lets several processes share the GPU",
     ),
     (
-        "holds code for",
-        "`anneal info` shows the GPU's architecture: build for that architecture with `cargo xtask build-cuda \
-         --cuda-arch …`",
+        "has code only for",
+        "build for the GPU's architecture, which `anneal info` shows, with `cargo xtask build-cuda --cuda-arch …`",
     ),
     (
         "unsupported toolchain",
         "the driver is too old to translate this build's PTX: update it, or build a binary for the GPU with `cargo \
          xtask build-cuda`",
     ),
-    ("out of memory", "other processes use the GPU's memory: `nvidia-smi` lists them; end them, or wait"),
+    ("out of memory", "other processes use the GPU's memory: end them, or wait (`nvidia-smi` lists them)"),
     (
         "forward compatibility was attempted",
         "a compatibility package's libcuda is loaded before the driver's, and this GPU does not support it: remove \
@@ -91,22 +90,22 @@ const SAID: [(&str, &str); 11] = [
     ),
     (
         "system not yet initialized",
-        "the GPUs are linked by NVSwitch, but its service is not running: start it with `sudo systemctl start \
+        "the GPUs are linked by NVSwitch, but the fabric manager is not running: start it with `sudo systemctl start \
          nvidia-fabricmanager`",
     ),
     (
         "MPS",
-        "the multi-process service does not answer: start it with `nvidia-cuda-mps-control -d`, or unset \
+        "the multi-process service (MPS) does not answer: start it with `nvidia-cuda-mps-control -d`, or unset \
          CUDA_MPS_PIPE_DIRECTORY",
     ),
     (
         "unknown error",
-        "the driver's memory module may be missing: load it with `sudo modprobe nvidia-uvm`, and restart the \
-         container if there is one",
+        "the driver's memory module may be missing: load it with `sudo modprobe nvidia-uvm`, and then restart any \
+         container",
     ),
 ];
 
-/// Returns the reasons that no device is available, the most likely first; there is always at least one.
+/// Returns the reasons why no device is available, the most likely reason first. The list is never empty.
 pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if !evidence.can_use_cuda() {
@@ -130,12 +129,12 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
         reasons.push(Reason::new(
             "no NVIDIA driver is loaded on this machine (neither /proc/driver/nvidia/version nor /dev/nvidiactl \
              exists)",
-            "install or load it (`sudo modprobe nvidia`); start a container with `docker run --gpus all`; on a \
-             machine without an NVIDIA GPU, use a CPU build (`cargo xtask build-native`)",
+            "install the driver or load it (`sudo modprobe nvidia`), and start containers with `docker run --gpus all`; \
+             without an NVIDIA GPU, use a CPU build (`cargo xtask build-native`)",
         ));
     }
     reasons.extend(evidence.cuda.as_ref().and_then(|cuda| too_old(cuda, driver)));
-    // These warnings name hidden, refused or lost GPUs, with remedies.
+    // The driver's warnings name hidden, refused or lost GPUs, with remedies.
     reasons.extend(evidence.warnings.iter().map(|warning| Reason::new(warning.as_str(), "")));
     for card in &driver.cards {
         reasons.extend(of_card(card, evidence.cuda.as_ref()));
@@ -145,7 +144,7 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
         reasons.push(Reason::new(fault.as_str(), known.map_or("", |(_, mend)| mend)));
     }
     for line in &evidence.log {
-        // Without a driver, the CUDA runtime reports that the driver is too old. The reason found above is more
+        // Without a driver, the CUDA runtime reports that the driver is too old. The reason found earlier is more
         // accurate.
         let is_clear = reasons.iter().any(|reason| reason.what.contains("driver"));
         let known = SAID.iter().find(|(words, _)| line.contains(words));
@@ -159,16 +158,15 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
     if reasons.is_empty() {
         reasons.push(Reason::new(
             "neither the driver nor ggml reports a reason",
-            "`nvidia-smi` shows whether other programs can use the GPU; `anneal info` and --verbose show what this \
-             program detects",
+            "check the GPU with `nvidia-smi`, and see what this program detects with `anneal info --verbose`",
         ));
     }
     reasons
 }
 
-/// Returns a reason if the driver is too old. Within a major version of CUDA, every driver runs the output of every
-/// toolkit. A newer major version needs a newer driver (CUDA compatibility guide, "minor version compatibility",
-/// which has a table of drivers).
+/// Returns a reason if the driver is too old. Every driver of a major version of CUDA runs programs of every toolkit
+/// of the same major version. A newer major version needs a newer driver: see the table of drivers under "minor
+/// version compatibility" in the CUDA compatibility guide.
 fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
     let (major, (knows, minor)) = (cuda.major()?, driver.cuda?);
     if knows >= major {
@@ -188,7 +186,7 @@ fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
     ))
 }
 
-/// Returns the reasons that a program cannot use one GPU.
+/// Returns the reasons why a program cannot use the GPU `card`.
 fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
     let name = &card.gpu.name;
     let mut reasons = Vec::new();
@@ -213,7 +211,7 @@ fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
                     "{name} has {free} of {} free, but a program needs about {LEAST_MEMORY} before it loads a model",
                     card.gpu.memory
                 ),
-                "`nvidia-smi` lists the processes that use it; end them, or wait",
+                "end the processes that use the GPU's memory (`nvidia-smi` lists them), or wait",
             ));
         }
     }
@@ -227,7 +225,7 @@ fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
                 "{name} has compute capability {major}.{minor}, but this build has code only for {}",
                 cuda.architectures.join(", ")
             ),
-            format!("build for it with `cargo xtask build-cuda --cuda-arch {major}{minor}`"),
+            format!("build for this GPU with `cargo xtask build-cuda --cuda-arch {major}{minor}`"),
         ));
     }
     reasons

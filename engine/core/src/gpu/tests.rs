@@ -1,4 +1,4 @@
-//! Tests of the reasons, with a scripted driver and messages in the form used by the CUDA runtime.
+//! Tests of the reasons, with a scripted driver and messages like those of the CUDA runtime.
 
 use build_info::BuildInfo;
 use host::Root;
@@ -55,8 +55,8 @@ fn said(what: &str) -> String {
 
 #[test]
 fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
-    /// The driver's script, `CUDA_VISIBLE_DEVICES`, CUDA's message, words of the first reason, and the number of
-    /// reasons.
+    /// Test case: the driver's script, `CUDA_VISIBLE_DEVICES`, CUDA's message, words of the first reason, and the
+    /// number of reasons.
     type Case<'a> = (Option<&'a str>, Option<&'a str>, &'a str, &'a [&'a str], usize);
     let old = format!("driver 550.54.14\ncuda 12040\n{CARD}");
     let now = format!("driver 580.95.05\ncuda 13000\n{CARD}");
@@ -85,7 +85,7 @@ fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
             Some(&now),
             Some(""),
             "no CUDA-capable device is detected",
-            &["CUDA_VISIBLE_DEVICES is empty", "unset it"],
+            &["CUDA_VISIBLE_DEVICES is empty", "unset the variable"],
             2,
         ),
         (Some(&now), Some("7"), "invalid device ordinal", &["no GPU 7", "nvidia-smi -L"], 2),
@@ -150,7 +150,7 @@ fn a_device_that_is_listed_and_cannot_be_used_is_told_of_with_its_mend() {
     let cases = [
         ("CUDA0: CUDA-capable device(s) is/are busy or unavailable", "-c 0"),
         ("CUDA0: out of memory", "end them, or wait"),
-        ("CUDA0: it has compute capability 6.1, and this build holds code for 89-real only", "--cuda-arch"),
+        ("CUDA0: it has compute capability 6.1, but this build has code only for 89-real", "--cuda-arch"),
         ("CUDA0: the provided PTX was compiled with an unsupported toolchain.", "update it"),
     ];
     for (fault, mend) in cases {
@@ -211,7 +211,7 @@ fn a_build_for_a_gpu_requires_one_unless_it_is_told_not_to() {
         (true, Some(RequireGpu::Full), RequireGpu::Full, Source::Flag),
         (false, Some(RequireGpu::Yes), RequireGpu::Yes, Source::Flag),
     ];
-    // A request for the CPU needs no second flag.
+    // A request for the CPU needs no additional flag.
     let for_cpu = [
         Requested { gpu_layers: Some(GpuLayers::Some(0)), ..Requested::default() },
         Requested { devices: Some(Devices::None), ..Requested::default() },

@@ -1,7 +1,8 @@
-//! Placement of a model: the device (or the host) that computes each operation and holds each weight and the cache.
+//! Placement of a model: the devices (or the host) that compute its operations and store its weights and cache.
 //!
 //! llama.cpp falls back to the CPU without a message, layer by layer and operation by operation. A separate run
-//! queries llama.cpp's scheduler about every operation ([`observe`]), and a [`PlacementReport`] sums up the result.
+//! queries llama.cpp's scheduler about every operation ([`observe`]), and a [`PlacementReport`] summarises the
+//! result.
 
 mod report;
 mod text;
@@ -22,10 +23,10 @@ use crate::threads;
 pub use report::{Fault, HostOps, Layers, Phase, PlacementReport, Share, Stored, TensorRole, Why};
 
 /// Number of prompt tokens. The number exceeds 32 (`GGML_OP_OFFLOAD_MIN_BATCH`), the batch size from which devices
-/// also compute products with weights in the host's memory, so the run behaves like a real prompt.
+/// also compute products with weights in the host's memory. The run therefore behaves like a real prompt.
 pub const PROMPT: u32 = 64;
 
-/// Evaluates a prompt and a token of `model` with `settings` and reports the placement.
+/// Evaluates a prompt and a token with `model` and `settings`, and reports the placement.
 ///
 /// # Errors
 /// Errors of creating a context and of evaluating. Models that generate no text are refused.
@@ -66,7 +67,7 @@ pub fn described(devices: &[Device]) -> Vec<String> {
     devices.iter().map(|device| format!("{} ({})", device.name, device.description)).collect()
 }
 
-/// Evaluates the number of tokens of each phase, one phase after the other.
+/// Evaluates the tokens of each phase, one phase after the other.
 fn run(
     model: &Arc<Model>,
     options: &ContextOptions,

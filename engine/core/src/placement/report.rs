@@ -1,4 +1,4 @@
-//! Report of the devices that compute a model's operations, summed up from one observed run.
+//! Report of the devices that compute a model's operations, derived from one observed run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,19 +55,19 @@ pub struct Stored {
     pub layers: BTreeSet<u32>,
 }
 
-/// Role of a weight or a cache tensor.
+/// Role of a weight tensor or a cache tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorRole {
-    /// Token embeddings, of which each token reads one row.
+    /// Token embeddings; each token reads one row.
     Embedding,
     /// Projections of attention.
     Attention,
-    /// The feed-forward part.
+    /// Feed-forward part.
     FeedForward,
     /// Experts of a mixture; each token reads some of them.
     Experts,
-    /// Norms.
+    /// Normalisation weights.
     Norm,
     /// Matrix that computes the logits.
     Output,
@@ -130,9 +130,9 @@ pub struct HostOps {
     pub ops: usize,
     /// Layers that the operations belong to.
     pub layers: BTreeSet<u32>,
-    /// Bytes of weights that the operations read for each token.
+    /// Bytes of weights that the operations read per token.
     pub weight_bytes: Bytes,
-    /// Bytes that are copied to the host for these operations, for each token.
+    /// Bytes that are copied to the host for these operations per token.
     pub copied_bytes: Bytes,
 }
 
@@ -140,7 +140,7 @@ pub struct HostOps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// The operation looks up embeddings, which llama.cpp always leaves to the CPU. This is normal.
+    /// The operation looks up embeddings. llama.cpp always leaves this lookup to the CPU.
     InputLayer,
     /// No device is available.
     NoDevice,
@@ -164,8 +164,8 @@ pub struct Fault {
 }
 
 impl PlacementReport {
-    /// Sums up the graphs in `seen`. `phases` are the names of the phases and their numbers of tokens; `devices` are
-    /// the devices of the machine.
+    /// Summarises the graphs in `seen`. `phases` are the names of the phases and their numbers of tokens; `devices`
+    /// are the devices of the machine.
     pub fn new(seen: &GraphsSeen, phases: &[(&'static str, u32)], devices: Vec<String>) -> Self {
         let of = |is_cache: bool| stored(seen, |held| held.is_cache == is_cache);
         let numbered = phases.iter().enumerate();
@@ -180,20 +180,20 @@ impl PlacementReport {
         }
     }
 
-    /// True if a device holds or computes anything.
+    /// True if a device stores or computes anything.
     pub fn uses_devices(&self) -> bool {
         let held = self.weights.iter().chain(&self.cache).any(|stored| !stored.host);
         held || self.phases.iter().flat_map(|phase| &phase.devices).any(|share| !share.host)
     }
 
-    /// Returns the report as JSON, including its faults, so that readers do not have to derive the faults.
+    /// Returns the report as JSON, including its faults, so that readers need not derive the faults.
     pub fn to_json(&self) -> Value {
         let mut value = json!(self);
         value["faults"] = json!(self.faults());
         value
     }
 
-    /// Returns the faults: everything that makes decode depend on the host. Empty if devices hold and compute
+    /// Returns the faults: everything that makes decode depend on the host. Empty if devices store and compute
     /// everything except the input embeddings.
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
@@ -207,8 +207,7 @@ impl PlacementReport {
             faults.push(Fault {
                 what: format!("{bytes} of KV cache are on the host ({what})"),
                 mend: "remove --no-kv-offload, put more layers on devices with --gpu-layers, or make the cache \
-                       smaller with \
-                       -c or -ctk q8_0 -ctv q8_0",
+                       smaller with -c or -ctk q8_0 -ctv q8_0",
             });
         }
         let (mut count, mut names) = (0, BTreeSet::new());
@@ -221,14 +220,15 @@ impl PlacementReport {
             let operations = if count == 1 { "operation of decode is" } else { "operations of decode are" };
             faults.push(Fault {
                 what: format!("{count} {operations} computed on the host ({})", names.join(", ")),
-                mend: "`anneal info --placement` lists them, with reasons",
+                mend: "`anneal info --placement` lists these operations and the reasons",
             });
         }
         faults
     }
 }
 
-/// Returns the total size of the tensors on the host, without the input embeddings, and a description of them.
+/// Returns the total size of the tensors on the host, except the input embeddings, with a description of these
+/// tensors.
 fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
     let (mut bytes, mut kinds, mut layers) = (0, BTreeSet::new(), BTreeSet::new());
     for stored in all.iter().filter(|stored| stored.host) {
@@ -241,7 +241,8 @@ fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
     (bytes > 0).then(|| (Bytes(bytes), of_what(&kinds, &layers)))
 }
 
-/// Describes weights or caches by their layers and the output; if they belong to no layer, by their roles.
+/// Describes weights or caches by their layers and the output. Tensors that belong to no layer are described by their
+/// roles.
 fn of_what(kinds: &BTreeSet<TensorRole>, layers: &BTreeSet<u32>) -> String {
     let mut words = Vec::new();
     if !layers.is_empty() {
@@ -330,10 +331,10 @@ fn place(seen: &GraphsSeen, index: usize) -> &Buffer {
     seen.buffers.get(index).unwrap_or(&NOWHERE)
 }
 
-/// Returns the role of each held tensor.
+/// Returns the role of each stored tensor.
 fn kinds(seen: &GraphsSeen) -> Vec<TensorRole> {
     let mut kinds: Vec<TensorRole> = seen.held.iter().map(TensorRole::of).collect();
-    // If a model's output has no separate matrix, the output multiplies with the embeddings. A second copy of the
+    // If a model's output has no separate matrix, the embeddings serve as the output matrix. A second copy of the
     // embeddings may exist under the same name.
     for index in seen.ops.iter().filter(|op| op.op == "MUL_MAT").flat_map(|op| &op.held) {
         if kinds.get(*index) == Some(&TensorRole::Embedding) {
@@ -372,12 +373,13 @@ fn stored(seen: &GraphsSeen, wanted: impl Fn(&Kept) -> bool) -> Vec<Stored> {
     all
 }
 
-/// Maps each layer to true if any of its weights is on the host. The key of the output is `None`.
+/// Maps each layer to true if any of its weights is on the host. The output has the key `None`.
 fn host_layers(seen: &GraphsSeen) -> BTreeMap<Option<u32>, bool> {
     let mut on_host: BTreeMap<Option<u32>, bool> = BTreeMap::new();
     for (held, kind) in seen.held.iter().zip(kinds(seen)).filter(|(held, _)| !held.is_cache) {
         let layer = layer_of(held);
-        // Tensors of neither a layer nor the output belong to the input, or to every layer (`rope_freqs`).
+        // Tensors that belong to neither a layer nor the output belong to the input, or to every layer
+        // (`rope_freqs`).
         if layer.is_none() && kind != TensorRole::Output && !held.name.starts_with("output") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Tests of reports on graphs in the form of llama.cpp's, with a GPU that this machine does not have.
+//! Tests of reports on graphs in llama.cpp's form, with a GPU that this machine does not have.
 
 use build_info::Bytes;
 use llama::{Buffer, GraphsSeen, Kept, Operation};
@@ -17,7 +17,7 @@ fn places() -> Vec<Buffer> {
         buffer: buffer.to_string(),
         is_host,
     };
-    // Pinned memory carries the GPU's name, but the CPU computes on it.
+    // Pinned memory has the GPU's name, but the CPU computes with it.
     vec![place("CPU", "CPU_Mapped", true), place("CUDA0", "CUDA0", false), place("CUDA0", "CUDA_Host", true)]
 }
 
@@ -64,7 +64,8 @@ impl Graph {
         self.op("GET_ROWS", "embd", PINNED, &[embeddings]).weight_bytes = 10;
     }
 
-    /// Adds a layer with its weights at `weights`, its cache at `cache` and its attention computed at `attention`.
+    /// Adds a layer: `weights` and `cache` are the buffers of its weights and its cache, and `attention` is the
+    /// device that computes its attention.
     fn layer(&mut self, layer: u32, weights: usize, cache: usize, attention: usize) {
         let norm = self.held(&format!("blk.{layer}.attn_norm.weight"), weights, 4);
         self.op("RMS_NORM", &format!("norm-{layer}"), weights, &[]);
@@ -118,8 +119,8 @@ fn a_model_that_is_all_on_a_gpu_has_no_fault() {
 
 #[test]
 fn what_lands_on_the_host_is_told_with_its_reason() {
-    // Function that causes the fault, then the expected reason, the number of operations, their layers, and words of
-    // the fault.
+    // Function that causes the fault. The expected reason, the number of operations, their layers, and words of the
+    // fault follow.
     type Make = fn(&mut Graph);
     type Case<'a> = (&'a str, Make, &'a [(Why, &'a str, usize)], &'a [&'a str]);
     let cases: [Case<'_>; 4] = [
@@ -185,12 +186,12 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
 
 #[test]
 fn an_output_that_shares_its_matrix_with_the_input_is_the_outputs() {
-    // Placement of the output, and the expected number of layers on devices and of faults.
+    // Placement of the output, expected number of layers on devices, and expected number of faults.
     for (place, on_devices, faults) in [(GPU, 2, 0), (HOST, 1, 2)] {
         let mut graph = Graph::new();
         graph.input();
         graph.layer(0, GPU, GPU, GPU);
-        // On a device, llama.cpp makes a copy with the same name.
+        // On a device, llama.cpp creates a copy with the same name.
         let matrix = graph.held("token_embd.weight", place, 1000);
         graph.op("MUL_MAT", "result_output", place, &[matrix]);
         let report = graph.report();
@@ -216,7 +217,7 @@ fn splits_and_copies_are_counted_by_phase() {
     let report =
         PlacementReport::new(&graph.seen, &[("prefill", 64), ("decode", 1)], vec!["NVIDIA H200".to_string()]);
     let splits: Vec<usize> = report.phases.iter().map(|phase| phase.splits).collect();
-    // The splits are the input, a layer on the GPU, one on the host, and the output.
+    // The splits are the input, a layer on the GPU, a layer on the host, and the output.
     assert_eq!(splits, [4, 4]);
     let copied: Vec<(usize, u64)> =
         report.phases.iter().map(|phase| (phase.copies, phase.copied_bytes.0)).collect();

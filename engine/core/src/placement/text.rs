@@ -21,7 +21,7 @@ impl fmt::Display for PlacementReport {
 }
 
 fn stored(f: &mut fmt::Formatter<'_>, title: &str, all: &[Stored]) -> fmt::Result {
-    writeln!(f, "\n{title:<9} {:<12} {:<24} {:>9}  {:>7}  of what", "device", "buffer", "size", "tensors")?;
+    writeln!(f, "\n{title:<9} {:<12} {:<24} {:>9}  {:>7}  contents", "device", "buffer", "size", "tensors")?;
     for stored in all {
         let mut kinds: Vec<_> = stored.kinds.iter().collect();
         kinds.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.0));
@@ -75,8 +75,7 @@ fn verdict(f: &mut fmt::Formatter<'_>, report: &PlacementReport) -> fmt::Result 
     if report.devices.is_empty() {
         return writeln!(
             f,
-            "\nNo device is available, so the CPU computes everything. `anneal info` shows why an expected device is \
-             missing."
+            "\nNo device is available, so the CPU computes everything. `anneal info` shows why a GPU is missing."
         );
     }
     writeln!(f, "\non the host in decode")?;
@@ -104,7 +103,7 @@ fn one_fault(ops: &HostOps) -> String {
     };
     let copied = match ops.copied_bytes.0 {
         0 => String::new(),
-        _ => format!("; {} are copied to the host for it per token", ops.copied_bytes),
+        _ => format!("; {} per token are copied to the host", ops.copied_bytes),
     };
     let why = match ops.why {
         Why::InputLayer => "the input layer",
@@ -115,13 +114,12 @@ fn one_fault(ops: &HostOps) -> String {
         }
         Why::Layer => "the weights of its layer are on the host, so its inputs are too",
         Why::Cache => {
-            "its part of the KV cache is on the host, where it is read or copied for each token, at a cost that \
-             grows with the context: put the cache on the device, if necessary with a smaller -c or -ctk q8_0 -ctv \
-             q8_0"
+            "its part of the KV cache is on the host and is read or copied for each token, at a cost that grows with the \
+             context: put the cache on the device, if necessary with a smaller -c or -ctk q8_0 -ctv q8_0"
         }
         Why::Unsupported => {
-            "the device has no kernel for it, or its inputs are on the host, so the device waits for the CPU: a \
-             kernel may exist for another cache type or another value of -fa"
+            "the device has no kernel for this operation, or the inputs are on the host, so the device waits for the \
+             CPU: a kernel may exist for another cache type or another value of -fa"
         }
     };
     let read = match ops.weight_bytes.0 {

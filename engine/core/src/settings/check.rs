@@ -8,7 +8,7 @@ use llama::options::{FlashAttention, MAX_CTX, SplitLayout, SplitMode};
 use super::options::Requested;
 use crate::runtime_host::RuntimeHost;
 
-/// Checks that every value is valid by itself and together with the others.
+/// Checks that every value is valid and compatible with the other values.
 ///
 /// # Errors
 /// If a value is invalid, or conflicts with another value.
@@ -23,7 +23,7 @@ pub fn check(requested: &Requested) -> Result<()> {
     }
     if let Some(threads) = requested.blas_threads.filter(|threads| *threads > MAX_THREADS) {
         return usage(format!(
-            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 for the phase's number of threads"
+            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 for as many threads as prefill or decode has"
         ));
     }
     for (flag, tokens) in [("-b", requested.n_batch), ("-ub", requested.n_ubatch)] {
@@ -32,7 +32,7 @@ pub fn check(requested: &Requested) -> Result<()> {
         }
     }
     if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
-        return usage(format!("-c {n_ctx}: a context has at most {MAX_CTX} tokens"));
+        return usage(format!("-c {n_ctx}: use at most {MAX_CTX} tokens"));
     }
     if requested.split_layout == Some(SplitLayout::On) && requested.repack == Some(false) {
         return usage(
@@ -42,7 +42,7 @@ pub fn check(requested: &Requested) -> Result<()> {
         );
     }
     if requested.split_from == Some(0) {
-        return usage("--split-from 0: a prompt has at least 1 token".to_string());
+        return usage("--split-from 0: use at least 1 token".to_string());
     }
     let type_v = requested.type_v.unwrap_or_default();
     if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {
@@ -72,7 +72,7 @@ pub fn check(requested: &Requested) -> Result<()> {
     let fractions = [("--top-p", requested.top_p), ("--min-p", requested.min_p)];
     for (flag, value) in fractions {
         if let Some(value) = value.filter(|value| !(0.0..=1.0).contains(value)) {
-            return usage(format!("{flag} {value}: a probability is between 0 and 1"));
+            return usage(format!("{flag} {value}: use a probability from 0 to 1"));
         }
     }
     if let Some(value) = requested.temperature.filter(|value| !(0.0..=100.0).contains(value)) {
@@ -91,7 +91,7 @@ fn offload(requested: &Requested) -> Offload {
     }
 }
 
-/// Checks that this process may use all the requested CPUs. Without this check, llama.cpp would only warn, and
+/// Checks that this process may use all requested CPUs. Without this check, llama.cpp would only print a warning and
 /// continue without binding threads.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Warning about contexts that are longer than the model's training length.
+//! Warning about contexts that are longer than the model's training context length.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use llama::rope::trained_context;
 use super::resolved::Settings;
 use super::source::Source;
 
-/// Returns a warning if `settings` request a longer context than the model at `path` was trained for. Returns nothing
+/// Returns a warning if `settings` request a longer context than the model at `path` was trained for. Returns `None`
 /// if the file cannot be read, because the load reports that error.
 pub fn context_warning(path: &Path, settings: &Settings) -> Option<String> {
     let asked = settings.n_ctx.value;

@@ -1,4 +1,4 @@
-//! Every setting with its value and its source, as text.
+//! All settings with their values and sources, as text.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl Settings {
             (Some(blas), _) if !blas.threads_obeyed => {
                 "the same as llama.cpp; this build cannot set it".to_string()
             }
-            (_, 0) => "the phase's number of threads".to_string(),
+            (_, 0) => "as many as prefill or decode has".to_string(),
             (_, threads) => threads.to_string(),
         }
     }

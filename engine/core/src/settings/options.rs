@@ -61,14 +61,14 @@ pub struct Requested {
     pub seed: Option<u32>,
     pub device_sampling: Option<DeviceSampling>,
     pub variant: Variant,
-    /// Names of the options whose values come from a configuration file. The others come from flags.
+    /// Names of the options whose values come from a configuration file. All other values come from flags.
     pub from_file: BTreeSet<&'static str>,
-    /// Program that loads a model in a trial before this process loads it: see [`crate::trial`].
+    /// Program that loads a model in a trial before this process loads the model: see [`crate::trial`].
     pub trial_program: Option<PathBuf>,
 }
 
 impl Requested {
-    /// Returns these values, completed with the values of `other`.
+    /// Returns these values; missing values are taken from `other`.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         let mut own = self.clone();
@@ -86,7 +86,7 @@ impl Requested {
         if self.from_file.contains(name) { Source::ConfigFile } else { Source::Flag }
     }
 
-    /// Returns `value`, requested as the option `name`, with its source.
+    /// Returns `value` of the requested option `name`, with its source.
     pub(super) fn asked<T>(&self, name: &'static str, value: Option<T>) -> Option<Setting<T>> {
         value.map(|value| Setting::new(value, self.source(name)))
     }
@@ -183,7 +183,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "rope-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "2.0"),
-        help: "RoPE scaling factor, the context length divided by the model's training length",
+        help: "RoPE scaling factor, the context length divided by the model's training context length",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.scale = Some(value as f32) },
         slot: Slot {
             // `--rope-scale` and `--rope-freq-scale` set the same factor.
@@ -218,7 +218,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "yarn-orig-ctx", flag: Flag::value("N"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "4096"),
-        help: "YaRN: training length of the model in tokens",
+        help: "YaRN: training context length of the model in tokens",
         value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.variant.rope.yarn_orig_ctx = Some(value) },
         slot: slot!(variant.rope.yarn_orig_ctx),
     },
@@ -254,7 +254,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         name: "ctx-size", flag: Flag::short('c', "N"), key: OF_MODEL, group: Group::Context,
         default: DefaultValue::Number(DEFAULT_CTX as f64),
         help: "Size of the context in tokens, shared by all slots of a server",
-        value: Value::Whole { least: 0, most: MAX_CTX, range: "1 to 268435456, or 0 for the model's training length", set: |all, value| all.n_ctx = Some(value) },
+        value: Value::Whole { least: 0, most: MAX_CTX, range: "1 to 268435456, or 0 for the model's training context length", set: |all, value| all.n_ctx = Some(value) },
         slot: slot!(n_ctx),
     },
     OptionSpec {
@@ -394,9 +394,9 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         slot: slot!(main_gpu),
     },
     OptionSpec {
-        name: "kv-offload", flag: Flag::OnOff { alias: Some("kvo"), off_alias: Some("nkvo"), off_help: "Keep K and V in the host's memory" }, key: OF_MODEL, group: Group::Devices,
+        name: "kv-offload", flag: Flag::OnOff { alias: Some("kvo"), off_alias: Some("nkvo"), off_help: "Keep the KV cache in host memory" }, key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("the build's, else true", "true"),
-        help: "Keep K and V on the devices of their layers",
+        help: "Keep the KV cache on the devices of its layers",
         value: Value::Truth(|all, value| all.kv_offload = Some(value)),
         slot: slot!(kv_offload),
     },
@@ -466,7 +466,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "device-sampling", flag: Flag::Value { short: None, aliases: &[], metavar: "MODE", bare: Some(Bare::NextArgument("on")) }, key: OF_MODEL, group: Group::Sampling,
         default: DefaultValue::Text("auto"),
-        help: "Sample on the device that computes the logits where possible, so that a GPU sends a token instead of a row of logits: auto (if the device is not the CPU), on (also on the CPU) or off",
+        help: "Where possible, sample on the device that computes the logits: auto (unless it is the CPU), on (also on the CPU) or off. A GPU then sends a token instead of a row of logits",
         value: Value::Text(Form::WordOrTruth, parsed!(device_sampling)),
         slot: slot!(device_sampling),
     },

@@ -1,4 +1,4 @@
-//! Settings that the profile of a build recommends. These settings override only the defaults.
+//! Settings that the profile of a build recommends. These settings only override defaults.
 
 use build_info::promised_device;
 use llama::offload::{CpuMoe, Devices, GpuLayers};
@@ -32,17 +32,18 @@ pub(super) fn wanted(
         Err(why) => {
             let (what, left) = match check(&requested.or(tuned).or(&others)) {
                 Ok(()) => ("flash attention", others),
-                Err(_) => ("the defaults", Requested::default()),
+                Err(_) => ("defaults", Requested::default()),
             };
             warnings.push(format!(
-                "{what} of this build's profile: not used, because of a conflict with the requested settings: {why}"
+                "this build's profile: {what} not used, because of a conflict with the requested settings: {why}"
             ));
             left
         }
     }
 }
 
-/// Returns the GPU requirement. A GPU build requires a GPU unless the user, the build or its profile says otherwise.
+/// Returns the setting of `--require-gpu`. A GPU build requires a GPU unless the user, the build or its profile says
+/// otherwise.
 pub(super) fn require_gpu(
     requested: &Requested,
     wanted: &Requested,

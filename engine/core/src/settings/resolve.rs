@@ -21,12 +21,12 @@ impl Settings {
     /// Resolves the requested values for this machine and this build.
     ///
     /// # Errors
-    /// If a value is invalid or unavailable here.
+    /// If a value is invalid, or not available on this machine.
     pub fn resolve(requested: &Requested, runtime_host: &RuntimeHost) -> Result<Self> {
         Self::resolve_tuned(requested, None, runtime_host)
     }
 
-    /// Resolves like [`resolve`](Self::resolve), with tuned values for everything that was not requested.
+    /// Resolves like [`resolve`](Self::resolve), and uses tuned values for everything that was not requested.
     ///
     /// # Errors
     /// Errors of [`resolve`](Self::resolve).
@@ -49,7 +49,7 @@ impl Settings {
             let held = asked.next_multiple_of(CTX_STEP);
             if held != asked {
                 warnings.push(format!(
-                    "-c {asked}: raised to {held}, because the size of a context is a multiple of {CTX_STEP} tokens"
+                    "-c {asked}: raised to {held}, because the context size must be a multiple of {CTX_STEP} tokens"
                 ));
             }
             held
@@ -190,7 +190,7 @@ impl Settings {
     }
 }
 
-/// Returns the source of RoPE scaling: the configuration file if any RoPE option comes from the file.
+/// Returns the source of the RoPE scaling: the configuration file if any RoPE option comes from it.
 fn rope_source(requested: &Requested) -> Source {
     let is_in_file = |option: &OptionSpec<Requested>| {
         option.group == Group::Rope && requested.from_file.contains(option.name)
@@ -213,7 +213,7 @@ fn cpu_variant(
     }
 }
 
-/// True if the tiled kernels are used. ggml's own variable overrides the tuning record.
+/// Returns the setting of ggml's tiled kernels. ggml's own variable overrides the tuning record.
 fn tiled(requested: &Requested, tuned: &Requested, runtime_host: &RuntimeHost) -> Setting<bool> {
     let variable = runtime_host.environment.tiled.as_deref().filter(|_| requested.tiled.is_none());
     match variable {

@@ -1,4 +1,4 @@
-//! Every setting with its value and its source.
+//! All settings with their values and sources.
 
 use std::path::PathBuf;
 
@@ -31,11 +31,11 @@ pub struct Settings {
     pub cpus: Setting<Vec<u32>>,
     /// Polling level of waiting threads: 0 sleeps, 100 spins.
     pub poll: Setting<u32>,
-    /// Number of threads of the BLAS library; 0 uses the phase's number of threads.
+    /// Number of threads of the BLAS library; 0 uses as many threads as prefill or decode has.
     pub blas_threads: Setting<u32>,
     /// BLAS library that is linked; `None` if no BLAS library is linked.
     pub blas: Option<Blas>,
-    /// Size of the context in tokens; 0 uses the model's training length.
+    /// Size of the context in tokens; 0 uses the model's training context length.
     pub n_ctx: Setting<u32>,
     /// Maximum number of tokens in one call (`-b`).
     pub n_batch: Setting<u32>,
@@ -75,21 +75,21 @@ pub struct Settings {
     pub tensor_split: Setting<TensorSplit>,
     /// Index of the device that holds all layers if they are not split.
     pub main_gpu: Setting<u32>,
-    /// True if K and V are stored on the devices of their layers.
+    /// True if the KV cache is stored on the devices of its layers.
     pub kv_offload: Setting<bool>,
     /// True if devices also compute with weights in the host's memory.
     pub op_offload: Setting<bool>,
     /// Workers whose devices are used.
     pub workers: Setting<Workers>,
-    /// Amount of GPU use that a run requires.
+    /// Amount of GPU use that `--require-gpu` requires.
     pub require_gpu: Setting<RequireGpu>,
     /// True if ggml launches CUDA graphs; `None` in a build without CUDA.
     pub cuda_graphs: Option<Setting<bool>>,
     /// True if ggml fuses several operations into one CUDA kernel; `None` in a build without CUDA.
     pub cuda_fusion: Option<Setting<bool>>,
-    /// Way in which a thread waits for a GPU; `None` in a build without CUDA.
+    /// Method by which a thread waits for a GPU; `None` in a build without CUDA.
     pub cuda_wait: Option<Setting<CudaWait>>,
-    /// True if the most likely token is always chosen.
+    /// True to always choose the most likely token.
     pub greedy: Setting<bool>,
     /// Temperature.
     pub temperature: Setting<f32>,
@@ -101,7 +101,7 @@ pub struct Settings {
     pub min_p: Setting<f32>,
     /// Seed; `None` draws a new seed at each start.
     pub seed: Setting<Option<u32>>,
-    /// Use of the device that computes the logits for sampling.
+    /// Use of the device that computes the logits for sampling tokens.
     pub device_sampling: Setting<DeviceSampling>,
     /// Adapters and RoPE scaling that differ from the model's file.
     pub variant: Variant,
@@ -116,12 +116,12 @@ pub struct Settings {
     pub bound_by: String,
 }
 
-/// Default size of the context in tokens. The default is enough for a conversation and fits into the memory of a
-/// small machine; the training length of new models can need tens of gigabytes.
+/// Default size of the context in tokens. The default is long enough for a conversation and fits into the memory of a
+/// small machine. The training context length of new models can need tens of gigabytes.
 pub const DEFAULT_CTX: u32 = 4096;
 
 /// Default minimum length, in tokens, of a prompt that uses the split layout. Both the gain and the cost of moving
-/// the sequence are nearly proportional to the length, so the limit only excludes prompts for which neither matters.
+/// the sequence are nearly proportional to the length. The limit only excludes prompts for which neither matters.
 pub const DEFAULT_SPLIT_FROM: u32 = 64;
 
 /// Default polling level of waiting threads: llama.cpp's default.
@@ -133,8 +133,8 @@ pub const DEFAULT_BATCH: u32 = 2048;
 /// Default number of tokens in one graph: llama.cpp's default.
 pub const DEFAULT_UBATCH: u32 = 512;
 
-/// Default number of threads of the BLAS library. ggml's own threads already occupy the cores, and spin while they
-/// wait for their next task: see docs/src/build/blas.md.
+/// Default number of threads of the BLAS library. ggml's own threads already occupy the cores and spin while they
+/// wait for the next task: see docs/src/build/blas.md.
 pub const DEFAULT_BLAS_THREADS: u32 = 1;
 
 impl Settings {
@@ -149,8 +149,7 @@ impl Settings {
         }
     }
 
-    /// True if the kernel can drop the weights' pages and read them again, because the weights are mapped and not
-    /// repacked.
+    /// True if the weights are mapped and not repacked, so that the kernel can drop their pages and read them again.
     pub fn weights_are_pageable(&self) -> bool {
         self.load_mode.value == LoadMode::Mmap && !self.repack.value
     }
@@ -172,12 +171,12 @@ impl Settings {
     }
 
     /// Returns the settings for the loaded `model`. If all of its layers, their caches and the output are on devices,
-    /// one thread in each phase is enough to start the devices' work. More threads would only wait at a barrier after
-    /// each operation on the host. Requested or measured threads stay.
+    /// one thread per phase is enough to start the devices' work. More threads would only wait at a barrier after
+    /// each operation on the host. Requested or measured numbers of threads are kept.
     #[must_use]
     pub fn for_model(&self, model: &Model) -> Settings {
         let mut own = self.clone();
-        // All threads multiply with the experts that are on the host.
+        // All threads take part in multiplying with the experts on the host.
         let experts_here = model.placed().n_cpu_moe.of(model.n_layer()) > 0;
         if model.makes_logits_on_device() && self.kv_offload.value && !experts_here {
             own.dispatch_alone();

@@ -42,7 +42,7 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// True if the user requested the value: by a flag, in the configuration file, or in the environment.
+    /// True if the user set the value by a flag, in the configuration file, or in the environment.
     pub fn is_asked(self) -> bool {
         matches!(self, Source::Flag | Source::ConfigFile | Source::Environment)
     }
@@ -62,7 +62,8 @@ impl<T> Setting<T> {
         Self { value, source }
     }
 
-    /// Returns the value of the build's profile, if there is one and the current value is only the default.
+    /// Returns the value of the build's profile, if the profile has a value and the current value is only the
+    /// default.
     pub(super) fn or_profile(self, wanted: Option<T>) -> Self {
         match (self.source, wanted) {
             (Source::Default, Some(value)) => Self::new(value, Source::BuildInfo),

@@ -32,7 +32,7 @@ fn blas_threads_are_one_unless_told_otherwise_and_say_so() {
         (Some(2), None, none, Source::Flag),
         (None, linked(true), "1", Source::Default),
         (Some(2), linked(true), "2", Source::Flag),
-        (Some(0), linked(true), "the phase's number of threads", Source::Flag),
+        (Some(0), linked(true), "as many as prefill or decode has", Source::Flag),
         (Some(2), linked(false), "the same as llama.cpp; this build cannot set it", Source::Flag),
     ];
     for (blas_threads, blas, value, source) in cases {
@@ -112,7 +112,7 @@ fn one_thread_hands_devices_their_work_unless_others_were_asked_for() {
     let (alone, asked) = (Source::AllLayersOnDevices, Source::Flag);
     let cases = [
         (flag(None, None), (1, alone), (1, alone)),
-        // A single number counts for both phases.
+        // A single number applies to both phases.
         (flag(Some(3), None), (3, asked), (3, asked)),
         (flag(None, Some(2)), (1, alone), (2, asked)),
     ];
@@ -144,7 +144,7 @@ fn what_the_profile_wants_counts_before_the_default_alone() {
         Settings::resolve_tuned(flags, tuned, &runtime_host).expect("valid")
     };
     let none = Requested::default();
-    // Older records do not have the table, and are read as if their profile set nothing.
+    // Older records do not have this table, and are read as if their profile set no defaults.
     let older = of(&build, &none, None);
     assert_eq!((older.gpu_layers.value, older.gpu_layers.source), (GpuLayers::Auto, Source::Default));
     assert_eq!(older.require_gpu.value, RequireGpu::Yes);
@@ -188,10 +188,10 @@ fn what_the_profile_wants_counts_before_the_default_alone() {
     assert_eq!((settings.gpu_layers.value, settings.gpu_layers.source), (GpuLayers::Some(5), Source::Flag));
     assert_eq!((settings.kv_offload.value, settings.kv_offload.source), (true, Source::Flag));
     assert_eq!(settings.op_offload.source, Source::BuildInfo);
-    // If there is no device, a request of the user is an error, but a preference of the profile is not.
+    // Without a device, a request of the user is an error, but a preference of the profile is not.
     assert!(profile.offload().is_default && !settings.offload().is_default);
 
-    // A quantised V cache needs flash attention.
+    // A quantised V cache requires flash attention.
     let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
     let settings = of(&build, &flags, None);
     assert_eq!(is(&settings.flash_attention), (FlashAttention::Auto, Source::Default));
@@ -238,7 +238,7 @@ fn what_was_tuned_does_not_count_where_the_model_lies_elsewhere() {
     ];
     for (flags, left) in cases {
         assert_eq!(of(Some(&build), &flags), left, "{flags:?}");
-        // A build for the CPU alone cannot place layers anywhere else.
+        // A CPU build cannot place layers on devices.
         assert!(!of(None, &flags), "{flags:?}");
     }
 }

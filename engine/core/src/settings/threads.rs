@@ -1,4 +1,4 @@
-//! Number of threads, and the CPUs that they run on.
+//! Number of threads, and the CPUs on which they run.
 
 use build_info::{Policy, ThreadBudget, threads};
 use llama::MAX_THREADS;
@@ -21,7 +21,7 @@ pub(super) struct Threads {
     pub bound_by: String,
 }
 
-/// Resolves the threads of both phases: requested, otherwise measured, otherwise computed from the machine.
+/// Resolves the threads of both phases from the request, otherwise from a measurement, otherwise from the machine.
 ///
 /// # Errors
 /// If `ANNEAL_THREADS` is invalid.
@@ -43,7 +43,7 @@ pub(super) fn resolve(
         Some((decode, prefill)) => (decode, prefill, Source::BuildInfo),
         None => (budget.decode, budget.prefill, budget_source),
     };
-    // If there were more threads than CPUs, they would only wait for each other.
+    // More threads than CPUs would only wait for each other.
     let room = requested.cpus.as_ref().map_or(MAX_THREADS, |cpus| cpus.len().max(1) as u32);
     let (decode, prefill) = (decode.min(room), prefill.min(room));
     // A requested policy counts as a requested number of threads.
@@ -60,7 +60,7 @@ pub(super) fn resolve(
         (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
         (None, None) => Setting::new(decode, record),
     };
-    // As in llama.cpp, a single number of threads counts for both phases.
+    // As in llama.cpp, a single number of threads applies to both phases.
     let asked = requested.prefill_threads.or(requested.decode_threads);
     let source = match (requested.prefill_threads, requested.decode_threads) {
         (Some(_), _) => requested.source("threads-batch"),
@@ -87,8 +87,7 @@ pub(super) fn resolve(
     let most = unmeasured.map(|threads| threads.value).max().unwrap_or(0);
     if most > budget.cores {
         warnings.push(format!(
-            "{most} threads on {} usable cores ({}): threads that wait for each other can make a run many times \
-             slower",
+            "{most} threads on {} usable cores ({}): with more threads than cores, a run can be many times slower",
             budget.cores, budget.bound_by
         ));
     }
@@ -102,20 +101,21 @@ pub(super) fn resolve(
     })
 }
 
-/// Returns the thread budget of the live host, otherwise of the build host, otherwise one thread.
+/// Returns the thread budget of the live host, or of the build host if the live host is unknown, or one thread if
+/// both are unknown.
 fn budget(runtime_host: &RuntimeHost, policy: Policy) -> (ThreadBudget, Source) {
     match (&runtime_host.host, &runtime_host.build) {
         (Some(host), _) => (threads::budget(host, policy), Source::LiveHost),
         (None, Some((_, build))) => (threads::budget(&build.host, policy), Source::BuildInfo),
         (None, None) => {
-            let bound_by = "the machine's properties could not be read".to_string();
+            let bound_by = "missing information about the machine".to_string();
             (ThreadBudget { prefill: 1, decode: 1, cores: 1, cpus: vec![0], bound_by }, Source::Default)
         }
     }
 }
 
-/// Returns the numbers of threads that `build_info.json` recommends for decode and prefill, limited to the live
-/// budget. Returns `None` if the record describes another machine, another state of this machine or another policy.
+/// Returns the numbers of threads that `build_info.json` recommends for decode and prefill, up to the live budget.
+/// Returns `None` if the record describes another machine, another state of this machine, or another policy.
 fn recorded_threads(runtime_host: &RuntimeHost, policy: Policy, budget: &ThreadBudget) -> Option<(u32, u32)> {
     let (_, build) = runtime_host.build.as_ref()?;
     if policy != Policy::Balanced || !(runtime_host.is_build_host() || runtime_host.host.is_none()) {

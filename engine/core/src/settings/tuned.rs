@@ -1,4 +1,4 @@
-//! Values of the tuning record, and the conditions under which they are used.
+//! Values from the tuning record, and the conditions for using them.
 
 use llama::error::{Error, Result};
 use llama::offload::{CpuMoe, GpuLayers, Workers};
@@ -8,8 +8,8 @@ use super::options::Requested;
 use super::resolved::Settings;
 use crate::runtime_host::RuntimeHost;
 
-/// True if `tuned` is used. The record was measured without workers, and with the build's default placement of the
-/// model. Adds the reason to `warnings` if the record is not used.
+/// True if `tuned` can be used. The record was measured without workers, and with the build's default placement of
+/// the model. If the record cannot be used, adds the reason to `warnings`.
 pub(super) fn counts(
     tuned: &Requested,
     requested: &Requested,
@@ -32,8 +32,8 @@ pub(super) fn counts(
     counts
 }
 
-/// Returns a flag that changes a GPU build's default placement of layers, caches or operations, if such a flag is
-/// given.
+/// Returns a given flag that changes a GPU build's default placement of layers, caches or operations; `None` if no
+/// such flag is given.
 fn moved(requested: &Requested, runtime_host: &RuntimeHost) -> Option<&'static str> {
     let (_, build) = runtime_host.build.as_ref().filter(|(_, build)| build.cuda.is_some())?;
     fn other<T: PartialEq>(asked: &Option<T>, own: Option<T>, default: T) -> bool {

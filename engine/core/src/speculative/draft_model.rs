@@ -1,4 +1,4 @@
-//! Drafts of a smaller model: its most likely tokens, as long as their probability is high enough.
+//! Drafts from a smaller model: its most likely tokens, as long as their probability is high enough.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::model;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Setting, Settings, Source};
 
-/// Maximum difference between the sizes of two vocabularies: some are padded to a round number.
+/// Maximum difference between the sizes of two vocabularies, because some vocabularies are padded to a round number.
 const MORE: u32 = 128;
 
-/// Small model with its own context, which has as many sequences as the large model's context. The small model uses
-/// the threads of the large model, which waits meanwhile.
+/// Small model with a separate context, which has as many sequences as the large model's context. The small model
+/// uses the threads of the large model while the large model waits.
 pub struct DraftModel {
     context: Context,
     batch: Batch,
-    /// Tokens that each sequence of the context holds.
+    /// Tokens in each sequence of the context.
     held: Vec<Vec<Token>>,
     /// Number of tokens that both vocabularies share.
     shared: u32,
@@ -28,9 +28,9 @@ pub struct DraftModel {
 }
 
 impl DraftModel {
-    /// Loads the model at `path` to draft for `target`, whose context is `beside`. The draft model uses at most
-    /// `threads` of the target's threads, and drafts while its most likely token has at least the probability
-    /// `least_p`.
+    /// Loads the model at `path` as a draft model for `target`, whose context is `beside`. The draft model uses at
+    /// most `threads` of the target's threads. The draft model drafts tokens while its most likely token has at least
+    /// the probability `least_p`.
     ///
     /// # Errors
     /// If the model cannot be loaded, if its memory cannot remove tokens, or if its vocabulary differs from that of
@@ -47,9 +47,9 @@ impl DraftModel {
         Self::beside(&draft, beside, threads, least_p, settings, runtime_host)
     }
 
-    /// Loads the model at `path`, with as many of its layers on devices as fit. Memory is left for `contexts` draft
-    /// contexts, each for a large context of `n_ctx` cells and `sequences` sequences. Adapters and RoPE scaling
-    /// belong to the large model and are not applied.
+    /// Loads the model at `path`, with as many of its layers on devices as fit. Reserves memory for `contexts` draft
+    /// contexts, each of which serves a large context of `n_ctx` cells and `sequences` sequences. Adapters and RoPE
+    /// scaling belong to the large model and are not applied.
     ///
     /// # Errors
     /// If the model cannot be loaded, or its memory cannot remove tokens.
@@ -68,7 +68,7 @@ impl DraftModel {
         Ok(draft)
     }
 
-    /// Makes a draft model of a loaded model: see [`open`](Self::open).
+    /// Creates a draft model from a loaded model: see [`open`](Self::open).
     ///
     /// # Errors
     /// If its vocabulary differs from that of the large model, or its context does not fit into memory.
@@ -106,13 +106,13 @@ impl DraftModel {
         self.context.set_threads(decode, prefill);
     }
 
-    /// Removes the tokens of `sequence` after its common prefix with `tokens`, so that the sequence never holds more
-    /// tokens than the large model's sequence.
+    /// Removes the tokens of `sequence` after its common prefix with `tokens`, so that the sequence never contains
+    /// more tokens than the large model's sequence.
     pub fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
         self.keep(sequence, tokens);
     }
 
-    /// Returns how many of `tokens`, the text of `sequence`, are not evaluated yet.
+    /// Returns the number of `tokens`, the text of `sequence`, that are not evaluated yet.
     pub fn behind(&self, sequence: SequenceId, tokens: &[Token]) -> usize {
         tokens.len() - self.common(sequence, tokens)
     }
@@ -168,7 +168,7 @@ impl DraftModel {
         held.iter().zip(tokens).take_while(|(held, token)| held == token).count()
     }
 
-    /// Removes the tokens of `sequence` after its common prefix with `tokens`; returns the length of the prefix.
+    /// Removes the tokens of `sequence` after its common prefix with `tokens`. Returns the length of the prefix.
     fn keep(&mut self, sequence: SequenceId, tokens: &[Token]) -> usize {
         let common = self.common(sequence, tokens);
         if common == self.held[sequence as usize].len() {
@@ -187,7 +187,7 @@ impl DraftModel {
         0
     }
 
-    /// Evaluates `tokens` after the tokens that `sequence` holds. Returns the row of the last token's logits, or
+    /// Evaluates `tokens` after the tokens that `sequence` contains. Returns the row of the last token's logits, or
     /// `None` if the context has no room.
     fn evaluate(&mut self, sequence: SequenceId, tokens: &[Token]) -> Result<Option<i32>> {
         let mut row = None;
@@ -199,8 +199,8 @@ impl DraftModel {
             }
             match self.context.decode_batch(&mut self.batch) {
                 Ok(Decoded::Done) => self.held[sequence as usize].extend(part),
-                // The number of cells is sufficient, so this happens only if the free cells are fragmented. Dropped
-                // texts only cost time to evaluate again.
+                // The number of cells is sufficient, so this only happens if the free cells are fragmented. Texts
+                // that are removed only cost the time to evaluate them again.
                 Ok(Decoded::NoRoom) => {
                     for sequence in 0..self.context.sequences() {
                         self.empty(sequence);
@@ -218,15 +218,15 @@ impl DraftModel {
     }
 }
 
-/// Returns the number of cells of a draft context for a large context of `n_ctx` cells: each sequence holds the large
-/// model's tokens and a draft.
+/// Returns the number of cells of a draft context for a large context of `n_ctx` cells. Each sequence contains the
+/// large model's tokens and a draft.
 fn cells(n_ctx: u32, sequences: u32) -> u32 {
     let more = if sequences > 1 { sequences.saturating_mul(super::options::MOST + 1) } else { 0 };
     n_ctx.saturating_add(more)
 }
 
 /// Adapts the large model's `settings` to the draft model. The context has its own size, which is not limited to the
-/// draft model's training length.
+/// draft model's training context length.
 fn settings_beside(settings: &Settings, n_ctx: u32, sequences: u32) -> Settings {
     let n_ctx = Setting { value: cells(n_ctx, sequences), source: Source::LiveHost };
     Settings { variant: Variant::default(), n_ctx, ..settings.clone() }
@@ -238,8 +238,8 @@ pub(super) fn check_memory(model: &Model) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "speculative decoding with {}: this model has a recurrent state, from which the tokens of a rejected draft \
-         cannot be removed; remove --speculative",
+        "cannot use speculative decoding with {}: the tokens of a rejected draft cannot be removed from this model's \
+         recurrent state; remove --speculative",
         model.path().display()
     )))
 }
@@ -257,14 +257,14 @@ fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
         )))
     };
     if !draft.has_vocabulary() {
-        return refuse("the draft model has none".to_string());
+        return refuse("the draft model has no vocabulary".to_string());
     }
     let (large, small) = (target.n_vocab(), draft.n_vocab());
     if large.abs_diff(small) > MORE {
         return refuse(format!("it has {small} tokens, not {large}"));
     }
     if draft.begin_token() != target.begin_token() {
-        return refuse("their begin tokens differ".to_string());
+        return refuse("the begin tokens differ".to_string());
     }
     let shared = large.min(small);
     let (mut one, mut other) = (Vec::new(), Vec::new());
@@ -307,11 +307,11 @@ mod tests {
         let sum = 1.0 + 2.0 * 2.0_f32.exp() + (-1.0_f32).exp();
         assert_eq!(token, 1);
         assert!((p - 2.0_f32.exp() / sum).abs() < 1e-6, "{p}");
-        // A NaN probability never reaches the limit.
+        // A NaN probability never reaches the minimum.
         assert!(best(&[f32::NAN, 1.0]).1.is_nan());
     }
 
-    /// Checks the memory that `--gpu-layers auto` reserves, here on the host.
+    /// Checks the amount of memory that `--gpu-layers auto` reserves, here on the host.
     #[test]
     fn its_context_takes_what_was_estimated_before_it_was_loaded() {
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -13,11 +13,11 @@ use crate::generation::{Generation, Stop, Teller};
 use crate::sequence::Sequence;
 
 /// Factor on the largest measured logit difference between a batch and single tokens. A token is chosen from a batch
-/// only if its lead is larger than the product. Both logits of a comparison may be off, and the cache also holds
-/// values that were rounded differently.
+/// only if its lead exceeds the product. The factor allows for rounding in both compared logits and in the cache.
 const AHEAD: f32 = 4.0;
 
-/// Generates like [`crate::generate::go_on`], with drafts. The first token, `token`, is chosen but not reported yet.
+/// Generates like [`crate::generate::go_on`], with drafts. The first token, `token`, is already chosen but not yet
+/// reported.
 pub fn go_on(
     sequence: &mut impl Sequence,
     chain: &mut Chain,
@@ -73,7 +73,7 @@ fn text(
             Ok(None) => {}
             Ok(Some(stop)) => return Ok(stop),
             Err(Error::Interrupted) => {
-                // Draft tokens that were not accepted must not stay in the context.
+                // Drafted tokens that were not accepted must not stay in the context.
                 let context = sequence.current();
                 if context.held() > held {
                     context.keep(held);
@@ -85,8 +85,8 @@ fn text(
     }
 }
 
-/// Evaluates the last of `tokens`, with a draft if one is found, and chooses the tokens that follow. `made` of the
-/// tokens before it were generated; `room` is the number of tokens that can be evaluated.
+/// Evaluates the last of `tokens`, with a draft if one is found, and chooses the tokens that follow. Of the earlier
+/// tokens, `made` were generated. `room` is the number of tokens that can be evaluated.
 #[expect(clippy::too_many_arguments, reason = "a generation is that much")]
 fn step(
     context: &mut Context,
@@ -112,7 +112,7 @@ fn step(
     if let (Some(_), Drafter::Model(model)) = (found, &mut speculator.drafter)
         && model.behind(ALONE, tokens) > super::options::MOST as usize + 1
     {
-        // Evaluating a prompt is not a step: it would count as a loss.
+        // Evaluating a prompt is not a step, and would count as a loss.
         let start = Instant::now();
         model.catch_up(ALONE, tokens, usize::MAX)?;
         speculator.report.prompt += start.elapsed();
@@ -138,7 +138,7 @@ fn step(
     verify(context, chain, speculator, tokens, &draft, found, generation, teller)
 }
 
-/// Reports `token` and appends it to `tokens`, unless the generation ends with it.
+/// Reports `token` and appends it to `tokens`, unless the generation ends with `token`.
 fn tell(
     token: Token,
     chain: &Chain,
@@ -153,8 +153,8 @@ fn tell(
     Ok(stop)
 }
 
-/// Evaluates the last of `tokens` followed by `draft`. Accepts the drafted tokens that would have been chosen anyway,
-/// and one more token.
+/// Evaluates the last of `tokens` followed by `draft`. Accepts the drafted tokens that would have been chosen without
+/// a draft, and chooses one more token.
 #[expect(clippy::too_many_arguments, reason = "a generation is that much")]
 fn verify(
     context: &mut Context,
@@ -175,7 +175,7 @@ fn verify(
         let token = match choice {
             Some(token) => token,
             None => {
-                // The lead is too small to decide, so the token is evaluated alone, as without a draft.
+                // The lead is too small for a decision, so the token is evaluated alone, as without a draft.
                 speculator.report.near_ties += 1;
                 context.keep(held + told);
                 context.decode(&batch[told..=told])?;
@@ -207,7 +207,8 @@ fn choose(
     let row = context.logits_at(at as i32)?;
     let token = chain.choose(row)?;
     match found {
-        // Sampled tokens have no margin to compare, so only the choice of the most likely token can be decided here.
+        // Sampled tokens have no margin that could be compared, so only the choice of the most likely token can be
+        // decided here.
         BatchComparison::Differs(worst) if chain.takes_best() => {
             let mut less = row.to_vec();
             if let Some(logit) = usize::try_from(token).ok().and_then(|token| less.get_mut(token)) {
@@ -220,7 +221,7 @@ fn choose(
 }
 
 impl Speculator {
-    /// Shortens `draft` so that the batch has a width for which batches were compared with single tokens.
+    /// Shortens `draft` so that the batch has a width for which batches have been compared with single tokens.
     fn cut(
         &self,
         mut draft: Vec<Token>,

@@ -4,16 +4,17 @@ use std::collections::HashMap;
 
 use llama::Token;
 
-/// Numbers of last tokens that are looked up, the largest first: a longer match predicts the following tokens better.
+/// Lengths of the sequences that are looked up, the longest first: a longer match predicts the following tokens
+/// better.
 const SIZES: [usize; 3] = [4, 3, 2];
 
 /// Consecutive tokens; a shorter sequence is padded with -1.
 type Gram = [Token; 4];
 
-/// Index of the last position of each short sequence of tokens.
+/// Index of the last occurrence of each short sequence of tokens.
 #[derive(Debug, Default)]
 pub struct Lookup {
-    /// Place after the last occurrence of each sequence, one map for each of [`SIZES`].
+    /// Position after the last occurrence of each sequence: one map for each length in [`SIZES`].
     ends: [HashMap<Gram, usize>; SIZES.len()],
     /// Number of tokens that are indexed.
     read: usize,
@@ -21,12 +22,12 @@ pub struct Lookup {
 
 impl Lookup {
     /// Drafts up to `most` tokens that may follow `tokens`, a sequence that only grows. Returns no tokens if the end
-    /// of the sequence did not occur before.
+    /// of the sequence did not occur earlier.
     ///
     /// If the tokens that followed reach the end of the sequence, as in a list of repeated items, the draft repeats
-    /// them.
+    /// these tokens.
     pub fn draft(&mut self, tokens: &[Token], most: usize) -> Vec<Token> {
-        // A match that ends with the last token is not followed by tokens yet.
+        // No tokens follow a match that ends with the last token.
         self.read_to(tokens, tokens.len().saturating_sub(1));
         let found = SIZES.iter().zip(&self.ends).find_map(|(&size, ends)| ends.get(&gram(tokens, size)?));
         let Some(&from) = found else { return Vec::new() };
@@ -46,7 +47,7 @@ impl Lookup {
     }
 }
 
-/// Returns the last `size` of `tokens`.
+/// Returns the last `size` tokens of `tokens`.
 fn gram(tokens: &[Token], size: usize) -> Option<Gram> {
     let mut gram = [-1; 4];
     gram[..size].copy_from_slice(&tokens[tokens.len().checked_sub(size)?..]);
@@ -66,9 +67,9 @@ mod tests {
             // A single token does not count as a match.
             (&[1, 2, 3, 1], 4, &[]),
             (&[1, 2, 3, 4, 5, 1, 2], 3, &[3, 4, 5]),
-            // Of matches of equal length, the latest match counts.
+            // Of matches of equal length, the latest match is used.
             (&[1, 2, 7, 1, 2, 8, 1, 2], 1, &[8]),
-            // The longer match counts, although it is older.
+            // The longer match is used, although it is older.
             (&[9, 1, 2, 7, 3, 1, 2, 8, 9, 1, 2], 1, &[7]),
             // The draft continues after the end by repeating.
             (&[5, 6, 5, 6], 5, &[5, 6, 5, 6, 5]),

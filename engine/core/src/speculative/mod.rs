@@ -1,14 +1,14 @@
 //! Speculative decoding: several drafted tokens are evaluated together, and the tokens that would have been chosen
-//! are kept.
+//! without a draft are kept.
 //!
 //! A draft comes from the text itself ([`lookup`]) or from a smaller model ([`draft_model`]). The model evaluates the
 //! draft in one batch, and the [`Chain`](sampling::Chain) chooses a token at each position as it would without a
-//! draft. As long as the chosen token equals the drafted token, the next position is valid too. The first different
+//! draft. As long as the chosen token equals the drafted token, the next position is also valid. The first different
 //! token ends the draft, and the tokens after it are removed from the context.
 //!
 //! The text is the same as without drafts if a batch gives the same logits as single tokens, bit for bit. The logits
-//! depend on the kernels, so batches are compared with single tokens ([`sameness`]). Where the logits differ, nothing
-//! is drafted unless `near` is set.
+//! depend on the kernels, so batches are compared with single tokens ([`sameness`]). Where the logits differ, drafts
+//! are only used if `near` is set.
 
 mod draft_model;
 mod gain;

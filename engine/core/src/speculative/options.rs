@@ -9,9 +9,9 @@ use super::sameness::WIDTHS;
 
 /// Maximum number of tokens in a draft.
 pub const MOST: u32 = WIDTHS[WIDTHS.len() - 1] as u32 - 1;
-/// Default of [`SpeculativeOptions::most`].
+/// Default value of [`SpeculativeOptions::most`].
 pub const DEFAULT_MOST: u32 = 7;
-/// Default of [`SpeculativeOptions::least_p`].
+/// Default value of [`SpeculativeOptions::least_p`].
 pub const DEFAULT_LEAST_P: f32 = 0.75;
 
 /// Requested options of speculative decoding.

@@ -1,33 +1,33 @@
-//! Comparison of the logits of a batch with the logits of the same tokens evaluated one by one.
+//! Comparison of a batch's logits with the logits of the same tokens evaluated one by one.
 //!
-//! Kernels sum in a different order for a different number of rows, and attention over a long context is split
+//! Kernels add in a different order for a different number of rows, and attention over a long context is split
 //! differently for a single token. The kernels that a model uses depend on the build, the CPU, the layout of the
-//! weights, the types of the cache and its fill level. Therefore, tokens that were generated one by one are evaluated
-//! again as a batch, and the logits are compared bit for bit. The comparison happens once for each batch size, and
-//! again whenever the context has doubled in length.
+//! weights, the types of the cache, and the number of tokens in the cache. Therefore, tokens that were generated one
+//! by one are evaluated again as a batch, and the logits are compared bit for bit. The comparison is made once for
+//! each batch size, and again each time the context has doubled in length.
 
 use std::collections::HashMap;
 
 use llama::error::Result;
 use llama::{Context, Token};
 
-/// Sizes of the batches that verify a draft: the draft's tokens and the token before them. The list is short, because
-/// every size must be compared with single tokens.
+/// Sizes of the batches that verify a draft. A batch contains the draft and the token before it. The list is short,
+/// because every size must be compared with single tokens.
 pub const WIDTHS: [usize; 4] = [2, 4, 8, 16];
 
-/// Number of cells of the smallest graph: llama.cpp grows the cache in steps of this size.
+/// Number of cells of the smallest graph. llama.cpp grows the used part of the cache in steps of this size.
 const CELLS: usize = 256;
 
 /// Result of comparing a batch with single tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BatchComparison {
-    /// All bits are the same.
+    /// All bits are equal.
     Same,
-    /// Bits differ. The value is the largest difference between two logits.
+    /// Some bits differ. The value is the largest difference between two logits.
     Differs(f32),
 }
 
-/// Known results for each width and each length of the context.
+/// Known results for each batch size and each class of context length.
 #[derive(Debug, Default)]
 pub struct Sameness {
     known: HashMap<(usize, u32), BatchComparison>,
@@ -45,8 +45,8 @@ impl Sameness {
         length(held) != length(held + width)
     }
 
-    /// Compares a batch with single tokens, using `tokens`, the last tokens that `context` holds. The tokens were
-    /// evaluated one by one, and are evaluated one by one again afterwards.
+    /// Compares a batch with single tokens. `tokens` are the last tokens in `context`, which were evaluated one by
+    /// one, and are evaluated one by one again afterwards.
     ///
     /// # Errors
     /// Errors of the evaluation.
@@ -70,7 +70,7 @@ impl Sameness {
     }
 
     /// Records the result of `rows` for batches of `width` tokens after `held` others. Each row is a pair of logits:
-    /// from a batch, and from a single token.
+    /// those from a batch and those from a single token.
     pub fn learn(&mut self, width: usize, held: usize, rows: Vec<(Vec<f32>, Vec<f32>)>) -> BatchComparison {
         let found = rows.iter().map(|(one, other)| compare(one, other)).fold(BatchComparison::Same, worse);
         self.known.insert((width, length(held + width)), found);
@@ -83,7 +83,7 @@ impl Sameness {
     }
 }
 
-/// Returns the class of length, which increases each time the context doubles.
+/// Returns the class of context length, which increases each time the context doubles.
 fn length(tokens: usize) -> u32 {
     tokens.next_multiple_of(CELLS).ilog2()
 }

@@ -26,8 +26,8 @@ pub struct Speculator {
     pub(super) drafter: Drafter,
     pub(super) most: usize,
     pub(super) near: bool,
-    /// True for a mixture of experts. A mixture sends each token to other matrices, so equal bits in one batch prove
-    /// nothing about the next batch.
+    /// True for a mixture of experts. A mixture sends each token to different matrices, so equal bits in one batch
+    /// prove nothing about the next batch.
     pub(super) is_mixture: bool,
     pub(super) sameness: Sameness,
     pub(super) gain: Gain,
@@ -86,12 +86,12 @@ impl Speculator {
         }
     }
 
-    /// Sets the tokens that the sequence holds before the next prompt. By default, it holds none.
+    /// Sets the tokens that the sequence contains before the next prompt [default: none].
     pub fn after(&mut self, tokens: &[Token]) {
         self.before = tokens.to_vec();
     }
 
-    /// Begins a new text. Knowledge about the machine is kept.
+    /// Begins a new text. Results of earlier comparisons and measurements are kept.
     pub(super) fn begin(&mut self, prompt: &[Token]) -> Vec<Token> {
         self.report = DraftReport::new(self.report.drafts);
         if let Drafter::Lookup(lookup) = &mut self.drafter {
@@ -103,8 +103,8 @@ impl Speculator {
     }
 
     /// Returns the width of the next batch, after `held` tokens, of which the last `pure` were evaluated one by one,
-    /// and with room for `room` more. The width is the largest permitted width with a known result, or the width to
-    /// compare first; `None` if no width is possible.
+    /// and with room for `room` more tokens. The result is the largest permitted width with a known result, otherwise
+    /// a width that must be compared first; `None` if no width is possible.
     pub(super) fn width(
         &self,
         held: usize,
@@ -129,8 +129,8 @@ impl Speculator {
     }
 }
 
-/// Returns the reason that no method can draft for `model`; `None` if drafts are possible. `near` accepts different
-/// bits.
+/// Returns the reason why no method can draft for `model`; `None` if drafts are possible. With `near`, batches that
+/// round differently are accepted.
 pub fn impossible(model: &Model, near: bool) -> Option<&'static str> {
     match (model.can_take_back(), near || !is_mixture(model)) {
         (false, _) => Some(NOT_TAKEN_BACK),

@@ -28,7 +28,7 @@ const PROMPTS: [&str; 6] = [
     "x",
 ];
 
-/// Returns the tiny model with weights of `seed`.
+/// Returns the path of the tiny model with weights from `seed`.
 fn tiny(seed: u64) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     static WRITING: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -46,7 +46,7 @@ fn seed() -> u64 {
     synth::SynthOptions::new(Preset::Tiny).seed
 }
 
-/// Returns settings with one thread, because other tests run at the same time, and a cache of `kind`.
+/// Returns settings with a cache of type `kind` and with one thread, because other tests run at the same time.
 fn settings(kind: KvType, n_ctx: u32) -> Settings {
     let requested = Requested {
         decode_threads: Some(1),
@@ -88,13 +88,14 @@ fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n:
     (generation, session.current().held())
 }
 
-/// True if `report` shows that nothing was drafted because batches round differently from single tokens on this CPU.
-/// A Zen 4 rounds differently, but an Intel CPU with AMX does not. The test can then compare only the text.
+/// True if `report` shows that no tokens were drafted because batches round differently from single tokens on this
+/// CPU. For example, a Zen 4 rounds differently, but an Intel CPU with AMX does not. The test can then compare only
+/// the text.
 fn cannot_draft_here(report: &DraftReport) -> bool {
     report.drafted == 0 && report.paused == Some(report::DIFFERS)
 }
 
-/// Returns every kind of sampler that keeps or reads a state.
+/// Returns every kind of sampler that has or reads a state.
 fn ways() -> Vec<(&'static str, SamplingOptions)> {
     let greedy = || SamplingOptions { temperature: 0.0, ..SamplingOptions::default() }.with_seed(1);
     let drawn = || SamplingOptions { temperature: 1.2, top_k: 0, ..SamplingOptions::default() }.with_seed(7);
@@ -187,8 +188,8 @@ fn a_model_that_drafts_for_itself_is_nearly_always_right() {
     assert!(report.steps < 30, "{report:?}");
 }
 
-/// Beyond 256 tokens, attention over an f16 cache is split differently for a single token. Nothing may be drafted
-/// there, and the text must stay the same. With bf16, there is no such difference.
+/// Beyond 256 tokens, attention over an f16 cache is split differently for a single token. No tokens may be drafted
+/// beyond this length, and the text must stay the same. With a bf16 cache, attention is split in the same way.
 #[test]
 fn a_long_text_is_the_same_and_drafted_where_bits_are() {
     let prompt = "The smith brings the steel slowly to a red heat. ".repeat(4);
@@ -204,7 +205,7 @@ fn a_long_text_is_the_same_and_drafted_where_bits_are() {
             let report = found.speculation.expect("a report");
             assert_eq!(report.near_ties, 0, "{report:?}");
             // The number of repetitions depends on the model. A model that drafts for itself accepts nearly all
-            // tokens, as tested above.
+            // drafted tokens, as an earlier test shows.
             let drafted = report.accepted > 0 || cannot_draft_here(&report);
             assert!(way > 0 || drafted, "{kind}: {report:?}");
         }
@@ -267,13 +268,13 @@ fn near_drafts_decide_close_choices_alone() {
 fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let settings = settings(KvType::F16, 512);
     let mut drafting = session(&settings);
-    // `near` drafts even if a batch rounds differently. These drafts are always wrong.
+    // With `near`, tokens are drafted even if a batch rounds differently. The drafts in this test are always wrong.
     let options = SpeculativeOptions { near: true, ..drafters(7)[2].clone() };
     drafting.speculate(&options, &settings, &RuntimeHost::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");
     // Each reading of the clock is a millisecond later, so every step takes the same time, whatever tokens it
-    // generates. Drafts of unrelated weights give little more than one token per step, so the clock runs five times
-    // as fast during those drafts.
+    // generates. Drafts from unrelated weights give little more than one token per step. Therefore, the clock runs
+    // five times as fast during those drafts.
     let ticks = std::sync::atomic::AtomicU64::new(0);
     let begin = Instant::now();
     speculator.gain = Gain::new(Box::new(move || {

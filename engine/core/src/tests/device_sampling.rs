@@ -1,4 +1,4 @@
-//! Tests that a device samples tokens with the right probabilities. For llama.cpp, the CPU is also a device.
+//! Tests that a device samples tokens with the correct probabilities. llama.cpp treats the CPU as a device.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
     assert_eq!(flat_likely.len(), 8);
     assert!((3..20).contains(&cut_likely.len()), "{cut_likely:?}");
     let flat_counts = counts(&mut context, &flat, &flat_likely);
-    // Critical value for 7 degrees of freedom: one in a thousand results is larger.
+    // Critical value for 7 degrees of freedom, which a correct sampler exceeds once in a thousand times.
     let bound = 24.32;
     let chi = chi_square(&flat_counts, &flat_likely);
     assert!(chi < bound, "{chi}: {flat_counts:?}");
@@ -93,7 +93,7 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
     let bound = free * (1.0 - 2.0 / (9.0 * free) + 3.0902 * (2.0 / (9.0 * free)).sqrt()).powi(3);
     let chi = chi_square(&cut_counts, &cut_likely);
     assert!(chi < bound, "{chi} of {bound}: {cut_counts:?}");
-    // The same seed draws the same tokens, and another seed draws others.
+    // The same seed draws the same tokens, and another seed draws different tokens.
     assert_eq!(counts(&mut context, &flat, &flat_likely), flat_counts);
     let other = SamplingOptions { seed: Some(9), ..flat };
     assert_ne!(counts(&mut context, &other, &flat_likely), flat_counts);
@@ -137,13 +137,13 @@ fn a_text_goes_on_with_the_samplers_of_another_place() {
     for options in [options, partly] {
         let mut chain = begin(&options, &mut context);
         let whole = text(&mut chain, &mut context, 24);
-        // Another seed needs the same graph with another state.
+        // Another seed uses the same graph with a different state.
         let other = SamplingOptions { seed: Some(6), ..options.clone() };
         let mut chain = begin(&other, &mut context);
         assert_ne!(text(&mut chain, &mut context, 24), whole);
         let mut chain = begin(&options, &mut context);
         let mut parts = text(&mut chain, &mut context, 10);
-        // Another request takes the slot for a while. Afterwards the last token is evaluated again in the new slot.
+        // Another request uses the slot for a while. Afterwards, the last token is evaluated again in the new slot.
         let mut guest = Chain::new(&other, &model).expect("a chain");
         guest.place(&mut context, ALONE).expect("samplers");
         chain.place(&mut context, ALONE).expect("samplers");

@@ -1,4 +1,4 @@
-//! Parent side of a trial: starts a child process, sends requests to it, and determines the reason if the child ends.
+//! Parent side of a trial: starts a child process, sends requests to it, and determines why the child ended.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -15,32 +15,32 @@ use super::request::{COMMAND, TrialRequest, TrialVerdict};
 use super::worker;
 use crate::child_process::{LastWords, death, lines};
 
-/// Number of last lines on stderr that are searched for the reason of a child's end.
+/// Number of last stderr lines that are searched for the reason why a child ended.
 const LAST_WORDS: usize = 12;
 /// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(20);
-/// Time for a child to end after it has closed its output.
+/// Time that a child has to exit after it has closed its output.
 const ENDING: Duration = Duration::from_secs(2);
 
 /// Prefix of the line on stderr that reports an abort of llama.cpp: see `give_up` of the shim
 /// (vendor/llama-link/csrc/shim.cpp).
 const CAUSE: &str = "caused by: ";
-/// Part of the shim's message if memory or threads are lacking.
+/// Part of the shim's message for a lack of memory or threads.
 const OF_MEMORY: &str = "it could not allocate memory or start threads";
-/// Part of the shim's message for a mapped file that became shorter.
+/// Part of the shim's message for a mapped file that was truncated.
 const OF_FILE: &str = "a part of the mapped model file cannot be read";
 
-/// Child process that runs trials, one after the other, until one of them ends the process. Dropping the value kills
-/// the process.
+/// Child process that runs trials, one after the other, until a trial ends the process. Dropping the value kills the
+/// process.
 pub struct Child {
     child: std::process::Child,
-    /// Input of the child. Dropping it closes the input.
+    /// Input of the child. Dropping this value closes the input.
     stdin: ChildStdin,
     answers: Receiver<String>,
     last_words: LastWords,
 }
 
-/// Reason that a child gave no answer. The child accepts no more requests.
+/// Reason why a child gave no answer. The child accepts no more requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The child ended, or was killed.
@@ -65,7 +65,7 @@ impl Child {
     /// Starts `program`, an `anneal` executable, as a child.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// If the system cannot start the program.
     pub fn start(program: &Path) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg(COMMAND);
@@ -73,7 +73,8 @@ impl Child {
             command.env_remove(name);
         });
         let mut child = command
-            // The child uses no GPU: its memory may be full, and a fault on it would affect other processes.
+            // The child uses no GPU: the GPU's memory may be full, and a fault on the GPU would affect other
+            // processes.
             .env("CUDA_VISIBLE_DEVICES", "")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -132,7 +133,7 @@ impl Child {
         }
     }
 
-    /// Waits for the end of a child that has closed its output, and returns the reason.
+    /// Waits until a child that has closed its output exits, and returns the reason.
     fn end(&mut self) -> End {
         let begun = Instant::now();
         let mut status = None;
@@ -155,10 +156,10 @@ impl Child {
 }
 
 /// True for Anneal's own variables, which a child does not inherit. The request contains all settings that change the
-/// load (kernels, repacking, threads, adapters and RoPE scaling), and a variable must not change them again.
+/// load (kernels, repacking, threads, adapters and RoPE scaling). A variable must not override these settings.
 ///
-/// Like the load, the child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of its
-/// libraries.
+/// Like the load itself, the child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of
+/// its libraries.
 fn is_removed(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"ANNEAL_") && name != worker::TEST
 }
@@ -169,7 +170,7 @@ pub(super) fn changes_llama_cpp(name: &OsStr) -> bool {
     [&b"GGML_"[..], b"LLAMA_"].iter().any(|prefix| name.as_bytes().starts_with(prefix))
 }
 
-/// Derives the reason for the end from `status` and the last lines on stderr.
+/// Determines why the child ended from `status` and the last lines on stderr.
 fn told(status: ExitStatus, said: &[String]) -> End {
     use std::os::unix::process::ExitStatusExt;
     let all = said.join("\n");
@@ -187,16 +188,16 @@ fn told(status: ExitStatus, said: &[String]) -> End {
             cause: Cause::Machine,
         };
     }
-    let last = said.last().map_or(String::new(), |last| format!("; its last message: {last}"));
-    // See `worker::allow_time`.
+    let last = said.last().map_or(String::new(), |last| format!("; last message: {last}"));
+    // The signal comes from the limit that `worker::allow_time` sets.
     if status.signal().is_some_and(|signal| signal == Signal::XCPU.as_raw()) {
         let how = format!("needed more CPU time than is allowed for a file of its size{last}");
         return End::Died { how, cause: Cause::CpuTime };
     }
-    // A file can cause these faults. Other signals come from outside. An illegal instruction means that the CPU lacks
-    // a feature that the program needs.
+    // A file can cause these faults. Other signals come from outside the process. An illegal instruction means that
+    // the CPU lacks a feature that the program needs.
     let is_fault = matches!(status.signal(), Some(6 | 7 | 8 | 11));
-    // Message of a panic: see `cli::main`.
+    // `cli::main` prints these words for a panic.
     let is_panic = all.contains("internal error");
     let cause = if is_fault || is_panic { Cause::File } else { Cause::Machine };
     End::Died { how: format!("{}{last}", death(status)), cause }
@@ -233,7 +234,7 @@ mod tests {
             (memory, "ran out of memory or threads: std::bad_alloc", Cause::Machine),
             (
                 "echo 'load_tensors: layer 1' >&2; kill -SEGV $$",
-                "crashed (signal 11); its last message: load_tensors: layer 1",
+                "crashed (signal 11); last message: load_tensors: layer 1",
                 Cause::File,
             ),
             (

@@ -1,4 +1,4 @@
-//! Digest that identifies a trial: the files, the request, and the program that runs it.
+//! Digest that identifies a trial: it covers the files, the request, and the program that runs the trial.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -19,13 +19,13 @@ use super::request::TrialRequest;
 /// MiB.
 const LONGEST_HEADER: u64 = 256 << 20;
 
-/// Version of the trial. Increase it when a trial checks more than before.
+/// Version of the trial. Increase the version when a trial checks more than before.
 const VERSION: u32 = 2;
 
 /// Returns the digest of everything that a verdict depends on; `None` if a file cannot be read.
 ///
-/// Digesting the weights at every start would take too long. Instead, the digest covers the file's size, device,
-/// inode and times of the last change in nanoseconds. No user can set the time of an inode's last change.
+/// Digesting the weights at every start would take too long. Instead, the digest covers the file's size, device and
+/// inode, and the times of its last changes in nanoseconds. No user can set the time of an inode's last change.
 pub(super) fn of(
     parts: &[&GgufFile],
     variant: &Variant,
@@ -34,7 +34,7 @@ pub(super) fn of(
 ) -> Option<String> {
     let mut all = Sha256::new();
     all.update(VERSION.to_le_bytes());
-    // A file that loads in one build may make another build fail.
+    // A file that loads in one build may crash another build.
     all.update(llama::llama_version());
     all.update(env!("CARGO_PKG_VERSION"));
     put_stamp(&mut all, program)?;
@@ -66,7 +66,7 @@ fn put_file(all: &mut Sha256, file: &GgufFile) -> Option<()> {
     }
 }
 
-/// Adds to the digest the variables that change the behaviour of llama.cpp.
+/// Adds the variables that change the behaviour of llama.cpp to the digest.
 fn put_variables(all: &mut Sha256, variables: impl Iterator<Item = (OsString, OsString)>) {
     let mut relevant: Vec<_> = variables.filter(|(name, _)| child::changes_llama_cpp(name)).collect();
     relevant.sort();

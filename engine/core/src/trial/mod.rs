@@ -1,12 +1,11 @@
 //! Trial loads: a file that is new to this machine is first loaded by a child process, which may crash.
 //!
 //! llama.cpp asserts its expectations of a model, and a failed assertion or a memory fault ends the process. The
-//! pre-check (crate `gguf`) refuses files that are known to cause this. A trial load catches the others: a
-//! short-lived child process of the same program loads the file on the CPU and evaluates a token. If the child ends,
-//! only this load fails. The verdict is kept ([`verdicts`]), so that a known file needs no further trial.
+//! pre-check (crate `gguf`) refuses files that are known to cause such faults. A trial load catches the other files:
+//! a short-lived child process of the same program loads the file on the CPU and evaluates a token. If the child
+//! crashes, only this load fails. The verdict is stored ([`verdicts`]), so that a known file needs no further trial.
 //!
-//! The order of the checks, and the faults that they cannot catch, are described in
-//! `docs/src/develop/containment.md`.
+//! `docs/src/develop/containment.md` describes the order of the checks, and the faults that the checks cannot catch.
 
 mod child;
 mod key;
@@ -32,11 +31,11 @@ pub use child::{Child, End};
 pub use request::COMMAND;
 
 /// Maximum total size of a model's files for which a trial also repacks the weights and evaluates a prompt and an
-/// embedding. A larger model is mapped, and only one token is evaluated. The evaluation reads the weights once, which
-/// the load would do anyway.
+/// embedding. A larger model is mapped, and only one token is evaluated. This evaluation reads the weights once,
+/// which the load would do anyway.
 const SMALL: u64 = 256 << 20;
 
-/// Time limit for a trial of an empty file, and number of bytes for which each further second is allowed. The limits
+/// Time limit for a trial of an empty file, and number of file bytes that extend the limit by one second. The limits
 /// are generous, because a slow disk must not make a load fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOWEST_READ: u64 = 10 << 20;
@@ -44,22 +43,22 @@ const SLOWEST_READ: u64 = 10 << 20;
 /// Maximum number of threads in a trial: each thread's stack counts against the child's memory limit.
 const MOST_THREADS: u32 = 16;
 
-/// Treatment of a load if no child can be started, or if the child lacked memory or time.
+/// Policy for a load if no child can be started, or if the child lacks memory or time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// The load continues after one warning: if it ends the process, no other client is affected.
+    /// The load continues after one warning. A crash affects no other client.
     Warn,
-    /// The load is refused, because the process serves other clients.
+    /// The load is refused, because a crash would affect other clients of the process.
     Refuse,
 }
 
-/// Program that runs the trials of this process, and the treatment of a load if the program cannot be started.
+/// Program that runs the trials of this process, and the policy if the program cannot be started.
 static PROGRAM: OnceLock<(PathBuf, Fallback)> = OnceLock::new();
 
 /// Makes this process run its trials with its own program. Only the first call has an effect.
 pub fn use_this_program(fallback: Fallback) {
-    // The link leads to the program even if its file was replaced or removed since the start. Without /proc, the
-    // program is found by the name that started it.
+    // The link leads to the program even if the program's file has been replaced or removed since the start. Without
+    // /proc, the program is found by the name with which it was started.
     let link = PathBuf::from("/proc/self/exe");
     let named = || std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
     let found = || std::env::current_exe().ok().or_else(named);
@@ -85,7 +84,7 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
     // Files that are known to be invalid need no child.
     let checked = gguf::check::model(parts)?;
     let Some(program) = program(Some(settings)) else { return Ok(checked) };
-    // The child needs kernels as well. If they are missing, this call reports it with a specific error.
+    // The child also needs kernels. If the kernels are missing, this call reports a specific error.
     llama::start(false);
     llama::kernels::load()?;
     let small = size(parts) <= SMALL;
@@ -102,11 +101,11 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
     Ok(checked)
 }
 
-/// Runs a trial of the model in `parts` before it is quantised.
+/// Runs a trial of the model in `parts` before the model is quantised.
 ///
 /// # Errors
-/// [`Error::Trial`] if the child ended or took too long. A refusal by llama.cpp is not an error here, because the
-/// quantisation reports the refusal with its own message.
+/// [`Error::Trial`] if the child ended or took too long. If llama.cpp refuses the model, no error is returned,
+/// because the quantisation reports the refusal with its own message.
 pub fn of_quantising(parts: &[GgufFile]) -> Result<()> {
     let Some(program) = program(None) else { return Ok(()) };
     let parts: Vec<&GgufFile> = parts.iter().collect();
@@ -151,14 +150,14 @@ fn of(
         Ok(answer) => answer,
         Err(End::Interrupted) => return Err(Error::Interrupted),
         Err(End::Died { how, cause: Cause::File }) => TrialVerdict::Died { how },
-        // The load itself would take as long, or would never end.
+        // The load itself would take as long as the trial, or would never end.
         Err(End::Died { how, cause: cause @ Cause::CpuTime }) => {
             return Err(Error::Trial { path, how, is_known: false, cause });
         }
         Err(End::Died { how, cause }) => return without(&path, how, cause, fallback),
     };
     tracing::debug!(model = %path.display(), ?answer, "tried");
-    // The files must be the same before and after the trial.
+    // The files must not have changed during the trial.
     if key() != before {
         return Err(Error::Changed { path });
     }
@@ -188,8 +187,8 @@ fn judge(path: &Path, request: &TrialRequest, answer: TrialVerdict, is_known: bo
     }
 }
 
-/// Handles a trial of `path` that gave no verdict for a reason other than the file; `how` describes the trial's end.
-/// With [`Fallback::Warn`], the load continues: the load reports faults of the file itself, and a crash of a command
+/// Handles a trial of `path` that gave no verdict for a reason other than the file. `how` describes how the trial
+/// ended. With [`Fallback::Warn`], the load continues: the load reports faults of the file itself, and a crash
 /// affects no other client.
 fn without(path: &Path, how: String, cause: Cause, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);
@@ -199,7 +198,7 @@ fn without(path: &Path, how: String, cause: Cause, fallback: Fallback) -> Result
             if !WARNED.swap(true, Ordering::Relaxed) {
                 let path = path.display();
                 llama::notice::warn(&format!(
-                    "{path} is loaded without a successful trial: its trial load {how}"
+                    "loading {path} without a successful trial: its trial load {how}"
                 ));
                 llama::notice::note(&format!("hint: {}", cause.hint()));
             }
@@ -218,7 +217,7 @@ mod tests {
         let without = |fallback| without(Path::new("m.gguf"), how.to_string(), Cause::Program, fallback);
         let refused = without(Fallback::Refuse).expect_err("refused");
         assert!(
-            refused.hint().is_some_and(|hint| hint.contains("processes are free")),
+            refused.hint().is_some_and(|hint| hint.contains("limits on memory and processes")),
             "{:?}",
             refused.hint()
         );

@@ -1,4 +1,4 @@
-//! Requests to the child process of a trial and its answers, each as one line of JSON.
+//! Requests to the child process of a trial, and its answers. Each is one line of JSON.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -32,7 +32,7 @@ pub struct TrialRequest {
 }
 
 impl TrialRequest {
-    /// Makes a request for the model in `files` without adapters, on one thread, with every step.
+    /// Creates a request that loads the model in `files` without adapters, on one thread, and runs every step.
     pub fn new(files: Vec<PathBuf>) -> Self {
         TrialRequest {
             files,
@@ -64,7 +64,7 @@ pub enum Purpose {
     Quantise,
 }
 
-/// Adapter with its scale. The path need not be UTF-8.
+/// Adapter with its scale. The path need not be valid UTF-8.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RawAdapter {
     path: Vec<u8>,
@@ -105,7 +105,7 @@ pub enum TrialVerdict {
 }
 
 impl TrialVerdict {
-    /// True if another trial of the same file would end in the same way, because the cause is not a lack of memory.
+    /// True if another trial of the same file would give the same verdict, because a lack of memory is not the cause.
     pub fn is_final(&self) -> bool {
         match self {
             TrialVerdict::Refused { why, .. } => !["memory", "alloc"].iter().any(|word| why.contains(word)),
@@ -126,7 +126,7 @@ pub enum TrialStage {
     Run,
 }
 
-/// Serialisation of paths as bytes, because names need not be UTF-8.
+/// Serialisation of paths as bytes, because file names need not be valid UTF-8.
 mod raw_paths {
     use serde::{Deserializer, Serializer};
 

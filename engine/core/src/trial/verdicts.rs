@@ -1,4 +1,4 @@
-//! Verdicts of trials, kept in this process and in the state folder.
+//! Verdicts of trials, stored in this process and in the state folder.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
@@ -11,12 +11,12 @@ use super::request::TrialVerdict;
 use crate::cache::entry;
 use crate::cache::place::{remove_left_behind, write_atomically};
 
-/// Maximum number of verdicts that are kept. The oldest verdicts are removed first.
+/// Maximum number of stored verdicts. The oldest verdicts are removed first.
 const MOST: usize = 1024;
 /// Maximum size of a verdict's file in bytes.
 const LONGEST: u64 = 64 << 10;
 
-/// Verdicts that this process knows, with or without a state folder.
+/// Verdicts that this process knows, even without a state folder.
 static KNOWN: Mutex<Option<HashMap<String, TrialVerdict>>> = Mutex::new(None);
 
 /// Returns the stored verdict for `key`, if it exists and can be read.
@@ -48,7 +48,8 @@ fn folder() -> Option<PathBuf> {
     Some(host::state::folder()?.join("trials"))
 }
 
-/// Reads a verdict from a file that only this user can write: another user's verdict could declare a bad file good.
+/// Reads a verdict from a file that only this user can write, because another user's verdict could declare a bad file
+/// good.
 fn read(path: &Path) -> Option<TrialVerdict> {
     let file = entry::open(path).ok()?;
     serde_json::from_slice(&base::to_end(file, LONGEST).ok()?).ok()
@@ -113,7 +114,7 @@ mod tests {
             fs::write(trials.join(key(5)), damaged).expect("written");
             assert_eq!(read(&trials.join(key(5))), None, "{damaged:?}");
         }
-        // If the folder cannot be created, only this process keeps the verdict.
+        // If the folder cannot be created, the verdict is only kept in this process.
         write(&trials.join("notes/below"), &key(1), &TrialVerdict::Ran, 3);
     }
 

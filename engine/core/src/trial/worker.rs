@@ -1,4 +1,4 @@
-//! Child side of a trial: `anneal __trial` loads the requested files, and answers if it does not crash.
+//! Child side of a trial: `anneal __trial` loads the requested files and, unless it crashes, answers.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -18,26 +18,27 @@ use rustix::process::{
 
 use super::request::{Purpose, TrialRequest, TrialStage, TrialVerdict};
 
-/// Memory limit in addition to the mapped file, for vocabulary, cache, graphs, and the repacked weights of a small
-/// model. llama.cpp trusts the sizes in a file, and may fill all the memory that it allocates.
+/// Memory limit in addition to the size of the mapped file, for the vocabulary, the cache, graphs, and the repacked
+/// weights of a small model. llama.cpp trusts the sizes in a file, and may fill all memory that it allocates.
 const MEMORY: u64 = 4 << 30;
 
-/// CPU seconds for an empty file, and number of bytes for which each further second is allowed.
+/// CPU time limit for an empty file in seconds, and number of file bytes that extend the limit by one second.
 const CPU_SECONDS: u64 = 30;
 const BYTES_PER_SECOND: u64 = 50 << 20;
 
-/// Number of tokens of the context and of a batch.
+/// Size of the context and of a batch, in tokens.
 const N_CTX: u32 = 256;
 const N_BATCH: u32 = 32;
 
-/// Maximum number of tokens that are converted to text. In a larger vocabulary, these tokens are spread evenly.
+/// Maximum number of tokens that are converted to text. In a larger vocabulary, the converted tokens are spread
+/// evenly.
 const PIECES: usize = 32_768;
 
 /// Text with every class of characters that pre-tokenizers distinguish.
 const TEXT: &str =
     "Hello, wörld! It's 12345 o'clock.\n\n\t漢字 かな 한글 🙂 e\u{301} <s></s><|im_start|>  x = (a+b);\r\n";
 
-/// Environment variable for tests. A file with this name fails an assertion in the child, and nowhere else.
+/// Environment variable for tests. A file with the name in this variable fails an assertion, but only in the child.
 pub(super) const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 
 /// Answers requests, one per line, until stdin ends.
@@ -67,11 +68,11 @@ pub fn serve() -> ExitCode {
 fn restrain() {
     llama::close_inherited();
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // Prevents a core dump, even by a program that the kernel would start for it.
+    // Prevents a core dump, including one that the kernel would pipe to a program.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     limit(Resource::Core, 0);
     limit(Resource::Data, MEMORY);
-    // If memory is short, the kernel should kill this process rather than its parent.
+    // If memory runs out, the kernel should kill this process rather than its parent.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
@@ -82,12 +83,12 @@ fn limit(resource: Resource, to: u64) {
     let _ = setrlimit(resource, Rlimit { current: Some(current), maximum: now.maximum });
 }
 
-/// Allows the CPU time that a trial of `request` may use, in addition to the time already used.
+/// Sets the limit on the CPU time that a trial of `request` may use, in addition to the time already used.
 fn allow_time(request: &TrialRequest) {
     let files = request.files.iter().filter_map(|path| std::fs::metadata(path).ok());
     let bytes: u64 = files.map(|found| found.len()).sum();
     let used = host::process::own_cpu_time().as_secs();
-    // All threads share the limit.
+    // The limit applies to the total of all threads.
     let allowed = (CPU_SECONDS + bytes / BYTES_PER_SECOND).saturating_mul(request.threads.max(1).into());
     limit(Resource::Cpu, used.saturating_add(allowed));
 }
@@ -130,7 +131,7 @@ fn attempt(path: &Path, request: &TrialRequest) -> Result<()> {
         ..ModelOptions::default()
     };
     let model = Model::load_as(&gguf::check::open(path)?, &options, &request.variant())?;
-    // The load refuses such a model, so there is nothing to run.
+    // The load refuses models with an encoder, so nothing is run.
     if !model.is_decoder_only() {
         return Ok(());
     }
@@ -174,7 +175,7 @@ fn run(model: &Arc<Model>, context: &mut Context, options: &ContextOptions, purp
     }
 }
 
-/// Tokenizes a text and converts tokens to text. If a text cannot be tokenized, the load does not fail.
+/// Tokenizes a text and converts tokens to text. A text that cannot be tokenized does not make the load fail.
 fn speak(model: &Model) -> Result<()> {
     if !model.has_vocabulary() {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Reasons that no GPU is used, as a chain of causes.
+//! Reasons why no GPU is used, as a chain of causes.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Fault that keeps a GPU from being used, and its remedy.
+/// Fault that prevents the use of a GPU, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuReason {
     /// Description of the fault.
@@ -17,12 +17,12 @@ pub struct GpuReason {
 }
 
 impl GpuReason {
-    /// Returns the fault `what` with the remedy `mend`.
+    /// Creates a reason from the fault `what` and the remedy `mend`.
     pub fn new(what: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { what: what.into(), mend: mend.into(), next: None }
     }
 
-    /// Links `reasons` so that each is the cause of the previous one. All reasons are then printed with the error.
+    /// Links `reasons` so that each is the cause of the previous reason. All reasons are then printed with the error.
     pub fn chain(reasons: Vec<GpuReason>) -> Option<GpuReason> {
         let link = |next: Option<GpuReason>, reason: GpuReason| {
             Some(GpuReason { next: next.map(Box::new), ..reason })

@@ -1,16 +1,16 @@
-//! Causes for which a trial load ended without an answer.
+//! Causes of trial loads that ended without an answer.
 
-/// Cause for which a trial ended without an answer, as far as the parent process can determine it.
+/// Cause of a trial that ended without an answer, as far as the parent process can determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrialCause {
     /// The file: every further trial would end in the same way.
     File,
-    /// Too much CPU time for the size of the file; most such trials would never end. On a slower machine, a good file
-    /// might need as much time.
+    /// Too much CPU time for the size of the file. Most such trials would never end, but on a slower machine, an
+    /// intact file might also need as much time.
     CpuTime,
-    /// A lack of memory, threads or elapsed time, or a signal from outside.
+    /// A lack of memory, threads or time, or a signal from outside the process.
     Machine,
-    /// The trial's program, which could not be started.
+    /// The program of the trial, which could not be started.
     Program,
 }
 
@@ -20,17 +20,17 @@ impl TrialCause {
         match self {
             TrialCause::File => {
                 "the file is damaged or malicious, or this build cannot run it: download it again from a source that you \
-                 trust, or try another build; to try the same file again, `touch` it"
+                 trust, or try another build; to try the same file again, `touch` the file"
             }
             TrialCause::CpuTime => {
                 "the file is probably damaged or malicious: download it again from a source that you trust"
             }
             TrialCause::Program => {
-                "the file itself may be good: check that the program exists and is executable, and that memory and processes \
-                 are free; in the library, `Options::trial_program` sets another program"
+                "the file itself may be intact: check that the program exists and is executable, and that the limits on \
+                 memory and processes allow it to start; in the library, `Options::trial_program` sets another program"
             }
             TrialCause::Machine => {
-                "the file itself may be good: try again when more memory and processes are free"
+                "the file itself may be intact: try again when more memory and processes are free"
             }
         }
     }

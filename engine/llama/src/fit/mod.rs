@@ -1,4 +1,4 @@
-//! Memory that a model needs on each device and on the host, the number of layers that fit, and the text of both.
+//! Memory that a model needs on each device and on the host, the number of layers that fit, and descriptions of both.
 //!
 //! The figures come from llama.cpp, which computes them for a model that is loaded without memory (`no_alloc`).
 

@@ -5,14 +5,15 @@ use serde::Serialize;
 
 use crate::devices::Device;
 
-/// Estimated GPU memory that CUDA's libraries use in addition to llama.cpp's buffers. The estimate contains:
+/// Estimated GPU memory that CUDA's libraries use in addition to llama.cpp's buffers. The estimate includes:
 ///
-/// - the workspace of cuBLAS, 32 MiB on Hopper and 4 MiB before (NVIDIA's cuBLAS reference, `cublasSetWorkspace`);
+/// - the workspace of cuBLAS, 32 MiB on Hopper and 4 MiB on earlier GPUs (NVIDIA's cuBLAS reference,
+///   `cublasSetWorkspace`);
 /// - CUDA graphs;
 /// - the pool in which ggml-cuda quantises and unpacks the operands of a product.
 ///
-/// The value is an assumption, on the safe side for models whose largest matrix has fewer than 50 M values. The
-/// memory was not measured.
+/// The value is an assumption and was not measured. It is large enough for models whose largest matrix has fewer than
+/// 50 million values.
 ///
 /// The context of CUDA itself, 200 to 600 MiB, is not included. ggml asks the driver for free memory from within that
 /// context, so the reported free memory already excludes it.
@@ -30,7 +31,8 @@ pub struct Taken {
     pub buffer: String,
     /// True if the buffer is in the host's memory.
     pub is_host: bool,
-    /// Bytes of weights. For a mapped file, everything from its first to its last tensor of this kind counts.
+    /// Bytes of weights. For a mapped file, the whole range from the first to the last tensor of this kind of buffer
+    /// counts.
     pub weights: u64,
     /// Bytes of K, V and recurrent state.
     pub cache: u64,
@@ -54,7 +56,7 @@ pub struct Need {
     /// Memory of the device's own libraries: [`CUDA_RUNTIME`]. The value is always an estimate, because no buffer
     /// contains this memory.
     pub runtime_bytes: Bytes,
-    /// Total memory of the device; `None` for the host, and for a device that does not report it.
+    /// Total memory of the device; `None` for the host and for a device that does not report its memory.
     #[serde(rename = "memory_total_bytes", skip_serializing_if = "Option::is_none")]
     pub total: Option<Bytes>,
     /// Free memory of the device; for the host, the memory that this process can allocate.
@@ -63,24 +65,24 @@ pub struct Need {
 }
 
 impl Need {
-    /// Sum of all buffers, without the memory of the device's libraries.
+    /// Returns the sum of all buffers, without the memory of the device's libraries.
     pub fn buffers(&self) -> Bytes {
         Bytes(self.weights_bytes.0.saturating_add(self.cache_bytes.0).saturating_add(self.compute_bytes.0))
     }
 
-    /// Sum of the buffers and the memory of the device's libraries.
+    /// Returns the sum of all buffers and the memory of the device's libraries.
     pub fn all(&self) -> Bytes {
         Bytes(self.buffers().0.saturating_add(self.runtime_bytes.0))
     }
 }
 
-/// Memory that the libraries of `device` use in addition to the buffers.
+/// Returns the memory that the libraries of `device` use in addition to the buffers.
 pub fn runtime(device: &Device) -> Bytes {
     if device.backend == "CUDA" { CUDA_RUNTIME } else { Bytes(0) }
 }
 
-/// Sums `taken` by device: each of `takers`, in their order, then the host. The cache and compute bytes describe one
-/// context, and are multiplied by `contexts`. The `adapters` bytes are distributed in proportion to the weights.
+/// Adds up `taken` by device: each of `takers` in order, then the host. The cache and compute bytes of one context
+/// are multiplied by `contexts`. The `adapters` bytes are distributed in proportion to the weights.
 pub fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters: u64) -> Vec<Need> {
     let named = |device: &Device| Need {
         device: device.name.clone(),
@@ -103,9 +105,10 @@ pub fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters: u64) 
     needs
 }
 
-/// Returns the owners of `one` as indices into `takers`, where `takers.len()` is the host. If several devices share a
-/// buffer, because each holds a part of each layer, the buffer counts as shared equally. ggml-backend-meta.cpp names
-/// such a buffer `Meta(CUDA0,CUDA1)`, or `Meta()`, because the list is moved before it is read.
+/// Returns the owners of `one` as indices into `takers`; the index `takers.len()` is the host. If several devices
+/// share a buffer, because each holds a part of each layer, the buffer is divided equally among them.
+/// ggml-backend-meta.cpp names such a buffer `Meta(CUDA0,CUDA1)`, or `Meta()`, because the list is moved before it is
+/// read.
 fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     let names: Vec<&str> = match one.device.strip_prefix("Meta(").and_then(|rest| rest.strip_suffix(')')) {
         Some("") => takers.iter().map(|taker| taker.name.as_str()).collect(),
@@ -118,7 +121,8 @@ fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     if places.is_empty() { vec![takers.len()] } else { places }
 }
 
-/// Describes the devices that have too little memory; `None` if each has enough or does not report its memory.
+/// Describes the devices that have too little memory. Returns `None` if every device has enough memory or does not
+/// report its memory.
 pub fn lack(needs: &[Need]) -> Option<String> {
     short(needs, Need::all, |need| {
         let (weights, cache, compute) = (need.weights_bytes, need.cache_bytes, need.compute_bytes);
@@ -126,7 +130,7 @@ pub fn lack(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// Does the same as [`lack`] for a context alone, after the weights were loaded.
+/// Does the same as [`lack`] for a context only, after the weights were loaded.
 pub fn lack_beside_weights(needs: &[Need]) -> Option<String> {
     let beside = |need: &Need| Bytes(need.cache_bytes.0.saturating_add(need.compute_bytes.0));
     short(needs, beside, |need| {
@@ -148,9 +152,9 @@ fn short(needs: &[Need], wanted: impl Fn(&Need) -> Bytes, told: impl Fn(&Need) -
     (!short.is_empty()).then(|| format!("{}; --gpu-layers auto uses as many layers as fit", short.join("; ")))
 }
 
-/// Returns the number of bytes by which the fullest device exceeds its memory if `kept` bytes of each device stay
-/// free. The result is negative if there is room left. Devices that do not report their memory count as large enough.
-/// The host also counts as large enough, because the kernel can move its pages.
+/// Returns the number of bytes by which the fullest device exceeds its memory if `kept` bytes stay free on each
+/// device. The result is negative if memory remains free. Devices that do not report their memory count as large
+/// enough. The host also counts as large enough, because the kernel can swap out or drop its pages.
 pub fn excess(needs: &[Need], kept: Bytes) -> i64 {
     let of = |need: &Need| {
         let free = need.free.filter(|_| !need.host)?;

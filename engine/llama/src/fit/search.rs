@@ -2,13 +2,13 @@
 
 use crate::offload::CpuMoe;
 
-/// Returns how many of the `n_layer` layers and the output go to devices, and how many layers keep their experts on
-/// the host. `None` if not even the buffers with which devices would help the host fit.
+/// Returns the number of layers that go to devices (up to `n_layer` and the output), and the number of layers whose
+/// experts stay on the host. Returns `None` if not even the buffers with which devices would help the host fit.
 ///
-/// `excess` returns the number of bytes by which a distribution exceeds the memory, given the number of layers on
-/// devices and the number of layers with experts on the host. The search prefers all layers on devices, because at
-/// every token the device waits for the CPU at each layer on the host. In a mixture of experts, experts are the first
-/// to stay on the host: experts contain most of the bytes, and a token reads few experts.
+/// `excess` returns the number of bytes by which a distribution exceeds the memory. Its arguments are the number of
+/// layers on devices and the number of layers with experts on the host. The search prefers all layers on devices,
+/// because at every token the device waits for the CPU at each layer on the host. In a mixture of experts, experts
+/// are the first to stay on the host: experts contain most of the bytes, and a token reads few experts.
 pub fn choose<E>(
     n_layer: u32,
     is_mixture: bool,
@@ -38,15 +38,15 @@ pub fn choose<E>(
     Ok(Some((border(ends, &mut |layers| excess(layers, n_cpu_moe))?, n_cpu_moe)))
 }
 
-/// Returns the last number that fits, between a number that fits and a number that does not, each given with its
-/// excess. Memory is nearly proportional to the number, so the next number to try is where a straight line crosses
-/// zero. This method takes two or three tries, and bisection takes six.
+/// Returns the largest number that fits, between a number that fits and a number that does not fit; both are given
+/// with their excess. Memory is nearly proportional to the number, so the next number to try is where a straight line
+/// crosses zero. This method takes two or three tries; bisection takes six.
 fn border<E>(
     ends: ((u32, i64), (u32, i64)),
     excess: &mut impl FnMut(u32) -> Result<i64, E>,
 ) -> Result<u32, E> {
     let ((mut fits, mut room), (mut fails, mut lack)) = ends;
-    // Bisection ends the search even if the line errs on the same side repeatedly.
+    // Bisection ends the search even if the line errs repeatedly on the same side.
     let mut looks = 0;
     while fits.abs_diff(fails) > 1 {
         let between = fits.abs_diff(fails);

@@ -1,4 +1,4 @@
-//! Text of estimates and plans.
+//! Descriptions of estimates and plans.
 
 use std::fmt;
 
@@ -62,7 +62,7 @@ impl fmt::Display for Estimate {
                 _ => writeln!(f)?,
             }
         }
-        // Memory that was used did fit.
+        // Memory that was actually used cannot be lacking.
         let lack = need::lack(&self.needs).filter(|_| !is_used);
         match (&self.plan, lack) {
             (Some(plan), _) => writeln!(f, "{:9} {plan}", ""),

@@ -5,20 +5,20 @@ use std::str::FromStr;
 
 use build_info::defaults::Layers;
 
-/// Number of layers that go to devices, counted from the last layer; the output counts as one more layer.
+/// Number of layers that go to devices, counted from the last layer. The output counts as an additional layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLayers {
-    /// Maximum number of layers that fit on the available devices: see `fit` of the engine.
+    /// As many layers as fit on the available devices: see `fit` of the engine.
     #[default]
     Auto,
-    /// All layers; an error if there is no device.
+    /// All layers; an error without a device.
     All,
-    /// The given number of layers; an error if the number is not 0 and there is no device.
+    /// The given number of layers; an error if the number is not 0 and no device is available.
     Some(u32),
 }
 
 impl GpuLayers {
-    /// Number in llama.cpp's form, where a negative number means all.
+    /// Returns the number in llama.cpp's form, in which a negative number means all layers.
     pub fn number(self) -> i32 {
         match self {
             GpuLayers::Auto | GpuLayers::All => -1,
@@ -26,7 +26,7 @@ impl GpuLayers {
         }
     }
 
-    /// Number of layers for a model with `layers` layers and an output.
+    /// Returns the number of layers for a model with `layers` layers and an output.
     pub fn of(self, layers: u32) -> u32 {
         match self {
             GpuLayers::Auto | GpuLayers::All => layers.saturating_add(1),
@@ -72,8 +72,8 @@ impl FromStr for GpuLayers {
 }
 
 /// Number of mixture-of-experts layers, counted from the first layer, whose experts stay in the host's memory. The
-/// rest of such a layer goes where the layer goes. A token reads only a few of the experts, but reads everything
-/// else.
+/// other tensors of such a layer are placed with the layer. A token reads only a few of the experts, but all of the
+/// other tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuMoe {
     /// Minimum number with which all layers fit, if the number of layers is `auto`; otherwise none.
@@ -89,7 +89,8 @@ pub enum CpuMoe {
 const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 
 impl CpuMoe {
-    /// Number of layers for a model with `layers` layers; 0 for `auto`, before the search for what fits.
+    /// Returns the number of layers for a model with `layers` layers; 0 for `auto`, until the search has determined
+    /// the number.
     pub fn of(self, layers: u32) -> u32 {
         match self {
             CpuMoe::Auto => 0,
@@ -98,12 +99,12 @@ impl CpuMoe {
         }
     }
 
-    /// Patterns of the names of the tensors that stay on the host.
+    /// Returns patterns for the names of the tensors that stay on the host.
     pub fn patterns(self) -> Vec<String> {
         match self {
             CpuMoe::Auto => Vec::new(),
             CpuMoe::All => vec![EXPERTS.to_string()],
-            // llama.cpp applies each pattern to every tensor, so there is one pattern for all layers.
+            // llama.cpp applies each pattern to every tensor, so a single pattern covers all layers.
             CpuMoe::Some(0) => Vec::new(),
             CpuMoe::Some(some) => {
                 let layers: Vec<String> = (0..some.min(MOST_LAYERS)).map(|layer| layer.to_string()).collect();
@@ -113,7 +114,7 @@ impl CpuMoe {
     }
 }
 
-/// Maximum number of layers in a model (llama.cpp's `LLAMA_MAX_LAYERS` is 512).
+/// Maximum number of layers in a model: llama.cpp's `LLAMA_MAX_LAYERS`.
 const MOST_LAYERS: u32 = 512;
 
 impl fmt::Display for CpuMoe {
@@ -157,7 +158,7 @@ pub enum Devices {
     /// All GPUs of this machine and of workers.
     #[default]
     Auto,
-    /// No device: the CPU computes alone.
+    /// No device: only the CPU computes.
     None,
     /// The devices with these names, in this order.
     Named(Vec<String>),
@@ -204,7 +205,7 @@ impl TensorSplit {
     /// Checks and wraps the proportions `shares`.
     ///
     /// # Errors
-    /// The reason, as text, if a share is negative or not a number, or if all are zero.
+    /// If a share is negative or not a number, or if all shares are zero. The error is a text.
     pub fn new(shares: Vec<f32>) -> Result<Self, String> {
         let possible = |share: &f32| share.is_finite() && *share >= 0.0;
         match shares.iter().all(possible) && shares.iter().any(|share| *share > 0.0) {

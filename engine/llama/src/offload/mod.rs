@@ -1,5 +1,5 @@
-//! Devices that compute in addition to the CPU, and the layers of a model that they hold: the settings, and their
-//! resolution on the available devices.
+//! Devices that compute in addition to the CPU, and the layers of a model on them: the settings, and their resolution
+//! on the available devices.
 
 mod ask;
 mod place;
@@ -15,9 +15,9 @@ use build_info::Bytes;
 
 use crate::options::SplitMode;
 
-/// Memory that stays free on each device by default. The reserve is for other programs, such as the screen, and for
-/// errors of the estimate. llama.cpp's tools keep 1024 MiB (`--fit-target`), with a similar estimate; on a GPU with 8
-/// GiB, the difference is four layers of an 8B model.
+/// Default memory that stays free on each device. The reserve is for other programs, such as the desktop, and for
+/// errors of the estimate. llama.cpp's tools keep 1024 MiB free (`--fit-target`), with a similar estimate; on a GPU
+/// with 8 GiB, the difference is four layers of an 8B model.
 pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 
 /// Offload settings of one model.
@@ -25,8 +25,8 @@ pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 pub struct Offload {
     /// Number of layers that go to devices.
     pub gpu_layers: GpuLayers,
-    /// True if the number is a default of the build profile. A default does not fail if there is no device;
-    /// [`RequireGpu`](crate::options::RequireGpu) decides that separately.
+    /// True if the number is a default of the build profile. A default does not cause an error without a device;
+    /// [`RequireGpu`](crate::options::RequireGpu) makes that decision.
     pub is_default: bool,
     /// Number of mixture-of-experts layers whose experts stay on the host.
     pub n_cpu_moe: CpuMoe,
@@ -36,13 +36,13 @@ pub struct Offload {
     pub devices: Devices,
     /// Method by which several devices share the layers.
     pub split_mode: SplitMode,
-    /// Proportions in which devices share the layers; by default, in proportion to their free memory.
+    /// Proportions in which devices share the layers [default: in proportion to their free memory].
     pub tensor_split: TensorSplit,
-    /// Index of the single device of [`SplitMode::None`], among the devices that may hold layers.
+    /// Index of the single device that [`SplitMode::None`] uses, among the devices that may hold layers.
     pub main_gpu: u32,
     /// True if devices also compute with weights in the host's memory.
     pub op_offload: bool,
-    /// Workers on other machines, whose devices are used like local ones.
+    /// Workers on other machines, whose devices are used like local devices.
     pub workers: Workers,
 }
 
@@ -67,7 +67,7 @@ impl Offload {
     /// Checks that the settings can be combined, on any machine.
     ///
     /// # Errors
-    /// The settings that conflict, as text, with a remedy.
+    /// If settings conflict. The text contains the remedy.
     pub fn check(&self) -> Result<(), String> {
         let one = self.split_mode == SplitMode::None;
         if one && !self.tensor_split.0.is_empty() {

@@ -17,7 +17,7 @@ use crate::options::SplitMode;
 ///
 /// # Errors
 /// [`Error::Worker`] if a worker cannot be used. [`Error::Usage`] if a named device does not exist, or if the
-/// settings need a device and there is none.
+/// settings need a device and none is available.
 pub fn place(offload: &Offload) -> Result<Placed> {
     offload.check().map_err(Error::Usage)?;
     let own_workers = worker::connect(&offload.workers)?;
@@ -29,7 +29,7 @@ pub fn place(offload: &Offload) -> Result<Placed> {
     choose(offload, &usable, worker::any() || !faulty.is_empty()).map_err(Error::Usage)
 }
 
-/// Logs the unusable devices and the reasons. Logs each device only once, because `place` is called repeatedly.
+/// Logs the unusable devices with the reasons. Each device is logged only once, because `place` is called repeatedly.
 fn tell(faulty: &[(Device, String)]) {
     static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,8 +55,8 @@ struct Tried {
     faulty: Vec<(Device, String)>,
 }
 
-/// Divides `all` into usable and faulty devices; `fault` returns the reason for a faulty device. Only devices that
-/// `offload` may use are tried, because CUDA creates a context on each.
+/// Divides `all` into usable and faulty devices; `fault` returns the reason why a device is faulty. Only devices that
+/// `offload` may use are tried, because CUDA creates a context on each device.
 fn tried(
     offload: &Offload,
     all: Vec<Device>,
@@ -104,13 +104,13 @@ pub fn may_use(devices: &Devices, device: &Device) -> bool {
         }
 }
 
-/// True if devices hold no layer and do not compute on the host's weights.
+/// True if devices store no layer and do not compute with the host's weights.
 fn is_idle(offload: &Offload) -> bool {
     offload.gpu_layers.number() == 0 && !offload.op_offload
 }
 
-/// Does the same as [`place`] with the devices `all`, which this model may use. `exact` is true if there are also
-/// devices that the model may not use.
+/// Does the same as [`place`] for the devices `all`, which this model may use. `exact` is true if the machine also
+/// has devices that the model may not use.
 fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result<Placed, String> {
     let gpus: Vec<Device> = all.iter().filter(|device| device.kind == DeviceKind::Gpu).cloned().collect();
     let takers = match &offload.devices {
@@ -132,7 +132,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
                 "{flag}: this build finds no device except the CPU on this machine\nhint: remove {flag}, build with \
                  `cargo xtask build-cuda` for an NVIDIA GPU, or use workers on other machines with --rpc"
             ),
-            (_, false) => format!("{flag}: no device was chosen; `anneal info` lists the available ones"),
+            (_, false) => format!("{flag}: no device was chosen; `anneal info` lists the available devices"),
         });
     }
     if let Some(device) =
@@ -148,7 +148,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     let taking = takers.len();
     if shares > taking && shares > 0 {
         return Err(format!(
-            "--tensor-split {} has {shares} shares, but layers go to {taking} {}: {}",
+            "--tensor-split {} has {shares} shares, but layers go to only {taking} {}: {}",
             offload.tensor_split,
             if taking == 1 { "device" } else { "devices" },
             listed(&takers)
@@ -156,15 +156,14 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     }
     if offload.split_mode == SplitMode::None && offload.main_gpu as usize >= taking.max(1) {
         return Err(format!(
-            "--main-gpu {}: layers can go to {taking} {}, counted from 0: {}",
+            "--main-gpu {}: no device has this index; the devices, counted from 0, are {}",
             offload.main_gpu,
-            if taking == 1 { "device" } else { "devices" },
             listed(&takers)
         ));
     }
     if taking > MAX_DEVICES {
         return Err(format!(
-            "{taking} devices: llama.cpp supports at most {MAX_DEVICES}; choose some with --devices"
+            "{taking} devices: llama.cpp supports at most {MAX_DEVICES}; choose fewer with --devices"
         ));
     }
     let idle = is_idle(offload);
@@ -179,12 +178,12 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     })
 }
 
-/// True if the program was built for NVIDIA's GPUs.
+/// True if the program was built for NVIDIA GPUs.
 fn has_cuda() -> bool {
     crate::system::backends().iter().any(|name| name == "CUDA")
 }
 
-/// Setting that needs a device, if any.
+/// Returns the setting that needs a device; `None` if no setting needs one.
 fn needs_a_device(offload: &Offload) -> Option<String> {
     match offload.gpu_layers {
         _ if offload.is_default => {}
@@ -204,8 +203,8 @@ fn needs_a_device(offload: &Offload) -> Option<String> {
     }
 }
 
-/// Default order of llama.cpp: devices of workers first, then local devices. GPUs that share the CPU's memory are
-/// used only if no others exist.
+/// Returns the devices in llama.cpp's default order: devices of workers first, then local devices. GPUs that share
+/// the CPU's memory are used only if no other GPUs exist.
 fn usual(gpus: Vec<Device>) -> Vec<Device> {
     let (remote, here): (Vec<Device>, Vec<Device>) = gpus.into_iter().partition(Device::is_remote);
     let apart = here.iter().any(|device| !device.shares_memory);
@@ -213,7 +212,7 @@ fn usual(gpus: Vec<Device>) -> Vec<Device> {
     remote.into_iter().chain(here).collect()
 }
 
-/// Finds the device called `name`. A worker with a single device is also found by its address.
+/// Finds the device called `name`. A worker with a single device can also be named by its address.
 fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Device, String> {
     if let Some(device) = gpus.iter().find(|device| device.name.eq_ignore_ascii_case(name)) {
         return Ok(device.clone());
@@ -227,15 +226,15 @@ fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Devi
     }
     if all.iter().any(|device| device.name.eq_ignore_ascii_case(name)) {
         return Err(format!(
-            "--devices {name}: the CPU always computes the layers that no other device takes; use --devices none for the CPU \
-             alone"
+            "--devices {name}: the CPU always computes the layers that are on no other device; use --devices none to use \
+             only the CPU"
         ));
     }
     Err(match gpus.is_empty() {
         true => format!(
             "--devices {name}: this build finds no device except the CPU on this machine; `anneal info` lists what it found"
         ),
-        false => format!("--devices {name}: no such device; the devices are {}", listed(gpus)),
+        false => format!("--devices {name}: no such device; available devices: {}", listed(gpus)),
     })
 }
 
@@ -246,7 +245,7 @@ fn listed(devices: &[Device]) -> String {
     }
 }
 
-/// Size of the weights in `parts`, the files of one model, that stay in the host's memory.
+/// Returns the size of the weights in `parts`, the files of one model, that stay in the host's memory.
 pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
     let n_layer = parts.first().and_then(|first| n_layer(first));
     let Some(n_layer) = n_layer.filter(|_| placed.is_offloaded()) else {
@@ -266,7 +265,7 @@ pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
     Bytes(sizes.fold(0, u64::saturating_add))
 }
 
-/// Number of layers of the model whose first file is `file`.
+/// Returns the number of layers of the model whose first file is `file`.
 pub fn n_layer(file: &GgufFile) -> Option<u32> {
     match file.get("general.architecture") {
         Some(Value::Scalar(Scalar::String(name))) => file.u32(&format!("{name}.block_count")),
@@ -343,7 +342,7 @@ mod tests {
         let none = Offload { devices: Devices::None, ..Offload::default() };
         let placed = choose(&none, &machine(), false).expect("valid");
         assert_eq!((placed.list.as_ref().map(Vec::len), placed.is_offloaded()), (Some(0), false));
-        // No layer and no operation is on a device, so the weights may be repacked.
+        // No layer is on a device, and devices compute no operations, so the weights may be repacked.
         let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
         assert_eq!(choose(&idle, &machine(), false).expect("valid").list.as_ref().map(Vec::len), Some(0));
     }
@@ -403,22 +402,22 @@ mod tests {
             (
                 Offload { devices: named(&["CPU"]), ..Offload::default() },
                 machine(),
-                "--devices none for the CPU alone",
+                "--devices none to use only the CPU",
             ),
             (
                 Offload { devices: named(&["CUDA7"]), ..Offload::default() },
                 machine(),
-                "the devices are CUDA0, CUDA1, RPC0",
+                "available devices: CUDA0, CUDA1, RPC0",
             ),
             (
                 Offload { tensor_split: split("1,1,1,1"), ..Offload::default() },
                 machine(),
-                "has 4 shares, but layers go to 3 devices",
+                "has 4 shares, but layers go to only 3 devices",
             ),
             (
                 Offload { main_gpu: 3, split_mode: SplitMode::None, ..Offload::default() },
                 machine(),
-                "--main-gpu 3: layers can go to 3 devices, counted from 0: RPC0, CUDA0, CUDA1",
+                "--main-gpu 3: no device has this index; the devices, counted from 0, are RPC0, CUDA0, CUDA1",
             ),
             (
                 Offload { split_mode: SplitMode::Row, ..Offload::default() },

@@ -1,7 +1,7 @@
 //! Workers on other machines: their addresses, and a check that the workers can be used.
 //!
 //! ggml's client ends the process if a worker does not answer, and waits forever while the worker serves another
-//! client. Therefore Anneal first asks each worker, in the worker's own protocol, with a time limit.
+//! client. Therefore, Anneal first queries each worker, in the worker's own protocol, with a time limit.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::{devices, kernels, system};
 
-/// Default port of `anneal worker`, which is also the port of llama.cpp's own server.
+/// Default port of `anneal worker`, which is also the default port of llama.cpp's RPC server.
 pub const DEFAULT_PORT: u16 = 50052;
 
 /// Message for workers in a build without RPC.
@@ -26,10 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// First command of a client in ggml's RPC, `RPC_CMD_HELLO`. The command has the same number in every version.
 const HELLO: u8 = 14;
 
-/// Size, in bytes, of the client's capabilities in this command; Anneal claims none.
+/// Size in bytes of the client's capabilities in the first command. Anneal claims no capabilities.
 const HELLO_SIZE: usize = 24;
 
-/// Size of the answer in bytes: the version, a padding byte and the worker's capabilities.
+/// Size in bytes of the answer: the version, a padding byte and the worker's capabilities.
 const ANSWER_SIZE: usize = 28;
 
 /// Address of a worker.
@@ -89,7 +89,7 @@ impl FromStr for Worker {
     }
 }
 
-/// Workers, in the order in which they get layers.
+/// Workers, in the order in which they receive layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workers(pub Vec<Worker>);
 
@@ -112,7 +112,7 @@ impl Workers {
     /// Checks and wraps the workers `all`.
     ///
     /// # Errors
-    /// The reason, as text, if a worker is named twice or if there are too many workers for llama.cpp.
+    /// If a worker is named twice, or if llama.cpp does not support as many workers. The error is a text.
     pub fn new(all: Vec<Worker>) -> std::result::Result<Self, String> {
         if let Some((_, twice)) = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)) {
             return Err(format!("{twice} is named twice: name each worker once"));
@@ -125,7 +125,7 @@ impl Workers {
         }
     }
 
-    /// Warning to show before prompts are sent to the workers; `None` if all workers are on this machine.
+    /// Returns the warning to show before prompts are sent to the workers; `None` if all workers are on this machine.
     pub fn warning(&self) -> Option<String> {
         let far: Vec<String> =
             self.0.iter().filter(|one| !one.is_on_this_machine()).map(Worker::to_string).collect();
@@ -140,7 +140,7 @@ impl Workers {
     }
 }
 
-/// A worker whose devices were added to llama.cpp.
+/// Worker whose devices were added to llama.cpp.
 struct Known {
     worker: Worker,
     /// Endpoint as it was passed to ggml.
@@ -153,19 +153,19 @@ fn known() -> std::sync::MutexGuard<'static, Vec<Known>> {
     KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// True if llama.cpp has the devices of at least one worker.
+/// True if llama.cpp knows the devices of at least one worker.
 pub fn any() -> bool {
     !known().is_empty()
 }
 
-/// Returns the address of a worker as the user gave it, from ggml's name `endpoint`.
+/// Returns the address of a worker as given by the user, from ggml's name `endpoint`.
 pub fn spoken(endpoint: &str) -> String {
     let known = known();
     let found = known.iter().find(|known| known.endpoint == endpoint);
     found.map_or_else(|| endpoint.to_string(), |known| known.worker.to_string())
 }
 
-/// True if the worker with ggml's name `endpoint` is called `name`.
+/// True if the worker with ggml's name `endpoint` is also called `name`.
 pub fn is_called(endpoint: &str, name: &str) -> bool {
     name.parse::<Worker>()
         .is_ok_and(|asked| endpoint == asked.to_string() || spoken(endpoint) == asked.to_string())
@@ -212,12 +212,13 @@ pub fn connect(workers: &Workers) -> Result<Vec<String>> {
 /// Checks that a worker answers at `address` and uses the protocol of `version` (major, minor). The error contains
 /// the reason and the remedy.
 ///
-/// The connection is closed before ggml opens its own, because a worker accepts only one connection. If another
-/// client connects in between, the worker serves that client first, and ggml waits without a time limit.
+/// The connection is closed before ggml opens another, because a worker accepts only one connection. If another
+/// client connects between the two connections, the worker serves that client first, and ggml waits without a time
+/// limit.
 fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), String> {
     let mut stream = TcpStream::connect_timeout(&address.into(), PATIENCE).map_err(|why| match why.kind() {
         io::ErrorKind::ConnectionRefused => format!(
-            "no program listens at this address\nhint: start `anneal worker --listen {address}` on that machine"
+            "no program is listening on this address\nhint: start `anneal worker --listen {address}` on that machine"
         ),
         io::ErrorKind::TimedOut => format!(
             "the machine did not answer within {} s\nhint: check the address, the machine and its firewall",
@@ -227,16 +228,16 @@ fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), Stri
     })?;
     let answer = hello(&mut stream).map_err(|why| match why.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
-            "it accepted the connection but did not answer within {} s: the worker is serving another client (a worker serves \
-             one client at a time), or the program there is not a worker",
+            "the program at this address accepted the connection but did not answer within {} s: either it is not a worker, or \
+             it is serving another client (a worker serves one client at a time)",
             PATIENCE.as_secs()
         ),
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "the program there is not a worker, or it uses a much older or newer llama.cpp, or it belongs to another user of \
-             that machine\nhint: start `anneal worker` of this version there, as the user who connects"
+            "the program at this address is not a worker, uses a much older or newer llama.cpp, or belongs to another user of \
+             its machine\nhint: start `anneal worker` of this version on that machine, as the user who connects"
                 .to_string()
         }
-        _ => format!("cannot read its answer: {why}"),
+        _ => format!("cannot read the worker's answer: {why}"),
     })?;
     // ggml's client compares versions in the same way.
     let (major, minor) = answer;
@@ -250,7 +251,7 @@ fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), Stri
     }
 }
 
-/// Reads the version that the worker at the other end of `stream` reports.
+/// Reads the version from the worker at the other end of `stream`.
 fn hello(stream: &mut TcpStream) -> io::Result<(u8, u8)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -310,7 +311,7 @@ mod tests {
         assert!(words.starts_with("box:50052, 10.0.0.2:9 are not on this machine"), "{words}");
     }
 
-    /// Returns the result of `ask` for a listener that sends `answer`, if any, and closes the connection.
+    /// Returns the result of `ask` for a listener that sends `answer`, if any, and then closes the connection.
     fn asked(answer: Option<&[u8]>) -> std::result::Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let SocketAddr::V4(address) = listener.local_addr().expect("an address") else { unreachable!() };
@@ -343,7 +344,7 @@ mod tests {
             (Some(version(7, 1)), "version 7.1"),
             (Some(b"HTTP/1.1 400 Bad Request".to_vec()), "not a worker"),
             (Some(Vec::new()), "not a worker"),
-            (None, "no program listens at this address\nhint: start `anneal worker --listen 127.0.0.1:"),
+            (None, "no program is listening on this address\nhint: start `anneal worker --listen 127.0.0.1:"),
         ];
         for (answer, words) in cases {
             let found = asked(answer.as_deref()).expect_err(words);

@@ -30,10 +30,10 @@ impl Bias {
         }
     }
 
-    /// Parses `15043+1`, `15043-0.5` or `15043-inf`, the notation of llama.cpp.
+    /// Parses llama.cpp's notation: `15043+1`, `15043-0.5` or `15043-inf`.
     ///
     /// # Errors
-    /// The expected notation, as text.
+    /// If the text has another form. The error describes the notation.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let wrong = || format!("write TOKEN+BIAS or TOKEN-BIAS, as in 15043+1 or 15043-inf, with {RANGE}");
         let sign = text.find(['+', '-']).ok_or_else(wrong)?;

@@ -1,21 +1,21 @@
 //! Steps of a chain that can run on the device that computes the logits, with llama.cpp's backend samplers.
 //!
-//! A device does the first steps, up to the first step that it does not support. The host does the other steps, in
-//! the same order. So a plan is a list of steps and the number of steps on the device.
+//! A device performs the first steps, up to the first step that it does not support. The host performs the other
+//! steps, in the same order. Therefore, a plan is a list of steps with the number of steps on the device.
 
 use serde::Serialize;
 
 use super::options::SamplingOptions;
 
-/// Steps from logits to a token, in this order.
+/// Steps from logits to a token, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SamplingStep {
     /// Grammar or schema: removes forbidden tokens, before all other steps.
     Grammar,
-    /// Adds biases to the logits of single tokens.
+    /// Adds biases to the logits of individual tokens.
     LogitBias,
-    /// Penalises tokens that occurred before.
+    /// Penalises tokens that already occurred.
     Penalties,
     /// Penalises repetitions of sequences (DRY).
     Dry,
@@ -27,7 +27,7 @@ pub enum SamplingStep {
     Typical,
     /// Keeps the most likely tokens until their probabilities add up to top-p.
     TopP,
-    /// Keeps tokens whose probability is at least a given fraction of the highest.
+    /// Keeps tokens whose probability is at least a given fraction of the highest probability.
     MinP,
     /// Removes the most likely tokens above a threshold (XTC).
     Xtc,
@@ -41,22 +41,22 @@ pub enum SamplingStep {
     Greedy,
 }
 
-/// Upper limit of top-k on a device. llama.cpp first tries a device's samplers with this many candidates, and its
-/// top-k asserts that there are more than k.
+/// Upper limit of top-k on a device. llama.cpp first tries a device's samplers with this number of candidates, and
+/// its top-k asserts that there are more than k candidates.
 const MOST_TOP_K: u32 = 64 << 10;
 
-/// Upper limit of min-p on a device. A device keeps only tokens strictly above the bound. From this value on,
-/// rounding may remove even the most likely token.
+/// Upper limit of min-p on a device. A device keeps only tokens strictly above the bound. At higher values, rounding
+/// may remove even the most likely token.
 const MOST_MIN_P: f32 = 0.99;
 
 impl SamplingStep {
-    /// Returns the steps that `options` need, in order, without steps that would change nothing.
+    /// Returns the steps that `options` need, in order. Steps that would change nothing are left out.
     pub fn of(options: &SamplingOptions, n_vocab: u32) -> Vec<SamplingStep> {
         let greedy = options.is_greedy();
         let xtc = options.xtc_probability > 0.0 && options.xtc_threshold <= 0.5;
         let mirostat = !greedy && options.mirostat != 0;
-        // At temperature 0, a step has an effect only if it may remove the most likely token, or if an earlier step
-        // may.
+        // At temperature 0, a step has an effect only if this step or an earlier step can remove the most likely
+        // token.
         let cuts = !mirostat && (!greedy || options.typical_p < 1.0 || xtc);
         let penal = options.repeat_last_n > 0
             && (options.repeat_penalty != 1.0
@@ -81,8 +81,8 @@ impl SamplingStep {
         steps.into_iter().filter_map(|(step, is_asked)| is_asked.then_some(step)).collect()
     }
 
-    /// True if llama.cpp supports the step on devices, with these options. A particular device may still lack the
-    /// step.
+    /// True if llama.cpp supports the step on devices with these options. A particular device may still not support
+    /// the step.
     fn is_for_devices(self, options: &SamplingOptions, n_vocab: u32) -> bool {
         match self {
             // If all tokens are banned, the host reports the error.
@@ -106,7 +106,7 @@ impl SamplingStep {
         }
     }
 
-    /// Step for llama.cpp's name of a device sampler.
+    /// Returns the step for llama.cpp's name of a device sampler.
     pub fn of_name(name: &str) -> Option<SamplingStep> {
         Some(match name {
             "logit-bias" => SamplingStep::LogitBias,
@@ -126,13 +126,14 @@ impl SamplingStep {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingPlan {
     steps: Vec<SamplingStep>,
-    /// Number of steps on the device. The device does the first steps of the list.
+    /// Number of steps on the device. The device performs the first steps of the list.
     offloaded: usize,
     n_vocab: u32,
 }
 
 impl SamplingPlan {
-    /// Returns the plan for a device that supports all of llama.cpp's steps for devices, except the steps in `lacks`.
+    /// Creates the plan for a device that supports all steps that llama.cpp supports on devices, except the steps in
+    /// `lacks`.
     pub fn new(options: &SamplingOptions, n_vocab: u32, lacks: &[SamplingStep]) -> Self {
         let steps = SamplingStep::of(options, n_vocab);
         let goes = |step: &&SamplingStep| step.is_for_devices(options, n_vocab) && !lacks.contains(step);
@@ -145,17 +146,17 @@ impl SamplingPlan {
         SamplingPlan { offloaded: 0, ..self }
     }
 
-    /// Steps on the device.
+    /// Returns the steps on the device.
     pub fn offloaded(&self) -> &[SamplingStep] {
         &self.steps[..self.offloaded]
     }
 
-    /// Steps on the host.
+    /// Returns the steps on the host.
     pub fn on_host(&self) -> &[SamplingStep] {
         &self.steps[self.offloaded..]
     }
 
-    /// True if llama.cpp supports the host's first step on devices, with these options.
+    /// True if llama.cpp supports the host's first step on devices with these options.
     pub fn is_for_devices(&self, options: &SamplingOptions) -> bool {
         self.on_host().first().is_some_and(|step| step.is_for_devices(options, self.n_vocab))
     }
@@ -165,8 +166,8 @@ impl SamplingPlan {
         self.offloaded == self.steps.len()
     }
 
-    /// Options for the host, which continues with the candidates that the device left: `options` without the device's
-    /// steps.
+    /// Returns the options for the host, which continues with the candidates that the device left: `options` without
+    /// the device's steps.
     pub fn rest(&self, options: &SamplingOptions) -> SamplingOptions {
         let mut rest = options.clone();
         for step in self.offloaded() {
@@ -186,10 +187,10 @@ impl SamplingPlan {
         rest
     }
 
-    /// Options for the device: `options` without the host's steps.
+    /// Returns the options for the device: `options` without the host's steps.
     pub fn device(&self, options: &SamplingOptions) -> SamplingOptions {
         let mut device = options.clone();
-        // Also resets options that are not steps of the plan: mirostat, for example, disables the truncating
+        // The reset also covers options that are not steps of the plan. For example, mirostat disables the truncating
         // samplers.
         let is_hosts = |step| !self.offloaded().contains(&step);
         if is_hosts(SamplingStep::LogitBias) {
@@ -211,7 +212,7 @@ impl SamplingPlan {
     }
 }
 
-/// Report on the part of a text's sampling that devices did.
+/// Report on the sampling of a text that ran on devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
     /// Steps on the device, in order.
@@ -220,9 +221,9 @@ pub struct DeviceReport {
     pub on_host: Vec<SamplingStep>,
     /// Number of tokens that the device chose.
     pub tokens_on_device: usize,
-    /// Number of tokens that the host chose, from the candidates that the device left or from all logits.
+    /// Number of tokens that the host chose, from all logits or from the candidates that the device left.
     pub tokens_on_host: usize,
-    /// Reason that the host did some or all of the steps; `None` if the host did none.
+    /// Reason why the host performed some or all of the steps; `None` if the host performed no steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -246,7 +247,7 @@ impl DeviceReport {
 }
 
 impl SamplingStep {
-    /// Name in reports.
+    /// Returns the name of the step in reports.
     pub fn name(self) -> &'static str {
         match self {
             SamplingStep::Grammar => "grammar",

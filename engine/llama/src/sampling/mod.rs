@@ -1,4 +1,4 @@
-//! Sampling options, and the steps that a device can do.
+//! Sampling options, and the sampling steps that a device can perform.
 
 mod bias;
 mod device;

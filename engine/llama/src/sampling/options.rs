@@ -1,5 +1,5 @@
-//! Sampling options, from flags and from the JSON of a request. One table contains the names, types, defaults, ranges
-//! and help texts of all numbers.
+//! Sampling options, from flags and from the JSON of a request. A single table contains the names, types, defaults,
+//! ranges and help texts of all numeric parameters.
 
 use std::ffi::CStr;
 
@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 /// Constraint on the generated text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
-    /// A grammar: Lark if it begins with `%llguidance`, otherwise GBNF.
+    /// Grammar: Lark if the text begins with `%llguidance`, otherwise GBNF.
     Grammar(String),
-    /// A JSON schema.
+    /// JSON schema.
     JsonSchema(Value),
 }
 
@@ -22,7 +22,7 @@ impl Constraint {
     /// Parses `text` as a JSON schema.
     ///
     /// # Errors
-    /// [`Error::Grammar`] if it is not JSON.
+    /// [`Error::Grammar`] if `text` is not JSON.
     pub fn json_schema(text: &str) -> Result<Self> {
         let what = "JSON schema";
         let schema = serde_json::from_str(text)
@@ -31,7 +31,7 @@ impl Constraint {
     }
 }
 
-/// A numeric parameter of the sampler.
+/// Numeric parameter of the sampler.
 #[derive(Debug)]
 pub struct Parameter {
     /// Name in JSON.
@@ -50,7 +50,7 @@ pub struct Parameter {
     pub range: &'static str,
     /// Explanation for help texts.
     pub doc: &'static str,
-    /// Name in the shim.
+    /// Name of the parameter in the shim.
     pub(crate) c_name: &'static CStr,
     get: fn(&SamplingOptions) -> f64,
     set: fn(&mut SamplingOptions, f64),
@@ -59,20 +59,20 @@ pub struct Parameter {
 macro_rules! parameters {
     ($($name:ident: $kind:ident = $default:literal, $flag:literal [$($alias:literal)*],
        $min:literal..=$max:literal, $range:literal, $doc:literal;)*) => {
-        /// Sampling options. Defaults and names are llama.cpp's.
+        /// Sampling options. The defaults and names are those of llama.cpp.
         ///
-        /// In JSON, a field may be missing or null, and fields with other names are ignored. A field with an invalid
-        /// value is refused, and the error lists the valid values.
+        /// In JSON, a field may be missing or null, and fields with unknown names are ignored. A field with an
+        /// invalid value is refused, and the error lists the valid values.
         #[derive(Clone, Debug, PartialEq)]
         pub struct SamplingOptions {
             $(#[doc = $doc] #[doc = concat!(": ", $range, ".")] pub $name: $kind,)*
             /// Texts that end a repetition for DRY.
             pub dry_sequence_breakers: Vec<String>,
-            /// Biases of single tokens.
+            /// Biases of individual tokens.
             pub logit_bias: Vec<Bias>,
-            /// Seed: the same seed gives the same tokens for the same logits; `None` draws a random seed.
+            /// Seed. The same seed gives the same tokens for the same logits; `None` draws a random seed.
             pub seed: Option<u32>,
-            /// Grammar or schema that the text follows.
+            /// Grammar or schema that the text must follow.
             pub constraint: Option<Constraint>,
         }
 
@@ -110,7 +110,7 @@ macro_rules! parameters {
     (@whole f32) => { false };
 }
 
-// The largest window, 1048576 tokens, is longer than any likely context, and needs four megabytes.
+// The largest window, 1048576 tokens, is longer than any likely context, and needs only four megabytes.
 parameters! {
     temperature: f32 = 0.8, "--temp" ["temperature"], 0.0..=100.0, "0 (most likely token) to 100",
         "Temperature; above 1 it flattens the probabilities, below 1 it sharpens them";
@@ -161,7 +161,7 @@ impl Parameter {
     /// Parses a value from the command line.
     ///
     /// # Errors
-    /// The allowed values, as text.
+    /// If the value is invalid. The error lists the allowed values.
     pub fn parse(&self, text: &str) -> std::result::Result<f64, String> {
         let value = text.trim().parse().ok().filter(|value| self.takes(*value));
         value.ok_or_else(|| format!("use {}", self.range))
@@ -174,37 +174,38 @@ impl Parameter {
 
     /// True if `value` is in the allowed range.
     pub fn takes(&self, value: f64) -> bool {
-        // Values are compared in single precision, in which they are used: 0.01 from a flag equals 0.01 here.
+        // Values are compared in single precision, because they are used in single precision: 0.01 from a flag then
+        // equals 0.01 in the table.
         let (value, min, max) = match self.whole {
             true => (value, self.min, self.max),
             false => (f64::from(value as f32), f64::from(self.min as f32), f64::from(self.max as f32)),
         };
-        // False for NaN.
+        // The comparison is false for NaN.
         (min..=max).contains(&value) && (!self.whole || value.fract() == 0.0)
     }
 
-    /// Default value.
+    /// Returns the default value.
     pub fn default_value(&self) -> f64 {
         (self.get)(&SamplingOptions::default())
     }
 
-    /// Value in `options`.
+    /// Returns the value in `options`.
     pub fn value(&self, options: &SamplingOptions) -> f64 {
         (self.get)(options)
     }
 
-    /// Default value as text, without the digits that single precision adds.
+    /// Returns the default value as text, without the additional digits of single precision.
     pub fn default_text(&self) -> String {
         self.text(&SamplingOptions::default())
     }
 
-    /// Value in `options` as text.
+    /// Returns the value in `options` as text.
     pub fn text(&self, options: &SamplingOptions) -> String {
         ((self.get)(options) as f32).to_string()
     }
 }
 
-/// Maximum number of texts that end a repetition. Every text is searched for in every token.
+/// Maximum number of texts that end a repetition. The limit exists because every text is searched for in every token.
 const MAX_BREAKERS: usize = 64;
 const MAX_BREAKER_BYTES: usize = 40;
 
@@ -214,7 +215,7 @@ impl SamplingOptions {
         self.temperature <= 0.0
     }
 
-    /// Returns the options with `seed`, unless they have a seed already.
+    /// Returns the options with `seed`, unless they already have a seed.
     #[must_use]
     pub fn with_seed(mut self, seed: u32) -> Self {
         self.seed.get_or_insert(seed);
@@ -257,7 +258,7 @@ impl SamplingOptions {
         self.logit_bias.iter().try_for_each(Bias::check)
     }
 
-    /// Parses the fields of a request; ignores fields with other names.
+    /// Parses the fields of a request; ignores fields with unknown names.
     ///
     /// # Errors
     /// [`Error::Usage`] with the name of the field and the allowed values.
@@ -301,16 +302,16 @@ impl<'de> Deserialize<'de> for SamplingOptions {
     }
 }
 
-/// Returns `value` if it is a whole number, written as `7` or `7.0`: JSON schemas and JavaScript do not distinguish
-/// the two forms.
+/// Returns `value` if it is a whole number, written as `7` or `7.0`. JSON schemas and JavaScript do not distinguish
+/// these forms.
 pub fn whole(value: &Value) -> Option<i64> {
-    // Up to this number, floating-point numbers represent every whole number exactly.
+    // Floating-point numbers represent every whole number up to this number exactly.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= EXACT);
     value.as_i64().or_else(|| float().map(|number| number as i64))
 }
 
-/// Range of a seed. For llama.cpp, 4294967295 means no seed.
+/// Allowed values of a seed. For llama.cpp, 4294967295 means no seed.
 const SEEDS: &str = "0 to 4294967294, or -1 in JSON for a random one";
 
 /// Parses a seed; -1 means a random seed.
@@ -428,7 +429,7 @@ mod tests {
         }
     }
 
-    /// `UPDATE_DOCS=1` updates the rows.
+    /// With `UPDATE_DOCS=1`, the test updates the rows.
     #[test]
     fn the_guide_says_of_each_what_the_table_says() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/sampling.md");

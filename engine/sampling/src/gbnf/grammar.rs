@@ -3,7 +3,7 @@
 /// Index of a part in [`Gbnf::nodes`].
 pub(super) type Id = usize;
 
-/// A part of a rule. Its own parts precede it in [`Gbnf::nodes`].
+/// A part of a rule. Its children precede it in [`Gbnf::nodes`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
     /// One character in these ranges, which are sorted and disjoint.
@@ -18,7 +18,7 @@ pub(super) enum Node {
     Seq(Vec<Id>),
     /// One of the given parts. An empty list matches nothing, not even the empty text.
     Any(Vec<Id>),
-    /// A part, with the minimum and the maximum number of repetitions; `None` for no maximum.
+    /// A repeated part, with the minimum and the maximum number of repetitions; `None` for no maximum.
     Repeat(Id, u32, Option<u32>),
 }
 

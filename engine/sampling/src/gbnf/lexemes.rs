@@ -3,22 +3,22 @@
 //! llguidance's lexer extends a lexeme as long as it can, while GBNF follows all alternatives at once. The results
 //! are equal under one condition: if a lexeme could end before a byte that may follow it, then this byte must not
 //! continue this lexeme or another lexeme. The lexer then has only one choice. The condition is tested for all pairs
-//! of lexemes, even for pairs that never occur at the same place.
+//! of lexemes, including pairs that never occur at the same position.
 
 use llguidance::derivre::{HashSet, Regex, StateID};
 
 use super::grammar::Gbnf;
 use super::translate::{Lexeme, Sym};
 
-/// Maximum total number of pairs of states to test. Beyond this number, the untested lexemes are split into smaller
+/// Maximum number of pairs of states to test in total. At this number, the untested lexemes are split into smaller
 /// lexemes.
 const MAX_PAIRS: usize = 40_000;
 
 /// Maximum cost of building one automaton.
 const FUEL: u64 = 200_000;
 
-/// Maximum cost of all automata together, in derivre's steps, however often lexemes are split. Derivatives of long
-/// repetitions are large, so few pairs of states can take many seconds. The limit is ten times the cost of the
+/// Maximum cost of all automata together, in derivre's steps, over all rounds of splitting. Derivatives of long
+/// repetitions are large, so even a few pairs of states can take many seconds. The limit is ten times the cost of the
 /// largest grammar in the tests.
 const WORK: u64 = 1_000_000;
 
@@ -65,9 +65,8 @@ impl Bytes {
     }
 }
 
-/// Returns the `lexemes` of `grammar` that have to be split; single characters cannot be split. `rules` are the
-/// alternatives of each rule, with the start rule first. If the `budget` is exhausted afterwards, the result is
-/// meaningless.
+/// Returns the `lexemes` of `grammar` that must be split. Single characters cannot be split. `rules` are the
+/// alternatives of each rule, with the start rule first. The result is invalid if the `budget` is exhausted.
 pub(super) fn to_be_cut(
     grammar: &Gbnf,
     lexemes: &[Lexeme],
@@ -107,10 +106,9 @@ pub(super) fn to_be_cut(
     Ok(cut)
 }
 
-/// True if a text exists that matches `first` completely and, followed by one of the bytes in `after`, begins a match
-/// of `second`.
+/// True if some text matches `first` and, followed by a byte in `after`, is a prefix of a match of `second`.
 fn meet(first: &mut Regex, second: &mut Regex, after: Bytes, pairs: &mut usize, budget: &mut Budget) -> bool {
-    // One byte of each equivalence class.
+    // One representative byte of each equivalence class.
     let mut kinds = HashSet::default();
     let bytes: Vec<u8> = (0..=255)
         .filter(|byte| kinds.insert((first.alpha().map(*byte), second.alpha().map(*byte))))

@@ -1,4 +1,4 @@
-//! Parser for GBNF that follows llama.cpp's src/llama-grammar.cpp and reports mistakes with their positions.
+//! Parser for GBNF that follows llama.cpp's src/llama-grammar.cpp and reports errors with their positions.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use super::grammar::{Gbnf, Id, Node};
 /// Maximum depth of nested brackets.
 const MAX_DEPTH: usize = 200;
 
-/// Maximum number of repetitions of one item, and of the rules that the repetitions expand to, including the rules of
-/// the item: llama.cpp's own limit.
+/// Maximum number of repetitions of one item, and maximum number of rules that the repetitions expand to. Both are
+/// llama.cpp's limit.
 const MAX_TIMES: u64 = 2000;
 
 /// Maximum number of elements when all repetitions are expanded.
 const MAX_ELEMENTS: u64 = 1 << 20;
 
-/// Parses `text`. `token` finds the token for a text like `<think>`.
+/// Parses `text`. `token` looks up the token with a name like `<think>`.
 ///
 /// # Errors
 /// The mistake and its position, as text.
@@ -38,7 +38,7 @@ pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gb
         bodies.insert(name, body);
     }
     let Some(root) = reader.symbols.get("root").copied().filter(|_| bodies.contains_key("root")) else {
-        return Err("the grammar has no rule 'root', with which it must begin".to_string());
+        return Err("the grammar has no rule 'root', the start rule".to_string());
     };
     let missing =
         reader.named.iter().filter(|(name, _)| !bodies.contains_key(*name)).min_by_key(|(_, at)| **at);
@@ -58,7 +58,7 @@ struct GrammarReader<'a> {
     depth: usize,
     /// Number of elements so far, with repetitions expanded.
     elements: u64,
-    /// Number of rules that groups and repetitions become.
+    /// Number of additional rules for groups and repetitions.
     made: u64,
     /// Names of the rules that were defined or referred to so far, with their numbers.
     symbols: HashMap<&'a str, usize>,
@@ -97,7 +97,7 @@ impl<'a> GrammarReader<'a> {
         &rest[..len]
     }
 
-    /// Skips blanks and comments. With `lines`, also skips line ends, after which a rule may continue.
+    /// Skips blanks and comments. With `lines`, also skips line ends inside a rule.
     fn space(&mut self, lines: bool) {
         loop {
             let is_end = |character| matches!(character, '\r' | '\n');
@@ -183,13 +183,14 @@ impl<'a> GrammarReader<'a> {
                 Some('*' | '+' | '?' | '{') => {
                     let (least, most) = self.times()?;
                     let Some(len) = last else {
-                        return Err(self.wrong_at(start, "there is nothing to repeat before the repetition"));
+                        return Err(self.wrong_at(start, "there is nothing to repeat before this operator"));
                     };
                     let times = most.unwrap_or(least).max(1);
                     rules = rules.saturating_mul(times);
                     if rules > MAX_TIMES {
-                        let what =
-                            format!("the repetition expands to more than {MAX_TIMES} rules; repeat less");
+                        let what = format!(
+                            "the repetition expands to more than {MAX_TIMES} rules; use fewer repetitions"
+                        );
                         return Err(self.wrong_at(start, &what));
                     }
                     self.made += most.map_or(1, |most| most - least);
@@ -214,7 +215,8 @@ impl<'a> GrammarReader<'a> {
                 self.elements += last.unwrap_or(0);
             }
             if self.elements > MAX_ELEMENTS {
-                return Err(self.wrong_at(start, "this repetition makes the grammar too large; repeat less"));
+                return Err(self
+                    .wrong_at(start, "this repetition makes the grammar too large; use fewer repetitions"));
             }
             self.space(nested);
         }
@@ -290,12 +292,12 @@ impl<'a> GrammarReader<'a> {
         Ok((len, self.grammar.add(node)))
     }
 
-    /// Parses a character. Returns its number, which may be invalid if the character is an escape.
+    /// Parses a character. Returns its code point, which may be invalid if the character is an escape.
     fn character(&mut self) -> Result<u32, String> {
         let start = self.at;
         let mut characters = self.rest().chars();
         let Some(first) = characters.next() else {
-            return Err(self.wrong("the grammar ends within a text or a character class"));
+            return Err(self.wrong("the grammar ends inside a string or a character class"));
         };
         self.at += first.len_utf8();
         if first != '\\' {
@@ -310,7 +312,7 @@ impl<'a> GrammarReader<'a> {
             Some('n') => (0, '\n'),
             Some(itself @ ('\\' | '"' | '[' | ']' | '-')) => (0, itself),
             _ => {
-                let known = r#"an escape is one of \x \u \U \t \r \n \\ \" \[ \] \-"#;
+                let known = r#"unknown escape; use \x \u \U \t \r \n \\ \" \[ \] or \-"#;
                 return Err(self.wrong_at(start, known));
             }
         };
@@ -366,20 +368,20 @@ impl<'a> GrammarReader<'a> {
             false => (least, self.take("}")),
         };
         let Some(least) = least.filter(|_| closed) else {
-            return Err(self.wrong_at(start, "a repetition is written {3}, {3,} or {3,5}"));
+            return Err(self.wrong_at(start, "invalid repetition; use {3}, {3,} or {3,5}"));
         };
         if least > MAX_TIMES || most == Some(u64::MAX) {
             return Err(self.wrong_at(start, &format!("at most {MAX_TIMES} repetitions are allowed")));
         }
         if most.is_some_and(|most| most < least) {
-            return Err(self.wrong_at(start, "the second number is less than the first"));
+            return Err(self.wrong_at(start, "the maximum is less than the minimum"));
         }
         // llama.cpp treats a larger bound as no bound.
         Ok((least, most.filter(|most| *most <= MAX_TIMES)))
     }
 }
 
-/// Returns the character with this number. NUL ends a text in C, so no grammar of llama.cpp can match it.
+/// Returns the character with this code point. llama.cpp's grammars cannot match NUL, which ends a text in C.
 fn possible_character(number: u32) -> Option<char> {
     char::from_u32(number).filter(|character| *character != '\0')
 }
@@ -459,17 +461,17 @@ mod tests {
             ("start ::= \"a\"", "no rule 'root'"),
             ("root = \"a\"", "line 1, column 6: expected ::="),
             ("root ::= \"a\"\nroot ::= x\n", "line 2, column 10: there is no rule 'x'"),
-            ("root ::= \"a", "ends within"),
-            ("root ::= [a-", "ends within"),
-            ("root ::= \"\\q\"", "line 1, column 11: an escape is one of"),
+            ("root ::= \"a", "ends inside"),
+            ("root ::= [a-", "ends inside"),
+            ("root ::= \"\\q\"", "line 1, column 11: unknown escape; use \\x"),
             ("root ::= \"\\x4\"", "2 hexadecimal digits"),
             ("root ::= (\"a\"", "expected )"),
             ("root ::= \"a\")", "line 1, column 13: expected the end of the rule"),
             ("root ::= *", "nothing to repeat"),
             ("root ::= \"\"*", "nothing to repeat"),
-            ("root ::= \"a\"{5,2}", "the second number is less than the first"),
-            ("root ::= \"a\"{5", "a repetition is written"),
-            ("root ::= \"a\"{,5}", "a repetition is written"),
+            ("root ::= \"a\"{5,2}", "the maximum is less than the minimum"),
+            ("root ::= \"a\"{5", "invalid repetition"),
+            ("root ::= \"a\"{,5}", "invalid repetition"),
             ("root ::= \"a\"{2001}", "at most 2000 repetitions"),
             ("root ::= \"a\"{1,99999999999999999999999}", "at most 2000 repetitions"),
             ("root ::= (\"a\"? \"b\"?){1000}", "more than 2000 rules"),

@@ -7,11 +7,11 @@ use super::grammar::{Gbnf, Id, Node};
 /// Maximum number of characters and classes in one lexeme, with repetitions expanded.
 pub(super) const MAX_SIZE: u64 = 10_000;
 
-/// Number of characters of a literal that count as one unit of size, because literals are cheap.
+/// Number of characters of a literal that count as one unit of size. Literals are cheap.
 const TEXT: usize = 16;
 
 impl Gbnf {
-    /// Size of each part; `None` if the part is not regular or too large.
+    /// Returns the size of each part; `None` if the part is too large or not regular.
     pub(super) fn sizes(&self) -> Vec<Option<u64>> {
         let mut waits_for = vec![0; self.rules.len()];
         let mut named_by = vec![Vec::new(); self.rules.len()];
@@ -49,7 +49,7 @@ impl Gbnf {
         }
     }
 
-    /// Size of one part, which is computed only once.
+    /// Returns the size of one part. Each size is computed only once.
     fn size(&self, id: Id, rules: &[Option<u64>], known: &mut [Option<Option<u64>>]) -> Option<u64> {
         if let Some(size) = known[id] {
             return size;
@@ -81,8 +81,8 @@ impl Gbnf {
     }
 
     /// Turns rules that end or begin with a reference to themselves into repetitions: `a ::= x a | y` becomes `x* y`.
-    /// The repetitions are regular if their parts are regular; otherwise they are faster to follow than recursive
-    /// rules.
+    /// A repetition is regular if its parts are regular. Even if it is not, the parser follows it faster than a
+    /// recursive rule.
     pub(super) fn without_plain_recursion(&mut self) {
         for rule in 0..self.rules.len() {
             let alternatives = match &self.nodes[self.rules[rule]] {
@@ -137,7 +137,7 @@ pub(super) struct Regexes<'a> {
 }
 
 impl Regexes<'_> {
-    /// Returns the expression of a part that has a size.
+    /// Returns the expression of a part whose size is known.
     pub(super) fn of(&mut self, id: Id) -> Result<ExprRef, String> {
         let ast = match &self.grammar.nodes[id] {
             Node::Class(ranges) => class(ranges),

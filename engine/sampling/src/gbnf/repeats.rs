@@ -1,5 +1,5 @@
-//! Repetitions of parts that are not lexemes, in as few rules as possible, because the parser keeps an item for each
-//! rule that may be in progress.
+//! Repetitions of parts that are not lexemes, with as few rules as possible. The parser keeps an item for each rule
+//! that may be in progress.
 
 use super::translate::{LexemePlan, Sym};
 
@@ -13,7 +13,7 @@ impl LexemePlan<'_> {
         self.in_sequence(&[first, more])
     }
 
-    /// Left-recursive, because the number of parser items of a right-recursive rule grows with each repetition.
+    /// The rule is left-recursive, because a right-recursive rule would need more parser items with each repetition.
     fn any_number(&mut self, item: Sym) -> Sym {
         let itself = self.new_rule();
         self.add(itself, vec![]);
@@ -21,7 +21,7 @@ impl LexemePlan<'_> {
         itself
     }
 
-    /// Built by halving the number.
+    /// The repetition is built by halving the number.
     fn exactly(&mut self, item: Sym, times: u32) -> Sym {
         match times {
             0 => return self.in_sequence(&[]),
@@ -40,7 +40,7 @@ impl LexemePlan<'_> {
         made
     }
 
-    /// Built from powers of two, because every number is a sum of them in exactly one way.
+    /// The repetition is built from powers of two, because every number is a sum of powers of two in exactly one way.
     fn at_most(&mut self, item: Sym, times: u32) -> Sym {
         if times == 0 {
             return self.in_sequence(&[]);

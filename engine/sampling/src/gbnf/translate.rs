@@ -16,10 +16,10 @@ const MAX_SYMBOLS: usize = 60_000;
 /// Maximum number of rounds in which lexemes are split. Afterwards, all remaining lexemes are split into characters.
 const MAX_ROUNDS: usize = 20;
 
-const TOO_LARGE: &str = "it becomes too large: make it simpler, or repeat less";
+const TOO_LARGE: &str = "the grammar becomes too large; make it simpler, or use fewer repetitions";
 
-/// Origin of a lexeme: a part, or some items of a part, beginning with the item whose number (counted from one) is
-/// the second value. With [`ALTERNATIVES`], the origin is the regular alternatives of the part.
+/// Origin of a lexeme. The first value is a part. The second value is 0 for the whole part, the number (from one) of
+/// the first item for a run of items, or [`ALTERNATIVES`] for the regular alternatives of the part.
 type Origin = (Id, usize);
 
 const ALTERNATIVES: usize = usize::MAX;
@@ -30,7 +30,7 @@ pub(super) struct Lexeme {
     /// True if the lexeme is a single character.
     pub(super) is_character: bool,
     made_of: LexemeShape,
-    /// True if the parts match the empty text, but the lexeme excludes it.
+    /// True if the lexeme excludes the empty text, which its parts match.
     not_empty: bool,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct LexemePlan<'a> {
     /// Alternatives of each rule; the first rule is the start.
     rules: Vec<Vec<Vec<Sym>>>,
     named: HashMap<usize, Sym>,
-    /// Rules of the grammar that are not translated yet, with the numbers of their translated rules.
+    /// Rules of the grammar that are not translated yet, each with the number of its translation.
     todo: Vec<(usize, usize)>,
     pub(super) repeats: HashMap<(Sym, u32, bool), Sym>,
 }
@@ -106,8 +106,8 @@ struct Cut {
 }
 
 /// Translates `grammar` from GBNF into a grammar for llguidance, for a model with `n_vocab` tokens. `!<…>` never
-/// matches one of `others`: tokens that end a text, because the end of the grammar decides the end, and tokens
-/// without text.
+/// matches a token in `others`: tokens without text, and end tokens, because the grammar determines the end of the
+/// text.
 ///
 /// # Errors
 /// If the grammar is too large.
@@ -174,8 +174,7 @@ impl<'a> LexemePlan<'a> {
             todo: Vec::new(),
             repeats: HashMap::default(),
         };
-        // The start needs a separate rule, because llguidance treats every end of the first rule as the end of the
-        // text.
+        // The start needs a separate rule, because for llguidance, each end of the first rule ends the text.
         let start = plan.new_rule();
         let root = plan.rule(grammar.root);
         plan.add(start, vec![root]);
@@ -280,7 +279,7 @@ impl<'a> LexemePlan<'a> {
                 all.push(self.lexeme(made_of, origin, false)?);
                 at += len;
             } else {
-                // Translate the whole run that is split, so that no shorter run begins within it.
+                // The whole run is translated item by item, so that no shorter run begins within it.
                 for item in &items[at..at + len.max(1)] {
                     all.push(self.part(*item)?);
                 }
@@ -321,7 +320,7 @@ impl<'a> LexemePlan<'a> {
             return Ok(self.in_sequence(&[]));
         }
         if expr == ExprRef::NO_MATCH {
-            // This rule refers only to itself, so it matches nothing.
+            // A rule that refers only to itself matches nothing.
             let made = self.new_rule();
             self.add(made, vec![made, made]);
             return Ok(made);
@@ -380,7 +379,7 @@ fn token_ranges(tokens: &[(u32, bool)], n_vocab: u32, others: &[u32]) -> Vec<Ran
     tokens.iter().map(ranges).collect()
 }
 
-/// Writes the lexemes and rules in llguidance's own form.
+/// Converts the lexemes and rules to llguidance's form.
 fn written(
     mut spec: LexerSpec,
     lexemes: &[Lexeme],

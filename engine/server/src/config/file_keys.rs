@@ -17,7 +17,7 @@ pub enum Key {
     Engine(&'static OptionSpec<Requested>),
 }
 
-/// Evaluates `$body`. In `$body`, `$option` is the option behind `$key`, whatever its type.
+/// Evaluates `$body`. In `$body`, `$option` is the option of `$key`, for either type of option.
 macro_rules! with_option {
     ($key:expr, $option:ident => $body:expr) => {
         match $key {
@@ -130,7 +130,7 @@ fn read<T>(option: &OptionSpec<T>, all: &mut T, value: &Value) -> Result<(), Str
     Ok(())
 }
 
-/// Converts `value` to the form of the command line.
+/// Converts `value` to the text that the command line would use.
 fn text_of(form: Form, value: &Value) -> Result<String, String> {
     match (form, value) {
         (Form::WordOrTruth, Value::Boolean(truth)) => Ok(if *truth { "on" } else { "off" }.to_string()),

@@ -1,5 +1,4 @@
-//! Tables `[models.NAME]` and `[workloads.NAME]`, environment variables, and how they are combined with the other
-//! keys.
+//! Tables `[models.NAME]` and `[workloads.NAME]`, environment variables, and their combination with the other keys.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +21,9 @@ pub(super) const PRINTED: &str = "
 # Several models, by name
 
 # A request names its model. A model is loaded on the first request for it. It is unloaded when it is idle and another
-# model needs the memory. A table needs path or hf, and may contain any key above that is valid for a model. Missing keys
-# have the values above, except chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # from
-# every line of the table.
+# model needs the memory. A table needs path or hf, and may contain any key above that is valid for a model. Missing
+# keys inherit the values above, except chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove
+# the # from every line of the table.
 
 #[models.small]
 #path = \"small.gguf\"
@@ -33,7 +32,8 @@ pub(super) const PRINTED: &str = "
 
 # Workloads: thread counts that a request chooses with \"workload\": \"coding\"
 
-# ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16 in the environment overrides the file. Missing keys have the values above.
+# ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16 in the environment overrides the file. Missing keys inherit the values
+# above.
 
 #[workloads.coding]
 #decode_threads = 16
@@ -136,8 +136,8 @@ impl Config {
         models.into_iter().map(|(name, model)| (name, first.clone().or(model))).collect()
     }
 
-    /// Returns the general values for the model with the table `own`. A draft model belongs to one model, so the
-    /// drafting values in `own` replace general values that would contradict them.
+    /// Returns the general values for the model with the table `own`. If the drafting values in `own` contradict
+    /// general values, the general values are dropped.
     fn for_drafts_of(&self, own: &Config) -> Config {
         let mut above = self.clone();
         let drafts = own.draft_model.is_some() || own.speculative.is_some_and(|who| who != Who::Off);
@@ -184,8 +184,8 @@ impl Config {
         for (name, own) in &self.models {
             if models.iter().any(|named: &Named| named.options.name == *name) {
                 return Err(Error::Usage(format!(
-                    "two models are called {name:?}: the one that the key `model` sets, and the table \
-                    [models.{name}]; give the former another name with the key `name`"
+                    "two models are called {name:?}: one is set by the key `model`, the other by the table \
+                    [models.{name}]\nhint: give the former another name with the key `name`"
                 )));
             }
             let config = own.clone().or(above.for_drafts_of(own));
@@ -204,7 +204,7 @@ impl Config {
             let names = || models.iter().map(|named| named.options.name.as_str());
             let mend = match nearest(default, names()) {
                 Some(near) => format!("did you mean {near}?"),
-                None => format!("the models are {}", names().collect::<Vec<_>>().join(", ")),
+                None => format!("available models: {}", names().collect::<Vec<_>>().join(", ")),
             };
             return Err(Error::Usage(format!("default_model = {default:?}: no such model; {mend}")));
         }
@@ -341,7 +341,7 @@ mod tests {
             ("model = \"a.gguf\"\n[models.a]\npath = \"p\"", "two models are called \"a\""),
             (
                 "default_model = \"b\"\n[models.a]\npath = \"p\"",
-                "default_model = \"b\": no such model; the models are a",
+                "default_model = \"b\": no such model; available models: a",
             ),
             (
                 "default_model = \"smal\"\n[models.small]\npath = \"p\"",

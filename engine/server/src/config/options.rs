@@ -18,7 +18,7 @@ use crate::drafts::Who;
 use crate::log;
 use crate::workloads::Workloads;
 
-/// Values that were requested by flags or in the configuration file. A value is `None` if it was not requested.
+/// Values that flags or the configuration file request. `None` means that a value was not requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the table of options explains them")]
 pub struct Config {
@@ -149,8 +149,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "hf", flag: Flag::None, key: Key::MODEL, group: Group::Model,
         default: DefaultValue::depends("none", "\"owner/repo:Q4_K_M\""),
-        help: "Model on the Hugging Face hub, in the form of --hf, instead of a file in `model`; downloaded at start-up if \
-              it is not on the disk",
+        help: "Model on the Hugging Face hub, written as for --hf, instead of `model`; downloaded at start-up if it \
+               is not in the cache",
         value: Value::Text(Form::Word, parsed!(hf)),
         slot: Slot {
             // Both `model` and `hf` set the model.
@@ -177,7 +177,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     },
     OptionSpec {
         name: "default-model", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
-        default: DefaultValue::depends("the model of `model`; without it, every request must name a model", "\"model\""),
+        default: DefaultValue::depends("the model set by `model`; if `model` is not set, every request must name a \
+                                        model", "\"model\""),
         help: "Model for requests that name no model, if several are configured",
         value: Value::Text(Form::Word, parsed!(default_model)),
         slot: slot!(default_model),
@@ -246,7 +247,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "max-connections-per-address", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_CONNECTIONS_PER_ADDRESS as f64),
-        help: "Maximum number of TCP connections from one IPv4 address, or from one /64 of IPv6",
+        help: "Maximum number of TCP connections from one IPv4 address, or from one IPv6 network (/64)",
         value: Value::Whole { least: 1, most: 65_536, range: "1 to 65536", set: |all, value| all.max_connections_per_address = Some(value) },
         slot: slot!(max_connections_per_address),
     },
@@ -291,7 +292,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "slots", flag: Flag::aliased("N", &["parallel"]), key: Key::MODEL, group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_SLOTS as f64),
-        help: "Number of requests that run at the same time; they share the context",
+        help: "Maximum number of concurrent requests that share the context",
         value: Value::Whole { least: 1, most: MAX_SEQUENCES, range: "1 to 256", set: |all, value| all.slots = Some(value) },
         slot: slot!(slots),
     },
@@ -342,7 +343,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "prompt-reuse", flag: Flag::None, key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Truth(true),
-        help: "Keep evaluated prompts for later prompts with the same beginning",
+        help: "Keep evaluated prompts for later prompts with the same prefix",
         value: Value::Truth(|all, value| all.prompt_reuse = Some(value)),
         slot: slot!(prompt_reuse),
     },

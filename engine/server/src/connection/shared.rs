@@ -75,14 +75,13 @@ pub fn too_many_connections(full: Full, limits: &ServerLimits) -> ApiError {
     ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) }
 }
 
-/// Pauses after a failed accept. The usual cause is a lack of file descriptors, which lasts until other connections
-/// end.
+/// Pauses after a failed accept. The usual cause is that all file descriptors are in use until other connections end.
 pub async fn pause(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) {
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Time limit for the first byte of a connection. With HTTP, this is also the time limit for the head of a request,
-/// counted from its first byte.
+/// Time limit for the first byte of a connection. For HTTP, also the time limit for the head of a request, counted
+/// from its first byte.
 pub const FIRST: Duration = Duration::from_secs(10);

@@ -121,7 +121,7 @@ impl Embedder {
         let closing = inbox.closing();
         if closing == Closing::Now || (closing == Closing::Draining && state.queue.is_empty()) {
             state.over = true;
-            // Dropping the jobs closes their channels, so the clients learn of the shutdown.
+            // Dropping the jobs closes their channels, which informs the clients of the shutdown.
             drop(state.queue.take(|_| true));
             return Next::Over;
         }

@@ -20,7 +20,7 @@ use crate::input::{Input, InputFault};
 use crate::request::Prompt;
 use crate::server::{Server, invalid, plain_tokens};
 
-/// Maximum number of texts in a request. The limits on texts and tokens are those of OpenAI.
+/// Maximum number of texts in a request. The limits on texts and tokens are OpenAI's limits.
 pub const TEXTS: usize = 2048;
 const TOKENS: usize = 300_000;
 
@@ -42,7 +42,7 @@ pub struct EmbeddingRequest {
     /// Encoding of the numbers.
     pub encoding: Encoding,
     deadline: Duration,
-    /// Charge for the bytes of the request, held until it is answered.
+    /// Charge for the bytes of the request, held until the request is answered.
     _waiting: SharedCharge,
 }
 
@@ -65,7 +65,7 @@ impl EmbeddingRequest {
             && whole(&value) != i64::try_from(embedder.width).ok()
         {
             let what = format!(
-                "this model's embeddings have {0} dimensions and are never shortened: omit this field or use {0}",
+                "this model's embeddings have {0} dimensions and cannot be shortened: omit this field or use {0}",
                 embedder.width
             );
             return Err(wrong("dimensions", what, &value));
@@ -77,7 +77,7 @@ impl EmbeddingRequest {
         Ok(EmbeddingRequest { name, texts, encoding, deadline, _waiting: fields.waiting() })
     }
 
-    /// Computes the embeddings. Returns them with the total number of tokens.
+    /// Computes the embeddings. Returns the embeddings and the total number of tokens.
     ///
     /// # Errors
     /// If a text is invalid, the queue is full, the request times out or the evaluation fails.
@@ -159,7 +159,7 @@ fn all_tokens(
     Ok(all)
 }
 
-/// Replaces `prompt` in an error with the name of the field that contains the texts.
+/// Replaces `prompt` in an error with the name of the text field.
 fn renamed(mut refusal: ApiError, name: &str) -> ApiError {
     if let Some(rest) = refusal.message.strip_prefix("prompt:") {
         refusal.message = format!("{name}:{rest}");
@@ -184,7 +184,7 @@ fn words(server: &Server, refused: &EmbeddingRefusal) -> ApiError {
 /// Returns the texts of the field: a text, a list of texts, a list of tokens, or a list of lists of tokens.
 fn texts(name: &'static str, input: Option<Result<Input, InputFault>>) -> Result<Vec<Prompt>, ApiError> {
     let missing = || ApiError::field(name, "is missing: give a text or a list of texts");
-    let many = |count: usize| ApiError::field(name, format!("1 to {TEXTS} texts, not {count}"));
+    let many = |count: usize| ApiError::field(name, format!("use 1 to {TEXTS} texts, not {count}"));
     let one = |input: Input| match input {
         Input::Text(text) if !text.is_empty() => Ok(Prompt::Text(text)),
         Input::Tokens(tokens) if !tokens.is_empty() => Ok(Prompt::Tokens(tokens)),
@@ -198,7 +198,7 @@ fn texts(name: &'static str, input: Option<Result<Input, InputFault>>) -> Result
         Err(InputFault::Token(value)) => Err(wrong(name, "use token numbers in a list of tokens", &value)),
         Err(InputFault::Item(value)) => Err(ApiError::field(
             name,
-            format!("use texts or lists of tokens in a list, not {}", shown(&value)),
+            format!("use only texts and lists of tokens as list items, not {}", shown(&value)),
         )),
         Err(InputFault::Kind(value)) => Err(wrong(name, "use a text, a list of texts, or tokens", &value)),
         Err(InputFault::Json(why)) => Err(ApiError::field(name, format!("is not JSON: {why}"))),
@@ -269,13 +269,13 @@ mod tests {
             (json!([[1], [2, 3]]), Ok(vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])])),
             (json!(["a", [1]]), Ok(vec![text("a"), Prompt::Tokens(vec![1])])),
             (json!(""), Err("input: a text must not be empty")),
-            (json!([]), Err("input: 1 to 2048 texts, not 0")),
+            (json!([]), Err("input: use 1 to 2048 texts, not 0")),
             (json!([[]]), Err("input: a text must not be empty")),
             (json!([1, "a"]), Err("input: use token numbers in a list of tokens, not \"a\"")),
             (json!([1.5]), Err("input: use token numbers in a list of tokens, not 1.5")),
-            (json!([null]), Err("input: use texts or lists of tokens in a list, not null")),
+            (json!([null]), Err("input: use only texts and lists of tokens as list items, not null")),
             (json!(7), Err("input: use a text, a list of texts, or tokens, not 7")),
-            (json!(vec!["a"; 2049]), Err("input: 1 to 2048 texts, not 2049")),
+            (json!(vec!["a"; 2049]), Err("input: use 1 to 2048 texts, not 2049")),
         ];
         for (value, expected) in cases {
             let raw = RawValue::from_string(value.to_string()).expect("JSON");

@@ -63,7 +63,7 @@ impl EmbedderThread {
     }
 }
 
-/// Starts the thread. It creates its context when the first request arrives.
+/// Starts the thread, which creates its context when the first request arrives.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -83,7 +83,7 @@ pub fn start(start: EmbedderStart<'_>) -> Result<(Arc<Embedder>, EmbedderThread)
         used: Instant::now(),
     };
     let work = move || {
-        // Dropped when the thread ends, even after a panic.
+        // `_over` is dropped when the thread ends, even after a panic.
         let _over = over;
         worker.run();
     };
@@ -145,7 +145,7 @@ impl EmbedderWorker {
     fn work(&mut self, mut job: EmbeddingJob) {
         let metrics = Arc::clone(&self.metrics);
         let found = caught("the embedding thread", &metrics, || self.embed(&job)).unwrap_or_else(|| {
-            // After a panic the context may be inconsistent, so it is dropped.
+            // After a panic, the context may be inconsistent, so it is dropped.
             self.evaluator = None;
             self.metrics.embedding_cache.set(0);
             let why = "the embedding thread panicked (a bug in this program); see the server's log";
@@ -171,7 +171,7 @@ impl EmbedderWorker {
         let _ = job.answer.send(answered);
     }
 
-    /// Computes the next embeddings of `job`: at least one embedding.
+    /// Computes at least one more embedding of `job`.
     fn embed(&mut self, job: &EmbeddingJob) -> std::result::Result<Vec<Vec<f32>>, EmbeddingFailure> {
         let EmbeddingJob { texts, found, deadline, answer, .. } = job;
         self.make(texts.iter().map(Vec::len).max().unwrap_or(0))?;
@@ -191,8 +191,8 @@ impl EmbedderWorker {
             if Instant::now() >= *deadline {
                 return Err(EmbeddingFailure::Refused(late()));
             }
-            // Requests that generate text wait for each batch of this job, so batches are smaller while such requests
-            // run.
+            // Batches are smaller while other requests generate text, because these requests wait for each batch of
+            // this job.
             Ok(match metrics.slots_busy.get() {
                 0 => BATCH,
                 _ => prefill_beside_decode(step, per_token).min(BATCH),
@@ -237,7 +237,7 @@ impl EmbedderWorker {
     }
 }
 
-/// Returns the error for a request that timed out.
+/// Returns the error for an embedding request that timed out.
 pub fn late() -> ApiError {
     ApiError::new(ApiErrorKind::Deadline, "the request timed out before its embeddings were computed")
 }

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::models::ModelRegistry;
 use crate::scope::Owner;
 
-/// Peer at the other end of a connection.
+/// Client side of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Client that opened the connection.
@@ -37,7 +37,7 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(bearer).unwrap_or_default();
-    // The given key is compared with all keys, so that the time does not reveal the matching key.
+    // The given key is compared with all keys, so that the time does not depend on which key matches.
     let known = keys.iter().fold(None, |known, key| match same(key.as_bytes(), given) {
         true => Some(key),
         false => known,
@@ -51,15 +51,15 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
     }
 }
 
-/// Checks that a `request` without a key cannot come from a web page of another origin.
+/// Checks that a `request` without a key does not come from a web page of another origin.
 fn from_here<B>(request: &Request<B>) -> Result<(), ApiError> {
     const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let headers = request.headers();
     if !headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
         return Err(ApiError::new(
             ApiErrorKind::Forbidden,
-            "the header Host is neither an IP address nor localhost: other names need an API key, because a web page \
-            could otherwise reach this server through its own host name",
+            "the header Host is neither an IP address nor localhost: as protection against DNS rebinding, other \
+            names need an API key",
         ));
     }
     // Browsers send both headers, and a web page cannot suppress them.
@@ -69,8 +69,8 @@ fn from_here<B>(request: &Request<B>) -> Result<(), ApiError> {
         false => Ok(()),
         true => Err(ApiError::new(
             ApiErrorKind::Origin,
-            "cross-origin request refused (Origin, Sec-Fetch-Site): web pages of another origin need an API key; start \
-            the server with --api-key-file, or put a proxy in front of the server",
+            "cross-origin request refused (Origin, Sec-Fetch-Site): web pages from another origin need an API key; \
+            start the server with --api-key-file, or put a proxy in front of the server",
         )),
     }
 }
@@ -85,8 +85,8 @@ fn is_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     matches!((place, host), (Some(place), Some(host)) if place.eq_ignore_ascii_case(host))
 }
 
-/// True if `host` is an IP address or localhost. Any other name could be a DNS rebinding attack, because its owner
-/// can point it at any address.
+/// True if `host` is an IP address or localhost. Any other name could be part of a DNS rebinding attack, because its
+/// owner can point the name at any address.
 fn is_own(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _)) => address,
@@ -102,7 +102,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
 }
 
-/// Compares two keys in a time that depends only on their lengths.
+/// Compares two keys. The time depends only on their lengths.
 fn same(key: &[u8], given: &[u8]) -> bool {
     let bytes = (0..key.len()).map(|at| key[at] ^ given.get(at).copied().unwrap_or(0));
     let differ = bytes.fold(0, |differ, byte| black_box(differ | byte));

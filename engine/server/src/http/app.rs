@@ -1,4 +1,4 @@
-//! Helpers of all route handlers: the models, and a request's client and fields.
+//! Helpers for all route handlers, which read a request's client, owner and fields.
 
 use std::sync::Arc;
 
@@ -50,8 +50,7 @@ fn check_head(request: &Request, limit: usize) -> Result<(), ApiError> {
     }
 }
 
-/// True if `kind` is a JSON media type. Browsers send some other types without a CORS preflight, whatever their
-/// parameters.
+/// True if `kind` is a JSON media type. Browsers send some other types without a CORS preflight, with any parameters.
 fn is_json(kind: &str) -> bool {
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let Some(subtype) = essence.strip_prefix("application/") else { return false };

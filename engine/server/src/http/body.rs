@@ -19,7 +19,7 @@ use crate::models::ModelRegistry;
 /// Reads the body of `request` from `client`. Returns its bytes and the charge for them.
 ///
 /// # Errors
-/// If the body is too large, too slow or incomplete, or if waiting requests already have too many bytes.
+/// If the body is too large, too slow or incomplete, or if the limit on the bytes of waiting requests is exceeded.
 pub async fn read(
     registry: &ModelRegistry,
     request: Request,
@@ -30,7 +30,8 @@ pub async fn read(
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let mut charge = registry.charge(client);
     let mut bytes = Vec::new();
-    // Reserved memory takes no space until it is written, so a client that announces more than it sends costs little.
+    // Reserved memory is not used until it is written, so a client that announces more bytes than it sends costs
+    // little memory.
     bytes.reserve_exact(length.unwrap_or(0).min(limits.request));
     let mut body = request.into_body();
     let _reading = state.as_ref().map(Reading::new);

@@ -22,7 +22,7 @@ pub async fn chat(State(registry): App, request: Request) -> Response {
     respond(&registry, request, AnswerShape::Chat, read).await
 }
 
-/// Reads the request. Unknown fields are ignored, because clients send many fields that the server does not know.
+/// Reads the request. Unknown fields are ignored, because clients send many fields that the server does not support.
 fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     server.template()?;
     take(fields, &server.name, &server.current().defaults)
@@ -45,7 +45,7 @@ pub(super) fn take(
     let messages = messages
         .ok_or_else(|| ApiError::field("messages", "is missing: give the conversation to continue"))?;
     let prompt = Prompt::Messages(Conversation::take(fields, messages)?);
-    // The field's newer name, which overrides the older name.
+    // `max_completion_tokens` is the newer name of `max_tokens` and overrides it.
     let max_tokens = fields.whole("max_completion_tokens", 1..=u32::MAX)?;
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;

@@ -20,7 +20,7 @@ pub async fn completions(State(registry): App, request: Request) -> Response {
     respond(&registry, request, AnswerShape::Text, read).await
 }
 
-/// Reads the request. Unknown fields are ignored, because clients send many fields that the server does not know.
+/// Reads the request. Unknown fields are ignored, because clients send many fields that the server does not support.
 fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     take(fields, &server.name, &server.current().defaults)
 }

@@ -1,19 +1,19 @@
-//! Checks of request heads that hyper does not make.
+//! Checks of request heads that hyper does not perform.
 
 use axum::http::header::{CONTENT_ENCODING, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Version};
 
 use crate::api_error::{ApiError, ApiErrorKind};
 
-/// Rejects heads that servers and proxies may interpret in different ways: heads without exactly one `Host`, or with
-/// a transfer coding other than `chunked`.
+/// Rejects heads that servers and proxies may interpret differently: heads with no `Host` or several, or with a
+/// transfer coding other than `chunked`.
 pub fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get_all(HOST).iter().count() {
         1 => {}
         // HTTP/1.0 clients need not send `Host`.
         0 if version < Version::HTTP_11 => {}
         0 => return Err(invalid("the header Host is missing: HTTP/1.1 requires it")),
-        _ => return Err(invalid("there is more than one Host header: send exactly one")),
+        _ => return Err(invalid("the request has more than one Host header: send exactly one")),
     }
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_plain = codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));

@@ -17,13 +17,13 @@ use crate::admission::{ConnectionPhase, ConnectionState, Late};
 use crate::connection::shared::FIRST;
 use crate::limits::ServerLimits;
 
-/// Interval at which the connection is checked for a client that has disconnected.
+/// Interval between checks for a client that has disconnected.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Maximum number of bytes that are discarded before a connection closes while its client may still be sending.
 /// Without discarding, the kernel resets the connection, and clients that write a whole body before they read
-/// (Python's `http.client`) never see the answer. [`LINGER_TIME`] limits the total time, so a slow client gains
-/// nothing. A connection with a larger or slower body is reset.
+/// (Python's `http.client`) never see the answer. [`LINGER_TIME`] also limits the total time. If the body is larger
+/// or slower, the connection is reset.
 const LINGER_BYTES: usize = 32 << 20;
 
 /// Maximum time for discarding bytes; see [`LINGER_BYTES`].
@@ -31,7 +31,7 @@ const LINGER_TIME: Duration = Duration::from_secs(2);
 
 /// Connection to a client.
 pub trait ClientConnection {
-    /// True if the client will send nothing more. Unread bytes may remain.
+    /// True if the client has closed its side for writing. Unread bytes may remain.
     fn is_closed(&self) -> bool;
 }
 
@@ -39,7 +39,7 @@ macro_rules! client_connection {
     ($stream:ty) => {
         impl ClientConnection for $stream {
             fn is_closed(&self) -> bool {
-                // Uses the known readiness, so no task needs to be woken.
+                // The known readiness suffices, so no task needs to be woken.
                 let ready = pin!(self.ready(Interest::READABLE | Interest::WRITABLE));
                 match ready.poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Ready(Ok(ready)) => ready.is_read_closed() || ready.is_write_closed(),
@@ -64,8 +64,8 @@ impl<I> SharedStream<I> {
 }
 
 impl<I: ClientConnection> SharedStream<I> {
-    /// Completes when the client has disconnected. hyper detects a disconnection only if no bytes of a following
-    /// request are unread, because it reads them only after the current answer.
+    /// Completes when the client has disconnected. hyper reads a following request only after the current answer, so
+    /// it does not detect a disconnection behind unread bytes.
     pub async fn gone(&self) {
         loop {
             sleep(LOOK).await;
@@ -76,11 +76,11 @@ impl<I: ClientConnection> SharedStream<I> {
     }
 }
 
-/// Stream with time limits that discards the rest of a refused request; see the module.
+/// Stream of an HTTP connection; see the module.
 pub struct Patient<I> {
     stream: SharedStream<I>,
     read: Vec<u8>,
-    /// Maximum time that a write may wait.
+    /// Maximum time that a write may wait for the client.
     stall: Duration,
     /// Maximum idle time of an unproven client.
     rest: Duration,
@@ -91,7 +91,7 @@ pub struct Patient<I> {
     patience: Option<(ConnectionPhase, Pin<Box<Sleep>>)>,
     /// True once any byte was received.
     received: bool,
-    /// Progress of discarding, once it has started.
+    /// Progress of discarding; `None` before discarding starts.
     linger: Option<Linger>,
 }
 
@@ -167,7 +167,8 @@ impl<I> Patient<I> {
 }
 
 impl<I: AsyncRead + Unpin> Patient<I> {
-    /// True if the client may still be sending bytes that will not be read: the rest of a body, or of a refused head.
+    /// True if the client may still be sending bytes that the server will not read: the rest of a body or of a
+    /// refused head.
     fn may_be_sending(&self) -> bool {
         self.state.is_unread() || (self.received && self.state.phase() == ConnectionPhase::Expecting)
     }

@@ -52,7 +52,7 @@ use super::scope::Owner;
 /// Maximum size of a request head, in bytes. A connection buffers no more than this.
 const HEAD: usize = 64 << 10;
 
-/// Serves a connection to the Unix socket. The bytes in `read` were already read from it.
+/// Serves a connection to the Unix socket. `read` contains the bytes that were already read from the connection.
 pub async fn unix(
     stream: UnixStream,
     read: Vec<u8>,
@@ -104,7 +104,7 @@ where
         let allowed = allowed(&registry, &peer, &state, door, &request);
         // Monitoring probes do not send a key.
         let is_health = request.uri().path() == "/health";
-        // If the server has no keys, the status of the answer decides if the client is proven.
+        // If the server has no keys, the status of the answer determines if the client is proven.
         let needs_key = peer.by_file.is_none() && !registry.current().keys.is_empty();
         let shows_key = matches!(allowed, Ok(owner) if owner != Owner::Open);
         if needs_key && shows_key {
@@ -123,7 +123,7 @@ where
         let early = state.early();
         async move {
             if !early.is_zero() {
-                // A connection that waits may be evicted.
+                // An idle connection may be evicted.
                 state.set(ConnectionPhase::Resting);
                 sleep(early).await;
                 state.set(ConnectionPhase::Answering);
@@ -149,8 +149,8 @@ where
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(idle);
-    // hyper checks the size of its buffer only after a read, which may exceed the size. Therefore the head has its
-    // own limit.
+    // hyper checks the size of its buffer only after a read, which may exceed the limit. Therefore the head has a
+    // separate limit.
     builder.max_buf_size(HEAD).max_header_size(HEAD);
     let client = io.connection();
     let gone = client.gone();
@@ -176,7 +176,7 @@ where
 /// Returns the owner of the prompts of `request`.
 ///
 /// # Errors
-/// If `peer` is not allowed to send this request, at this `door` or on a connection of the reserve.
+/// If `peer` is not allowed to send this request at this `door`, or on a connection of the reserve.
 fn allowed(
     registry: &ModelRegistry,
     peer: &Peer,

@@ -1,4 +1,4 @@
-//! Routes other than generation and embeddings.
+//! All routes except generation, embeddings, the status and the OpenAPI description.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -92,7 +92,7 @@ async fn cut(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response
     }
 }
 
-/// Tokens of a text. A JSON value for each token would need eight times as much memory.
+/// Tokens of a text. JSON values of the tokens would need eight times as much memory.
 #[derive(Serialize)]
 struct Cut {
     tokens: Vec<Token>,
@@ -116,7 +116,10 @@ async fn joined(registry: &Arc<ModelRegistry>, request: Request) -> Result<Respo
     let list = match fields.input("tokens", 0) {
         Some(Ok(Input::Tokens(list))) if list.len() <= TOKENS => list,
         Some(Ok(Input::Tokens(list))) => {
-            return Err(ApiError::field("tokens", format!("at most {TOKENS}, not {}", list.len())));
+            return Err(ApiError::field(
+                "tokens",
+                format!("use at most {TOKENS} tokens, not {}", list.len()),
+            ));
         }
         Some(Err(InputFault::Token(value) | InputFault::Item(value))) => {
             return Err(wrong("tokens", range(), &value));

@@ -69,7 +69,7 @@ async fn complete(
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
     let CompletionRequest { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
-    // The fields are no longer needed, and their bytes are charged only while the request waits.
+    // The fields are dropped early, because their bytes are charged only while the request waits.
     drop(fields);
     let stream = generate.stream;
     let calls = Calls::of(&generate, &server)?;
@@ -320,7 +320,7 @@ fn whole(head: &Head, mut choices: Vec<AnswerChoice>) -> Value {
     object
 }
 
-/// Answer as server-sent events. Dropping it, as at the end of the connection, cancels the request.
+/// Answer as server-sent events. Dropping the stream, for example at the end of the connection, cancels the request.
 struct Stream {
     head: Head,
     events: Choices,

@@ -19,13 +19,13 @@ pub(super) struct Endpoint {
     path: &'static str,
     /// Path in the log and in the reference.
     shown: &'static str,
-    /// Function that makes the handler for requests with the given method.
+    /// Function that creates the handler for requests with the given method.
     handler: fn(MethodFilter) -> MethodRouter<Arc<ModelRegistry>>,
     /// Name of the request's schema. An endpoint with a schema accepts `POST`, and any other endpoint accepts `GET`.
     pub(super) request: Option<&'static str>,
     /// Content of the endpoint's answers.
     pub(super) answer: AnswerContent,
-    /// Possible errors of the endpoint, in addition to those of access control.
+    /// Possible errors of the endpoint, in addition to the errors of access control.
     pub(super) errors: &'static [&'static [ApiErrorKind]],
     /// Name of the operation in OpenAPI.
     pub(super) id: &'static str,
@@ -94,7 +94,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/chat/completions", shown: "/v1/chat/completions", handler: |by| on(by, chat::chat),
         request: Some("ChatRequest"), answer: AnswerContent::Streamed("ChatCompletion", "ChatChunk"), errors: &[BODY, GENERATE],
         id: "chat", summary: "Answer a conversation.",
-        reference: "OpenAI's format: one JSON object, or with `stream` server-sent events with the role, the text in parts, `finish_reason`, the usage if requested, `[DONE]`",
+        reference: "OpenAI's format: one JSON object, or with `stream` server-sent events with the role, the text in parts, `finish_reason`, the usage if requested, and `[DONE]`",
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
@@ -122,7 +122,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/tokenize", shown: "/tokenize", handler: |by| on(by, other::tokenize),
         request: Some("Text"), answer: AnswerContent::Json("Tokens"), errors: &[BODY, MODEL],
         id: "tokenize", summary: "Split a text into tokens.",
-        reference: "request `{\"content\": TEXT}`, with `model` if the server has several; answer `{\"tokens\": […]}`, the tokens of a prompt with this text. The text may have at most the number of bytes that the context can hold",
+        reference: "request `{\"content\": TEXT}`, with `model` if the server has several; answer `{\"tokens\": […]}`, the tokens of a prompt with this text. A text with more bytes than the context can hold is refused",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
@@ -157,7 +157,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/openapi.json", shown: "/openapi.json", handler: |by| on(by, openapi::openapi),
         request: None, answer: AnswerContent::Object, errors: &[],
         id: "openapi", summary: "OpenAPI description.",
-        reference: "the description of the API in OpenAPI 3.1: every field with its range and default, every answer and error, with the limits of this server",
+        reference: "OpenAPI 3.1 description of the API: every field with its range and default, every answer and error, and the limits of this server",
         loudness: Loudness::Normal, at_health_door: false,
     },
 ];

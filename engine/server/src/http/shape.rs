@@ -2,7 +2,7 @@
 
 use crate::finish_reason::FinishReason;
 
-/// Endpoint whose format an answer has.
+/// Format of an answer, named after its endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerShape {
     /// `/v1/completions`.

@@ -1,4 +1,4 @@
-//! Details of the tokens in an answer, besides their text: token numbers and probabilities.
+//! Details of the tokens in an answer: token numbers and probabilities.
 
 use llama::Token;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub struct Gathered {
     tokens: Option<Vec<Token>>,
 }
 
-/// Details of the tokens in a part of a choice, or in all of it.
+/// Details of the tokens in a part of a choice, or in the whole choice.
 #[derive(Debug, Default)]
 pub struct TokenDetails {
     logprobs: Value,
@@ -48,7 +48,7 @@ impl Gathered {
         self.logprobs.has_some()
     }
 
-    /// Takes all details that were collected since the last call.
+    /// Takes all details collected since the last call.
     pub fn take(&mut self) -> TokenDetails {
         TokenDetails { logprobs: self.logprobs.take(), tokens: self.tokens.as_mut().map(std::mem::take) }
     }

@@ -1,6 +1,6 @@
 //! Log of `anneal serve`: `tracing` events as lines on stderr, as text or JSON.
 //!
-//! Without [`start`] nothing is logged, and messages for the user are printed as in every other command. Single
+//! Without [`start`], nothing is logged, and messages for the user are printed as in every other command. Single
 //! tokens are never logged. Prompts and answers are logged only if [`LogOptions::prompts`] is set.
 
 mod sink;
@@ -108,11 +108,11 @@ pub fn start(wanted: LogOptions) {
         return;
     }
     let Some(sink) = Sink::start() else {
-        return notice::warn("logging is off: its thread could not be started");
+        return notice::warn("logging is off: cannot start its thread");
     };
     let _ = LOG.set(Log { sink: sink.clone(), prompts: wanted.prompts });
     let filter = LevelFilter::from(wanted.level);
-    // Errors of writing to stderr are ignored.
+    // Errors when writing to stderr are ignored.
     let all = lines::layer().with_writer(sink).with_ansi(false).log_internal_errors(false);
     let set = match wanted.format {
         LogFormat::Text => tracing::subscriber::set_global_default(registry().with(filter).with(all)),
@@ -131,7 +131,7 @@ pub fn has_prompts() -> bool {
     LOG.get().is_some_and(|log| log.prompts)
 }
 
-/// Waits until all log lines are written, or until the time `most` is over.
+/// Waits until all log lines are written, but at most for `most`.
 pub fn flush(most: Duration) {
     if let Some(log) = LOG.get() {
         log.sink.flush(most);
@@ -142,7 +142,7 @@ pub fn flush(most: Duration) {
 fn of_llama(level: llama::LogLevel, line: &str) {
     const TARGET: &str = "llama.cpp";
     match level {
-        // This is not an error: the scheduler makes room or skips the draft.
+        // A full context is not an error: the scheduler makes room or skips the draft.
         llama::LogLevel::Warn if line.contains("failed to find a memory slot") => {
             tracing::debug!(target: TARGET, "{}", printable(line));
         }

@@ -35,7 +35,7 @@ impl Sink {
         Some(Sink { items, lost })
     }
 
-    /// Waits until all lines are written, or until the time `most` is over.
+    /// Waits until all lines are written, but at most for `most`.
     pub fn flush(&self, most: Duration) {
         let (done, written) = sync_channel(1);
         // If the queue is full, stderr is not being read, and waiting would not help.

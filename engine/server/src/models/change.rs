@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::scope::Owners;
 use crate::server::Current;
 
-/// Returns a fingerprint of those options of `named` whose change requires loading the model again.
+/// Returns a fingerprint of the options of `named`. If it changes, the model must be loaded again.
 fn needs(named: &Named) -> String {
     let Named { options, engine, .. } = named;
     let engine = Requested {
@@ -35,8 +35,8 @@ fn needs(named: &Named) -> String {
 }
 
 impl ModelRegistry {
-    /// Serves the models in `served` from now on. New models become available. A model that was removed, or that must
-    /// be loaded again, is unloaded after its running requests have ended.
+    /// Serves the models in `served` from now on. New models become available. If a model was removed or must be
+    /// loaded again, it is unloaded after its running requests have ended.
     pub fn change(&self, served: &Served, current: Current) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
         let mut state = self.lock();

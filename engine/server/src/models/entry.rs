@@ -22,7 +22,7 @@ pub(super) struct ModelEntry {
     pub(super) waiting: usize,
     /// Value of a counter when the model was last leased, for LRU eviction.
     pub(super) used: u64,
-    /// True if the model will be unloaded when no request holds it. New requests wait until then.
+    /// True if the model will be unloaded when no request holds a lease. Until then, new requests wait.
     pub(super) leaves: bool,
     /// True if the configuration no longer contains the model.
     pub(super) gone: bool,

@@ -20,8 +20,8 @@ use super::start::{Common, LoadedModel, start};
 use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
 
-/// Time for which a model in use is not evicted in favour of another model that needs its memory. After this time,
-/// new requests for the model wait, its running requests finish, and it is unloaded.
+/// Time before a model in use is evicted for another model that needs memory. After this time, new requests for the
+/// model wait, its running requests finish, and the model is unloaded.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Delay before the first retry of a failed load. Each further failure doubles the delay.
@@ -37,7 +37,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'sta
     done.await.unwrap_or_else(|_| Err(Error::Serve("the loading thread ended unexpectedly".to_string())))
 }
 
-/// Waits until all `threads` have ended. Each closes its channel when it ends.
+/// Waits until all `threads` have ended. Each thread closes its channel when it ends.
 async fn over(threads: Vec<watch::Receiver<()>>) {
     for mut thread in threads {
         while thread.changed().await.is_ok() {}
@@ -61,7 +61,7 @@ impl ModelRegistry {
         let (ids, is_bounded): (Vec<u64>, bool) = {
             let state = self.lock();
             if state.entries.iter().any(|entry| entry.named.engine.tiled == Some(false)) {
-                // The switch applies to all models, and must be set before other threads exist.
+                // The setting applies to all models, and must be changed before other threads exist.
                 llama::turn_off_tiled();
                 let _ = self.tiled.set(false);
             }
@@ -87,8 +87,9 @@ impl ModelRegistry {
                 let limit = state.limit.or(runtime_host.memory());
                 if let Some(limit) = limit.filter(|limit| taken.saturating_add(memory.0) > limit.0) {
                     return Err(Error::Usage(format!(
-                        "{:?} needs {memory} of memory, the models loaded before it use {}, and the limit for all \
-                        models is {limit} (memory_limit)\nhint: remove preload from one of the models",
+                        "cannot preload {:?}: it needs {memory} of memory, the models loaded before it use {}, and \
+                        the limit for all models is {limit} (memory_limit)\nhint: remove preload from one of the \
+                        models",
                         named.options.name,
                         Bytes(taken)
                     )));
@@ -104,7 +105,8 @@ impl ModelRegistry {
         Ok(())
     }
 
-    /// Unloads models while the server runs. Waits until a model is marked for unloading and no request holds it.
+    /// Unloads models while the server runs, each once the model is marked for unloading and no request holds a
+    /// lease.
     pub async fn tidy(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
         self.watch_all();
@@ -162,7 +164,7 @@ impl ModelRegistry {
 
     /// Loads the model `id`. `None` if no request waits for the model any more.
     async fn try_load(self: &Arc<Self>, id: u64) -> Result<Option<LoadedModel>> {
-        // Checked again, because loading other models may have taken minutes.
+        // The request may be gone, because loading other models may have taken minutes.
         if !self.is_wanted(id)? {
             return Ok(None);
         }
@@ -286,7 +288,7 @@ impl ModelRegistry {
             return;
         }
         (self.loader.say)(&format!(
-            "the scheduler of the model {:?} ended unexpectedly; the model is loaded again",
+            "the scheduler of the model {:?} ended unexpectedly; reloading the model",
             entry.name()
         ));
         entry.leaves = true;
@@ -294,7 +296,7 @@ impl ModelRegistry {
         self.tell();
     }
 
-    /// Takes a model that is marked for unloading and that no request holds.
+    /// Takes a model that is marked for unloading and has no leases.
     fn next_to_go(&self) -> Option<(u64, Box<LoadedModel>)> {
         let mut state = self.lock();
         state.entries.retain(|entry| {
@@ -318,7 +320,7 @@ impl ModelRegistry {
         loaded.server.inbox.close(Closing::Draining);
         loaded.server.embedder.wake();
         over(loaded.running.ended()).await;
-        // Runs on a separate thread, because freeing gigabytes takes time.
+        // The model is dropped on a separate thread, because freeing gigabytes takes time.
         let broke = aside(move || {
             let LoadedModel { server, running } = loaded;
             drop(server);
@@ -352,7 +354,7 @@ impl ModelRegistry {
 
     /// Waits until all threads of all models have ended, after [`close`](Self::close).
     pub async fn all_ended(&self) {
-        // A model that is being loaded can be unloaded only after it is loaded.
+        // A model can be unloaded only after its loading has ended.
         drop(self.loading.lock().await);
         let ended = |entry: &ModelEntry| match &entry.load_state {
             LoadState::Loaded(loaded) => loaded.running.ended(),
@@ -399,9 +401,8 @@ fn failed(entry: &mut ModelEntry, why: String) {
     entry.load_state = LoadState::Failed { why, until: Instant::now() + wait };
 }
 
-/// Marks models for unloading until `more` bytes become free. Unused models are marked first, in the order of their
-/// last use. If they do not suffice and `may_disturb` is set, models in use are marked too. Models that are already
-/// marked count as free.
+/// Marks models for unloading until their memory covers `more` bytes, including models that were already marked.
+/// Unused models are marked first, in the order of their last use. If `may_disturb` is set, models in use follow.
 fn choose_one_to_go(entries: &mut [ModelEntry], more: u64, may_disturb: bool) {
     let goes = |entry: &ModelEntry| {
         entry.leaves || entry.gone || matches!(entry.load_state, LoadState::Unloading(_))

@@ -23,7 +23,7 @@ pub struct MemoryEstimate {
     draft: Option<PathBuf>,
     /// Size of all weights.
     pub weights: Bytes,
-    /// Size of the KV caches of all contexts. 0 if the model's file does not contain the cache's dimensions.
+    /// Size of the KV caches of all contexts. 0 if the model's file does not state the cache's dimensions.
     pub cache: Bytes,
     /// Number of tokens per context.
     pub n_ctx: u32,
@@ -35,7 +35,7 @@ pub struct MemoryEstimate {
     smaller: Option<Bytes>,
 }
 
-/// Estimates the memory of `named` with these settings.
+/// Estimates the memory of `named` with `settings`.
 ///
 /// # Errors
 /// If a model file cannot be read or is invalid.
@@ -49,8 +49,8 @@ pub fn estimate(named: &Named, settings: &Settings) -> Result<MemoryEstimate> {
     let weights_here = |file: &GgufFile| -> Result<u64> {
         let others = file.other_parts()?;
         let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
-        // The file is checked before other models are unloaded, because wrong numbers in it would make the estimate
-        // wrong. Loading reads and checks the file again, because minutes may pass until memory is free.
+        // The file is checked before other models are unloaded, because wrong numbers in the file would distort the
+        // estimate. Loading checks the file again, because minutes may pass until memory is free.
         gguf::check::model(&parts)?;
         Ok(offload::local_weights(&parts, &placed).0)
     };
@@ -96,7 +96,8 @@ impl MemoryEstimate {
         Bytes(self.weights.0.saturating_add(self.cache.0))
     }
 
-    /// Returns why the model does not fit `limit`, together with settings that would fit. `None` if the model fits.
+    /// Returns the reason why the model does not fit into `limit`, with settings that would fit. `None` if the model
+    /// fits.
     pub fn refused(&self, limit: Bytes) -> Option<String> {
         if self.total() <= limit {
             return None;

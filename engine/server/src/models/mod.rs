@@ -1,9 +1,9 @@
 //! Models of a server: the registry by name, loading, unloading and leases.
 //!
-//! A request holds a [lease](ModelLease) of its model while it is answered. A model that is not loaded is
-//! [loaded](load) first, on a separate thread. Requests for this model wait, and requests for other models continue.
-//! If the memory limit would be exceeded, the least recently used idle model is unloaded first. Everything except
-//! loading runs on the connection thread.
+//! Each request holds a [lease](ModelLease) of its model until it is answered. If the model is not loaded, it is
+//! first [loaded](load) on a separate thread. Requests for the model wait meanwhile, and requests for other models
+//! continue. If the model does not fit into the memory limit, the least recently used idle model is unloaded first.
+//! Everything except loading runs on the connection thread.
 
 mod change;
 mod entry;

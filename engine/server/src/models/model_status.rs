@@ -72,7 +72,7 @@ impl ModelEntry {
     }
 }
 
-/// True if the server has these metrics only once, and not for each model.
+/// True for metrics that the server has only once, and not for each model.
 fn is_of_server(family: &Family) -> bool {
     family.name.starts_with("connections") || family.name == "waiting_request_bytes"
 }
@@ -83,9 +83,9 @@ pub struct ModelSnapshot {
     pub name: String,
     /// Loading state.
     pub state: &'static str,
-    /// Description of the model. Empty while it is not loaded.
+    /// Description of the model. Empty while the model is not loaded.
     pub description: String,
-    /// Number of tokens of its context. 0 while it is not loaded.
+    /// Number of tokens of the model's context. 0 while the model is not loaded.
     pub n_ctx: u32,
     /// Metrics of the model.
     pub metrics: Arc<Metrics>,
@@ -161,7 +161,7 @@ impl ModelRegistry {
         }
         let mut families: Vec<Family> = state.entries.iter().flat_map(ModelEntry::families).collect();
         for mut family in self.metrics.families() {
-            // These refusals are counted before the request's model is known.
+            // Refused and invalid requests are counted before their model is known.
             let of_all = |labels: &str| ["{end=\"refused\"}", "{end=\"invalid\"}"].contains(&labels);
             match family.name.as_str() {
                 _ if is_of_server(&family) => families.push(family),

@@ -16,7 +16,7 @@ pub struct Named {
     pub preload: bool,
 }
 
-/// Configuration of everything that a server serves.
+/// Configuration of all models of a server.
 #[derive(Clone, Debug)]
 pub struct Served {
     /// Models of the server: at least one.

@@ -166,7 +166,7 @@ impl ModelRegistry {
     pub fn new(served: &Served, current: Current, loader: Loader) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let metrics = Arc::new(Metrics::default());
-        // With a single model, the metrics of the server are also those of the model.
+        // A single model shares the metrics of the server.
         let own = || if served.several { Arc::new(Metrics::default()) } else { Arc::clone(&metrics) };
         let entries =
             served.models.iter().zip(0..).map(|(named, id)| ModelEntry::new(id, named.clone(), own()));
@@ -214,7 +214,7 @@ impl ModelRegistry {
     /// Parses the fields of a request of `client`, whose bytes `charge` covers.
     ///
     /// # Errors
-    /// If `bytes` is not a valid request, or if waiting requests already have too many bytes.
+    /// If `bytes` is not a valid request, or if the limit on the bytes of waiting requests is exceeded.
     pub async fn fields(
         &self,
         bytes: Vec<u8>,
@@ -251,7 +251,7 @@ impl ModelRegistry {
         if let Some(lease) = self.try_lease(name.as_deref(), &mut None)? {
             return Ok(lease);
         }
-        // An invalid value is reported later, when the field is taken.
+        // An invalid timeout is reported later, when the field is taken.
         let asked = fields.peek("timeout_s").and_then(serde_json::Value::as_f64);
         let most = self.patience(name.as_deref());
         let asked = asked.filter(|asked| (0.0..=most.as_secs_f64()).contains(asked));
@@ -280,7 +280,7 @@ impl ModelRegistry {
         }
     }
 
-    /// Returns a lease if the model is loaded. Otherwise starts loading it, and stores a guard in `waiting`.
+    /// Returns a lease if the model is loaded. Otherwise starts loading the model, and stores a guard in `waiting`.
     fn try_lease<'a>(
         self: &'a Arc<Self>,
         name: Option<&str>,
@@ -305,7 +305,7 @@ impl ModelRegistry {
             LoadState::Failed { why, until } if *until > Instant::now() => {
                 let seconds = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let message = format!(
-                    "cannot load the model {:?} now: {why}; the first request after {seconds} s tries again",
+                    "cannot load the model {:?} now: {why}; the server retries at the first request after {seconds} s",
                     entry.name()
                 );
                 return Err(ApiError {

@@ -1,4 +1,4 @@
-//! Start of a model: loads it, and creates its contexts and their threads.
+//! Start of a model: loads the model, and creates its contexts and their threads.
 
 use std::sync::{Arc, RwLock, mpsc};
 use std::thread::{Builder, JoinHandle};
@@ -180,7 +180,7 @@ fn draft_model(
         return Ok(None);
     }
     let mut settings = settings.clone();
-    // Keeps memory free for the model's contexts, which are created later.
+    // Memory is kept free for the model's contexts, which are created later.
     let awaited = model.plan().map_or(Bytes(0), LayerPlan::awaited);
     settings.fit_target.value.0 = settings.fit_target.value.0.saturating_add(awaited.0);
     let n_ctx = model::n_ctx(&settings, model.n_ctx_train());
@@ -189,7 +189,7 @@ fn draft_model(
     Ok(Some((loaded, draft.least_p)))
 }
 
-/// Compiles the chat template. A model without a template can still complete plain text.
+/// Compiles the chat template. Without a template, the model can still complete plain text.
 fn template(options: &ServeOptions, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
     match Template::choose(options.chat_template.as_deref(), model) {
         Ok(template) => Ok(Ok(Arc::new(template))),
@@ -222,7 +222,7 @@ impl SchedulerStart {
         let (said, made) = mpsc::channel();
         let (over, ended) = watch::channel(());
         let work = move || {
-            // Dropped when the thread ends, even after a panic.
+            // `_over` is dropped when the thread ends, even after a panic.
             let _over = over;
             match self.make() {
                 Ok((scheduler, made)) => {
@@ -257,7 +257,8 @@ impl SchedulerStart {
             metrics,
         } = self;
         if let Some(cpus) = &cpus {
-            // Done before the context is created, so that the context's memory is allocated on this NUMA node.
+            // The thread is pinned before the context is created, so that the context's memory is allocated on this
+            // NUMA node.
             bind(cpus);
         }
         let settings = settings.for_model(&model);
@@ -277,7 +278,7 @@ impl SchedulerStart {
     }
 }
 
-/// Pins the current thread to `cpus`. If the system does not allow it, the thread stays unpinned.
+/// Pins the current thread to `cpus`. If the system does not allow pinning, the thread stays unpinned.
 fn bind(cpus: &[u32]) {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {

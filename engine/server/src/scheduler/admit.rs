@@ -1,4 +1,4 @@
-//! Assignment of slots: selects a job, its slot, and the cells of the slot that are kept.
+//! Assignment of slots: selects a job, its slot, and the cells to keep in the slot.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Scheduler {
         held.collect()
     }
 
-    /// Returns `scope`. `None` if its owner's key was removed after the request arrived: no request may then reuse
+    /// Returns `scope`. `None` if its owner's key was removed after the request arrived, so that no request reuses
     /// the prompt.
     pub(super) fn lasting(&self, scope: Scope) -> Option<Scope> {
         Some(scope).filter(|scope| self.owners.as_ref().is_none_or(|owners| owners.has(scope.owner())))
@@ -123,7 +123,7 @@ impl Scheduler {
             false => {
                 let from = self.slots[choice.from].sequence;
                 if self.slots[choice.slot].scope != self.slots[choice.from].scope {
-                    // The draft model must not reuse another client's text either.
+                    // The draft model also must not reuse another client's text.
                     self.drafts.trim(sequence, &[]);
                 }
                 self.slots[choice.slot].held = self.slots[choice.from].held[..choice.keep].to_vec();

@@ -1,7 +1,7 @@
-//! Use of the disk cache by the scheduler: decides when to search it and what to write.
+//! Use of the disk cache by the scheduler: decides when to search the cache and which tokens to write.
 //!
-//! If the disk may hold more of a prompt than any slot does, the prompt is looked up before its job gets a slot. When
-//! a slot's tokens are about to be replaced, they are written to the disk if that saves time. This thread only copies
+//! If the disk may hold more of a prompt than any slot, the prompt is looked up before its job gets a slot. Before a
+//! slot's tokens are replaced, they are written to the disk if that saves time. The scheduler's thread only copies
 //! states into and out of the context.
 
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ impl Scheduler {
         Ok(self)
     }
 
-    /// Returns the number of jobs in lookups, including jobs whose lookup has ended but that have no slot yet.
+    /// Returns the number of jobs whose lookup is pending, or has ended without a slot so far.
     pub(super) fn looked_for(&self) -> usize {
         self.disk.as_ref().map_or(0, Disk::asked) + self.found.len()
     }
@@ -70,7 +70,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns all jobs in lookups, and all jobs whose lookup has ended, for the shutdown.
+    /// For the shutdown, returns all jobs whose lookup is pending or has ended.
     pub(super) fn stop_looking(&mut self) -> Vec<Job> {
         let mut jobs: Vec<Job> = self.found.drain(..).map(|answer| answer.job).collect();
         let start = Instant::now();
@@ -84,14 +84,13 @@ impl Scheduler {
         jobs
     }
 
-    /// True if free slots outnumber lookups. No job may overtake a job whose lookup has ended and that waits for
-    /// room.
+    /// True if free slots outnumber lookups. After its lookup, a job that waits for room cannot be overtaken.
     pub(super) fn may_take_more(&self) -> bool {
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
         self.found.is_empty() && free > self.looked_for()
     }
 
-    /// Starts a lookup for `job` if the disk may hold more of its prompt than a slot does. Otherwise returns the job.
+    /// Starts a lookup for `job` if the disk may hold more of its prompt than any slot. Otherwise returns the job.
     pub(super) fn look_for(&mut self, job: Job) -> Option<Job> {
         let most = job.prompt.len().saturating_sub(1);
         let wanted = self.rules.reuse && job.cache_prompt && most >= BLOCK;
@@ -178,12 +177,12 @@ impl Scheduler {
         }
     }
 
-    /// Returns the number of tokens that would be new on the disk: they are neither on the disk, nor in another slot,
-    /// nor among the first `keep` tokens of slot `at`. 0 if writing them would not save time.
+    /// Returns the number of tokens after the first `keep` tokens of slot `at` that only this slot holds: they are
+    /// missing on the disk and in the other slots. 0 if writing them would not save time.
     fn worth_keeping(&self, at: usize, keep: usize) -> usize {
         let Some(disk) = &self.disk else { return 0 };
         let (slot, held) = (&self.slots[at], self.slots[at].held.len());
-        // No request may reuse tokens without a scope.
+        // Tokens without a scope cannot be reused.
         if slot.scope.is_none() {
             return 0;
         }
@@ -228,7 +227,7 @@ impl Scheduler {
         let stop = || inbox.closing() == Closing::Now;
         for at in order {
             if self.worth_keeping(at, 0) == 0 {
-                // Otherwise, two slots that share a prefix would each rely on the other.
+                // The slot is emptied, because two slots that share a prefix would otherwise rely on each other.
                 self.slots[at].held.clear();
                 continue;
             }

@@ -16,8 +16,7 @@ pub(super) struct Drafts {
     /// Measured time for the draft model to read a token.
     pub(super) seconds_per_token: Option<f64>,
     pub(super) sameness: Sameness,
-    /// Measurements for each class of steps, because drafts slow down a batch for all slots and the draft model takes
-    /// time.
+    /// Measurements for each class of steps. Drafts slow down a batch for all slots, and the draft model takes time.
     pub(super) gains: HashMap<StepClass, StepTimes>,
     /// Class of the step that is being measured. `None` if the step includes prompts.
     pub(super) measured: Option<StepClass>,
@@ -31,12 +30,11 @@ pub(super) struct Drafts {
     pub(super) rests: bool,
 }
 
-/// Class of comparable steps: the number of generating slots, and true if the draft model drafts for any of the
-/// slots.
+/// Class of comparable steps: the number of generating slots, and true if the draft model drafts for any slot.
 pub(super) type StepClass = (usize, bool);
 
 /// Time for which drafts are turned off after they made decoding slower. Each further loss doubles the time. The
-/// cause may be temporary, for example a busy machine or a text that is hard to predict.
+/// cause may be temporary, for example a busy machine or an unpredictable text.
 const REST: Duration = Duration::from_secs(60);
 
 /// Maximum time for which drafts are turned off.
@@ -93,14 +91,15 @@ impl Drafts {
         }
     }
 
-    /// Removes the draft model's tokens of `sequence` after the prefix that they have in common with `tokens`.
+    /// Truncates the draft model's tokens of `sequence` to the prefix that they share with `tokens`.
     pub(super) fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
         if let Some(model) = &mut self.model {
             model.trim(sequence, tokens);
         }
     }
 
-    /// Sets the thread counts of the draft model to those of the large model, which waits while the draft model runs.
+    /// Sets the thread counts of the draft model to the large model's counts. The large model waits while the draft
+    /// model runs.
     pub(super) fn set_threads(&mut self, (decode, prefill): (u32, u32)) {
         if let Some(model) = &mut self.model {
             model.set_threads(decode, prefill);

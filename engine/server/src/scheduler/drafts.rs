@@ -14,7 +14,7 @@ use super::super::plan::{BatchPart, prefill_beside_decode};
 use super::draft_state::{StepClass, StepTimes};
 use super::state::Scheduler;
 
-/// Slot that gets a draft, with its text and the width of its part of the batch.
+/// Slot that gets a draft, its text, and the width of its part of the batch.
 struct DraftTarget {
     slot: usize,
     width: usize,
@@ -104,7 +104,7 @@ impl Scheduler {
         self.slots.iter().map(|slot| slot.held.len()).sum()
     }
 
-    /// True if a draft may be evaluated in a batch whose comparison has the result `found`.
+    /// True if `found`, the result of comparing batches, allows drafts.
     fn may(&self, found: Option<BatchComparison>) -> bool {
         found == Some(BatchComparison::Same) || self.rules.drafts.near
     }
@@ -147,9 +147,9 @@ impl Scheduler {
         Ok(widest)
     }
 
-    /// Returns those `targets` whose text the draft model has read completely. For other targets, the draft model
-    /// reads a part of the text now. Reading takes at most the time of a step, because all slots wait. The time
-    /// counts as a cost of drafts.
+    /// Returns the `targets` whose text the draft model has read completely. For other targets, the draft model reads
+    /// a part of the text now, for at most the time of a step, because all slots wait. The time counts as a cost of
+    /// drafts.
     fn catch_up(&mut self, step: StepClass, targets: Vec<DraftTarget>) -> Result<Vec<DraftTarget>> {
         let mut left = prefill_beside_decode(self.rules.step, self.drafts.seconds_per_token) as usize;
         let mut ready = Vec::with_capacity(targets.len());
@@ -163,7 +163,7 @@ impl Scheduler {
                 continue;
             };
             let behind = model.behind(sequence, &target.text);
-            // The draft itself may read up to this number of tokens.
+            // A draft may read up to this number of tokens.
             let may_be = MOST as usize + 1;
             if behind > may_be && left > 0 {
                 let part = left.min(behind - 1);
@@ -206,7 +206,7 @@ impl Scheduler {
             _ => None,
         };
         let mut draft = drafted.unwrap_or_default();
-        // Shortens a short draft to the next allowed width.
+        // A short draft is shortened further, to the next allowed width.
         if draft.len() + 1 < width {
             let may = |width: &usize| self.may(self.drafts.sameness.of(*width, cells));
             let fits = WIDTHS.iter().copied().rev().filter(|width| *width <= draft.len() + 1).find(may);
@@ -238,7 +238,7 @@ impl Scheduler {
         loop {
             self.choose_token(at, row + accepted as i32)?;
             let slot = &mut self.slots[at];
-            // Stops here if the request has ended, or if the sampled token differs from the draft.
+            // The loop ends if the request has ended, or if the sampled token differs from the draft.
             let Some(run) = &mut slot.run else { break };
             let Some(next) = run.next.filter(|next| draft.get(accepted) == Some(next)) else { break };
             slot.held.push(next);
@@ -275,12 +275,16 @@ impl Scheduler {
         if let Some(loss) = lost {
             self.metrics.drafts_turned_off.add(1);
             let rest = measured.rest(Instant::now()).as_secs();
-            tracing::info!("drafts with {} simultaneous requests: {loss}; next attempt in {rest} s", step.0);
+            tracing::info!(
+                "drafts turned off for {} simultaneous requests: {loss}; next attempt in {rest} s",
+                step.0
+            );
         }
     }
 }
 
-/// Logits of the last tokens of a sequence. Each pair has the logits from one batch and those from single tokens.
+/// Logits of the last tokens of a sequence. Each pair contains the logits from one batch and the logits from single
+/// tokens.
 type Rows = Vec<(Vec<f32>, Vec<f32>)>;
 
 /// Evaluates `last` in one batch and then token by token. Before and after the call, `sequence` holds `held` tokens,
@@ -301,7 +305,7 @@ fn look(
         match context.decode_batch(batch)? {
             Decoded::Done => {}
             Decoded::NoRoom => {
-                let why = "no room for tokens that were in the context before".to_string();
+                let why = "no room for tokens that the context contained before".to_string();
                 return Err(Error::Decode { tokens: tokens.len(), why });
             }
         }

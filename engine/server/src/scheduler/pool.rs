@@ -39,7 +39,7 @@ impl Scheduler {
         let free = free.saturating_sub(self.preempted.len() + self.looked_for());
         let free = if self.may_take_more() { free } else { 0 };
         let most = self.context.n_ctx() as usize;
-        // Maximum length of a prompt that fits, in eighths of the context.
+        // Maximum length of a prompt that fits, rounded to eighths of the context.
         let room =
             (1..=8).map(|part| most * part / 8).filter(|room| self.has_room_for(*room)).max().unwrap_or(0);
         let notice = Notice { free, room, held: self.pool.shown.iter().flatten().cloned().collect() };

@@ -12,7 +12,7 @@ use crate::drafts::Drafting;
 pub struct Rules {
     /// True if prompts may reuse cached tokens.
     pub reuse: bool,
-    /// Time limit of a batch with generating slots, as far as prompts lengthen the batch
+    /// Time limit of a batch with generating slots, which limits its prompt tokens
     /// ([`stretched`](crate::plan::stretched)).
     pub step: Duration,
     /// Time after which a request ends if its answer is not read.

@@ -33,16 +33,16 @@ pub struct Scheduler {
     pub(super) admissions: u64,
     /// Requests that were preempted because no cells were free, the oldest request first.
     pub(super) preempted: Vec<RunningRequest>,
-    /// Events of ended requests that their readers have not yet received.
+    /// Pending events of ended requests.
     pub(super) leaving: Vec<Outbox>,
-    /// Disk cache, if it is enabled, and its results that wait for a slot.
+    /// Disk cache, if enabled.
     pub(super) disk: Option<Disk<Job>>,
     pub(super) found: VecDeque<LookupAnswer<Job>>,
     /// Sum of the delays that each client's grammars have caused.
     pub(super) grammar_budget: GrammarBudget,
     pub(super) seconds_per_prompt_token: Option<f64>,
     pub(super) looked_at_queue: Instant,
-    /// State as one of several pools.
+    /// State of this scheduler's pool.
     pub(super) pool: Pool,
     /// Index of this scheduler's slots in the snapshots.
     pub(super) snapshot_index: usize,

@@ -5,9 +5,9 @@
 //! that token replaces the chunk's first token. Only the second half of a chunk is scored, because its tokens have
 //! enough context before them.
 //!
-//! Logits are large: the scored half of a chunk takes 150 MB for a vocabulary of 150,000 tokens. So only a window of
-//! logits is kept. Both models evaluate the text side by side. If memory does not suffice for both models, they run
-//! one after the other, with the reference's probabilities in a temporary file.
+//! Logits are large: the scored half of a chunk takes 150 MB for a vocabulary of 150,000 tokens. Therefore only a
+//! window of logits is kept, and both models evaluate the text side by side. If both models do not fit into memory,
+//! they run one after the other, and the reference's probabilities are kept in a temporary file.
 
 mod reader;
 mod saved;
@@ -27,7 +27,7 @@ pub(crate) use reader::ChunkContext;
 use saved::Saved;
 use serde::Serialize;
 
-/// Prose of many kinds, with dialogue, code and numbers.
+/// Prose of several kinds, with dialogue, code and numbers.
 const PROSE: &str = include_str!("text.txt");
 
 /// Returns the text that is evaluated if none is given: prose, then code, tables and eight writing systems.
@@ -54,7 +54,7 @@ impl ChunkedText {
     /// Splits `text` into chunks of `chunk` tokens: all chunks of the text, or at most `most`.
     ///
     /// # Errors
-    /// [`Error::TextTooShort`] if the text does not fill one chunk; also errors of the tokenizer.
+    /// [`Error::TextTooShort`] if the text does not fill one chunk, and errors of the tokenizer.
     pub fn new(model: &Model, text: &str, chunk: u32, most: Option<u32>) -> Result<Self> {
         let tokens = model.tokenize(text)?;
         let (held, size) = (tokens.len(), chunk.max(LEAST_CHUNK) as usize);
@@ -84,7 +84,7 @@ impl ChunkedText {
         tokens
     }
 
-    /// Returns the first scored position of a chunk.
+    /// Returns the index of the first scored position in a chunk.
     fn first_scored(&self) -> usize {
         self.chunk / 2
     }
@@ -180,8 +180,8 @@ pub fn against(
 /// Probabilities of a reference for a text, in a temporary file.
 pub struct Reference {
     saved: Saved,
-    /// Values for each position that rounding in the file may change: the negative logarithm of the probability of
-    /// the actual token, and the most likely token.
+    /// For each position, the two values that rounding in the file may change: the negative log-probability of the
+    /// actual token, and the most likely token.
     exact: Vec<(f64, usize)>,
     text: ChunkedText,
     chunks: usize,
@@ -214,8 +214,8 @@ impl Reference {
         Ok(Self { saved, exact, text: text.clone(), chunks })
     }
 
-    /// Returns the empty result if the reference was interrupted and no model was compared with it; `None` if the
-    /// reference is complete.
+    /// Returns an empty result if the evaluation of the reference was interrupted; `None` if the reference is
+    /// complete.
     pub fn cut_short(&self) -> Option<Evaluation> {
         (self.chunks < self.text.chunks).then(|| compared(&self.text, 0, &[]))
     }
@@ -277,7 +277,7 @@ pub fn same_vocabulary(model: &Model, reference: &Model) -> Result<()> {
     };
     let (tokens, others) = (model.n_vocab(), reference.n_vocab());
     if tokens != others {
-        return Err(differs(format!("{tokens} tokens against {others}")));
+        return Err(differs(format!("{tokens} tokens in the first and {others} in the second")));
     }
     for token in 0..tokens.cast_signed() {
         one.clear();
@@ -286,7 +286,11 @@ pub fn same_vocabulary(model: &Model, reference: &Model) -> Result<()> {
         reference.piece(token, &mut other)?;
         if one != other {
             let show = |bytes: &[u8]| format!("{:?}", String::from_utf8_lossy(bytes));
-            return Err(differs(format!("token {token} is {} and {}", show(&one), show(&other))));
+            return Err(differs(format!(
+                "token {token} is {} in the first and {} in the second",
+                show(&one),
+                show(&other)
+            )));
         }
     }
     Ok(())
@@ -295,7 +299,7 @@ pub fn same_vocabulary(model: &Model, reference: &Model) -> Result<()> {
 /// True if the weights of both files fit into memory at the same time.
 ///
 /// # Errors
-/// If a file is not a model.
+/// If either file is not a model.
 pub fn fit_together(model: &Path, reference: &Path, runtime_host: &RuntimeHost) -> Result<bool> {
     let weights = |path: &Path| -> Result<u64> { Ok(GgufFile::open(path)?.weights()?.0) };
     let needed = weights(model)?.saturating_add(weights(reference)?);
@@ -371,7 +375,7 @@ mod tests {
 
     #[test]
     fn the_built_in_text_is_enough_for_several_chunks() {
-        // About four bytes per token with a real vocabulary.
+        // With a real vocabulary, a token has about four bytes.
         let text = built_in_text();
         assert!(text.len() / 4 > 5 * DEFAULT_CHUNK as usize, "{}", text.len());
     }

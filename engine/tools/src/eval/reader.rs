@@ -12,7 +12,7 @@ use llama::{Collector, Context, Model, Token};
 
 use super::ChunkedText;
 
-/// Maximum size, in bytes, of the logits of one call, which are kept for all of its tokens.
+/// Maximum size, in bytes, of the logits of one call. A call keeps the logits of all its tokens.
 const LOGITS: usize = 128 << 20;
 
 /// Context that evaluates chunks.
@@ -59,7 +59,7 @@ impl ChunkContext {
     ) -> Result<Self> {
         let row = size_of::<f32>() * model.n_vocab().max(1) as usize;
         let most = text.chunk_size().min(settings.n_batch.value as usize);
-        // At least as many tokens as the kernels of prefill need to be efficient.
+        // The prefill kernels need at least 64 tokens to be efficient.
         let window = (LOGITS / row).clamp(64.min(most), most);
         let options = ContextOptions {
             n_ctx: (text.chunk_size() as u32).next_multiple_of(CTX_STEP),

@@ -18,7 +18,7 @@ pub struct Collected {
     pub chunks: usize,
 }
 
-/// Evaluates `text` with `model`, without the last token of each chunk, and sums up the inputs of each matrix;
+/// Evaluates `text` with `model`, without the last token of each chunk, and sums the squared inputs of each matrix.
 /// `with_output` includes the output matrix. After an interruption, the result covers the evaluated part.
 ///
 /// # Errors

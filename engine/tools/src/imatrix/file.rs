@@ -19,7 +19,8 @@ const COUNTS: &str = ".counts";
 const CHUNK_SIZE: &str = "imatrix.chunk_size";
 const CHUNK_COUNT: &str = "imatrix.chunk_count";
 const DATASETS: &str = "imatrix.datasets";
-/// Maximum size, in bytes, of a file in the older format. Files for the largest models have a few hundred megabytes.
+/// Maximum size, in bytes, of a file in the older format. The files of the largest models have a few hundred
+/// megabytes.
 const OLD_LIMIT: u64 = 4 << 30;
 
 /// Reads the file at `path`.
@@ -46,7 +47,7 @@ pub fn read(path: &Path) -> Result<Imatrix> {
         let whole = |values: &[f32]| values.iter().all(|value| value.is_finite() && *value >= 0.0);
         if !whole(&entry.sums) || !whole(&entry.counts) {
             return Err(wrong(format!(
-                "{name} contains values that are not sums of squares: the file is damaged"
+                "{name} contains negative values, infinities or NaN: the file is damaged"
             )));
         }
     }
@@ -146,7 +147,10 @@ fn from_gguf(path: &Path, file: &GgufFile, content: &mut File) -> std::result::R
 /// Reads the values of a tensor, which must have been checked to be within the file.
 fn floats(content: &mut File, tensor: &TensorInfo) -> std::result::Result<Vec<f32>, String> {
     if tensor.kind != GgmlType::F32 {
-        return Err(format!("{} is {}, and not f32: the file is damaged", tensor.name, tensor.kind));
+        return Err(format!(
+            "{} has the type {} instead of f32: the file is damaged",
+            tensor.name, tensor.kind
+        ));
     }
     let mut bytes = Vec::new();
     content
@@ -166,12 +170,12 @@ fn first_text(content: &mut File, offset: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Parses the older format: the number of entries (i32); for each entry, the length of its name (i32), the name, the
-/// number of calls (i32), the number of values (i32) and the values (f32). The number of chunks (i32), the length
-/// (i32) and the name of the text may follow.
+/// Parses the older format: the number of entries (i32); then, for each entry, the length of its name (i32), the
+/// name, the number of calls (i32), the number of values (i32) and the values (f32). Optionally, the number of chunks
+/// (i32), the length of the text's name (i32) and that name follow.
 fn from_old(path: &Path, bytes: &[u8]) -> std::result::Result<Imatrix, String> {
     let mut rest = Cursor(bytes);
-    let no = "it is damaged, or neither a GGUF file nor an importance matrix of the older format";
+    let no = "the file is damaged, or it is neither a GGUF file nor an importance matrix in the older format";
     let read = |rest: &mut Cursor<'_>| -> Option<(String, MatrixSums)> {
         let len = rest.length()?;
         let name = String::from_utf8(rest.take(len)?.to_vec()).ok()?;
@@ -283,7 +287,7 @@ mod tests {
         for wrong in [f32::NAN, f32::INFINITY, -1.0] {
             let mut bad = some();
             bad.entries.get_mut("blk.0.attn_q.weight").expect("there").sums[1] = wrong;
-            assert!(why(&bad).contains("not sums of squares"), "{wrong}");
+            assert!(why(&bad).contains("contains negative values"), "{wrong}");
         }
         assert!(
             why(&Imatrix { entries: BTreeMap::new(), ..some() }).contains("it contains no importance matrix")

@@ -1,5 +1,5 @@
-//! Importance matrices: the mean square input of each column of each matrix. An importance matrix shows a quantiser
-//! the columns in which an error costs most.
+//! Importance matrices: the mean square input of each column of each matrix. An importance matrix tells a quantiser
+//! in which columns errors cost most.
 //!
 //! The files have llama-imatrix's format: GGUF with `NAME.in_sum2` (sums of squares) and `NAME.counts` for each
 //! matrix NAME. The older format can only be read.
@@ -18,8 +18,8 @@ use llama::quantize::{Imatrix, Type};
 
 use crate::quantize::{PlannedTensor, QuantizePlan};
 
-/// Estimates the size of the importance matrix file of the model at `path`: a float for each column of each matrix,
-/// and for each expert.
+/// Estimates the size of the importance matrix file of the model at `path`: one float for each column of each matrix
+/// of each expert.
 ///
 /// # Errors
 /// If the file is not a model that can be read.
@@ -64,17 +64,17 @@ pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Resul
             "none of its {count} entries ({first}, …) matches a tensor to quantise; {foreign}"
         )));
     }
-    // Every expert has an entry, even an expert that was never chosen.
+    // Every expert has an entry, even if it was never chosen.
     if let Some(tensor) = weighed.iter().filter(lacking).find(|tensor| tensor.needs_imatrix(kind)) {
         let (name, to) = (&tensor.name, tensor.to);
         return Err(wrong(format!(
-            "it has no entry for {name}, which is unusable as {to} without an entry; {foreign}"
+            "it has no entry for {name}, but quantising this tensor to {to} needs one; {foreign}"
         )));
     }
     Ok(())
 }
 
-/// Returns the tensors of `plan` that `imatrix` lacks.
+/// Returns the names of the tensors of `plan` that have no entry in `imatrix`.
 pub fn missing<'a>(imatrix: &Imatrix, plan: &'a QuantizePlan) -> Vec<&'a str> {
     let weighed = plan.tensors.iter().filter(|tensor| tensor.is_weighed());
     weighed.map(|tensor| tensor.name.as_str()).filter(|name| !imatrix.entries.contains_key(*name)).collect()

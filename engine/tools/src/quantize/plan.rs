@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 /// Types that lose nearly all accuracy without an importance matrix: llama.cpp's `tensor_requires_imatrix`.
 const STARVED: [&str; 6] = ["iq3_xxs", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_m", "iq1_s"];
 
-/// Plan for a model.
+/// Plan for the quantisation of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuantizePlan {
     /// Tensors of the model.
@@ -19,7 +19,7 @@ pub struct QuantizePlan {
     pub header: Bytes,
 }
 
-/// Plan for a tensor.
+/// Plan for the quantisation of one tensor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlannedTensor {
     /// Name of the tensor.
@@ -102,8 +102,8 @@ impl PlannedTensor {
         self.from != self.to && self.to.is_quantised() && !exempt.contains(&self.name.as_str())
     }
 
-    /// True if the tensor loses nearly all accuracy without an importance matrix, if the model is quantised to
-    /// `kind`.
+    /// True if quantising the model to `kind` needs an importance matrix for this tensor, because the tensor would
+    /// lose nearly all accuracy without one.
     pub(crate) fn needs_imatrix(&self, kind: Type) -> bool {
         // The k-types are accurate enough without an importance matrix, except in the smallest mixture.
         let starved =

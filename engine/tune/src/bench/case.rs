@@ -40,14 +40,14 @@ impl Case {
         match sum.filter(|sum| *sum <= MAX_CTX) {
             Some(n_ctx) => Ok(n_ctx),
             None => wrong(format!(
-                "cannot test {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: a context has \
-                 at most {MAX_CTX} tokens"
+                "cannot test {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: together they \
+                 exceed the largest context ({MAX_CTX} tokens)"
             )),
         }
     }
 }
 
-/// Number of runs of a test.
+/// Number of samples of a test, with or without a warm-up run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
     /// Number of samples.
@@ -61,18 +61,18 @@ pub struct Repeat {
 pub struct Samples {
     /// Time of each sample in nanoseconds.
     pub ns: Vec<u64>,
-    /// Time to the first token of each sample in nanoseconds; end to end only.
+    /// Time to the first token in nanoseconds, for each sample on the end-to-end path.
     pub first_token_ns: Vec<u64>,
-    /// Time of each generated token in nanoseconds, for all samples in order. End to end, the first token of each
-    /// sample is excluded, because the prefill computes its logits.
+    /// Time of each generated token in nanoseconds, for all samples in order. On the end-to-end path, the first token
+    /// of each sample is excluded, because prefill computes its logits.
     pub token_ns: Vec<u64>,
     /// True if prompts were evaluated with a second copy of the weights.
     pub split: bool,
-    /// Time for moving the sequence between contexts in each sample, in nanoseconds; empty if it was not moved.
+    /// Time in nanoseconds to move the sequence between contexts, for each sample; empty if no sequence was moved.
     pub hand_over_ns: Vec<u64>,
     /// Graphs of the generated tokens of all samples.
     pub graphs: Graphs,
-    /// Start of the test, RFC 3339 in UTC.
+    /// Start time of the test, as RFC 3339 in UTC.
     pub time: String,
     /// Use of each NVIDIA GPU from the first sample to the last; `None` if no driver is loaded.
     pub gpus: Option<Vec<GpuUse>>,
@@ -86,7 +86,7 @@ impl Samples {
     }
 }
 
-/// Path that is measured.
+/// Measured path: the kernels alone, or from text to text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// Path of llama-bench: random tokens without sampling.

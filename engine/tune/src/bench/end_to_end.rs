@@ -24,8 +24,8 @@ bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for ever
 \"and no looking before morning.\"\n\n";
 
 /// Runs `case` with a model or both of its [`Layouts`]. Each sample tokenises a text, evaluates the first `n_prompt`
-/// tokens in an empty context, samples `n_gen` tokens and converts them to text. Tokens that end a text count like
-/// any other token.
+/// tokens in an empty context, samples `n_gen` tokens and converts them to text. Generation continues after an
+/// end-of-text token.
 ///
 /// # Errors
 /// Errors of creating the context and of evaluating.
@@ -38,7 +38,7 @@ pub fn end_to_end(
 ) -> Result<Samples> {
     let layouts = layouts.into();
     let model = layouts.model();
-    // The driver starts while the context is being created.
+    // The GPU driver starts while the context is being created.
     let mut gpus = GpuWatch::start();
     let mut session = session(&layouts, Path::EndToEnd, case, settings, runtime_host)?;
     session.sample_on_device(settings.device_sampling.value);
@@ -50,7 +50,7 @@ pub fn end_to_end(
         if round == warm_up && round > 0 {
             gpus = GpuWatch::start();
         }
-        // A new sampler makes every sample draw the same random numbers.
+        // A new sampler with the same seed makes every sample draw the same random numbers.
         let mut chain = Chain::new(&settings.sampling_options().with_seed(0), model)?;
         let start = Instant::now();
         let mut prompt = model.tokenize(&text)?;

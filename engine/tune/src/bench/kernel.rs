@@ -59,8 +59,8 @@ fn context_options(model: &Model, path: Path, case: &Case, settings: &Settings) 
     Ok(ContextOptions { n_ctx: case.n_ctx(path)?, ..model::context_options(model, settings, false) })
 }
 
-/// Runs `case` on the kernel path, with a model or both of its [`Layouts`]. `depth` keeps the state at a depth for
-/// the next test.
+/// Runs `case` on the kernel path, with a model or both of its [`Layouts`]. `depth` stores the context's state at a
+/// depth, for the next test at this depth.
 ///
 /// # Errors
 /// Errors of creating the context and of evaluating. Also fails if a logit is NaN.
@@ -73,7 +73,7 @@ pub fn kernel(
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> Result<Samples> {
     let layouts = layouts.into();
-    // The driver starts while the context is being created.
+    // The GPU driver starts while the context is being created.
     let early = GpuWatch::start();
     let mut session = session(&layouts, Path::Kernel, case, settings, runtime_host)?;
     let mut random = Random::new(layouts.model());
@@ -104,7 +104,7 @@ pub fn kernel(
     Ok(samples)
 }
 
-/// Checks that the last token's logits are not NaN: the speed of a broken kernel means nothing.
+/// Checks that the last token's logits are not NaN, because the speed of a broken kernel is meaningless.
 pub(crate) fn refuse_nan(session: &mut Session) -> Result<()> {
     match has_nan(session.current().logits()?) {
         true => Err(Error::NotANumber),
@@ -126,7 +126,7 @@ pub(crate) fn fill(
     if n_depth == 0 {
         return Ok(());
     }
-    // A state with other options, such as other cache types, is refused, and the tokens are evaluated again.
+    // If the state has different options, such as cache types, restoring fails and the tokens are evaluated again.
     if let Some((depth, state)) = saved
         && *depth == n_depth
         && session.restore(state).is_ok()
@@ -136,7 +136,7 @@ pub(crate) fn fill(
     session.clear();
     prefill(session, random, n_depth)?;
     let state = session.current().save()?;
-    // With two layouts, every sample begins in the context that a generation would use next.
+    // With two layouts, every sample begins in the context that generation would use next.
     session.restore(&state)?;
     *saved = Some((n_depth, state));
     Ok(())
@@ -164,8 +164,7 @@ pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32)
     Ok(())
 }
 
-/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which happens anyway. Reading the
-/// clock costs about 50 ns per token.
+/// Evaluates `n` tokens one by one, and reads the clock after each token, which costs about 50 ns per token.
 pub(crate) fn decode(
     sequence: &mut impl Sequence,
     random: &mut Random,
@@ -201,7 +200,7 @@ impl Random {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
-        // Less than n_vocab, which is a positive i32 in llama.cpp.
+        // The remainder is less than n_vocab, which is a positive i32 in llama.cpp.
         ((self.state >> 33) % self.n_vocab) as Token
     }
 }

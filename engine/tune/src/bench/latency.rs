@@ -13,7 +13,7 @@ pub struct Spread {
     pub jitter: u64,
 }
 
-/// Returns the distribution of `times`, the tokens of all samples together; `None` if there are none.
+/// Returns the distribution of `times`, the tokens of all samples together; `None` if `times` is empty.
 pub fn spread(times: &[u64]) -> Option<Spread> {
     if times.is_empty() {
         return None;

@@ -23,7 +23,7 @@ pub struct LayoutRecord {
     pub model_type: String,
     /// Layout that the split layout is compared with: `repacked` or `file`.
     pub against: &'static str,
-    /// Time of the other layout divided by the time of the split layout, over pairs.
+    /// Time of the other layout divided by the time of the split layout, from paired runs.
     pub ratio: Ratio,
     /// Samples with the split layout.
     pub split: Samples,
@@ -78,7 +78,8 @@ impl Serialize for LayoutRecord {
     }
 }
 
-/// Runs `case` in each layout alone and split, interleaved, `repeat.samples` times each.
+/// Runs `case` with each layout alone and with the split layout, `repeat.samples` times each. The runs are
+/// interleaved.
 ///
 /// # Errors
 /// Errors of [`end_to_end`]. Also fails if the model has only one layout, or if `case` does not use both layouts.

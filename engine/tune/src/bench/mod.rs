@@ -1,11 +1,11 @@
-//! Measurements of prefill and decode by llama-bench's method, and of the whole path from text to text.
+//! Measurements of prefill and decode with llama-bench's method, and of the whole path from text to text.
 //!
 //! The kernel path does the same work as llama-bench: random tokens, one warm-up, and an empty context before every
-//! sample. Prefill uses calls of `n_batch` tokens. Decode uses one token per call, with a synchronisation after each.
-//! The measured time includes all calls and synchronisations. Logits are checked for NaN once, outside of the
+//! sample. Prefill uses calls of `n_batch` tokens. Decode uses one token per call, with a synchronisation after each
+//! call. The measured time includes all calls and synchronisations. Logits are checked for NaN once, outside of the
 //! measured time. Nothing is sampled.
 //!
-//! The parts that the kernel path omits are timed one by one: [`parts`].
+//! The module [`parts`] times each of the other parts separately.
 
 mod case;
 mod end_to_end;
@@ -40,9 +40,9 @@ mod tests {
             (Path::Kernel, case(512, 128, 4096), Ok(4736)),
             (Path::Kernel, case(MAX_CTX, 0, 0), Ok(MAX_CTX)),
             (Path::EndToEnd, case(512, 128, 0), Ok(640)),
-            (Path::Kernel, case(u32::MAX, 1, 0), Err("at most")),
-            (Path::Kernel, case(1, 1, u32::MAX), Err("at most")),
-            (Path::Kernel, case(MAX_CTX, 1, 0), Err("at most")),
+            (Path::Kernel, case(u32::MAX, 1, 0), Err("exceed the largest context")),
+            (Path::Kernel, case(1, 1, u32::MAX), Err("exceed the largest context")),
+            (Path::Kernel, case(MAX_CTX, 1, 0), Err("exceed the largest context")),
             (Path::EndToEnd, case(0, 128, 0), Err("needs a prompt")),
             (Path::EndToEnd, case(512, 128, 16), Err("-d 16")),
         ];

@@ -7,7 +7,7 @@ use super::case::{Case, Samples};
 use super::parts::Part;
 use super::record::{mean_and_deviation, peak_rss};
 
-/// Model and program of a run, named in each of its records.
+/// Model and program of a run, repeated in each record of the run.
 #[derive(Clone, Debug)]
 pub struct BenchSubject {
     /// Version of llama.cpp.
@@ -31,7 +31,7 @@ pub struct PartRecord {
     pub part: Part,
     /// Number of units of work in each sample; the unit depends on the part.
     pub work: u64,
-    /// Number of threads: 1 if llama.cpp uses no other threads.
+    /// Number of threads; 1 for work that llama.cpp does in a single thread.
     pub n_threads: u32,
     /// Sizes of the test, for prefill and decode; `None` for other parts.
     pub case: Option<Case>,
@@ -53,7 +53,7 @@ impl PartRecord {
         PartRecord { part, work, n_threads, case, subject: subject.clone(), samples, peak_rss: peak_rss() }
     }
 
-    /// Returns the name with the size, if any: `tokenize`, `prefill 512`, `decode 128 @ 4096`.
+    /// Returns the part's name, with the size if the part has one: `tokenize`, `prefill 512`, `decode 128 @ 4096`.
     pub fn test(&self) -> String {
         match self.case {
             None => self.part.name().to_string(),
@@ -70,7 +70,7 @@ impl PartRecord {
         mean_and_deviation(&speeds)
     }
 
-    /// Returns the row for programs to read.
+    /// Returns the machine-readable row.
     pub fn row(&self) -> PartRow {
         let ns: Vec<f64> = self.samples.ns.iter().map(|ns| *ns as f64).collect();
         let (avg_ns, stddev_ns) = mean_and_deviation(&ns);

@@ -1,4 +1,4 @@
-//! Timing of the other work besides prefill and decode, part by part: tokenising, sampling, loading.
+//! Timing of the parts of the work other than prefill and decode: tokenising, sampling and loading.
 
 use std::fmt;
 use std::path::Path as FilePath;
@@ -24,7 +24,7 @@ const TEXT_BYTES: usize = 64 << 10;
 /// Number of tokens that one sample of [`Part::Sample`] or [`Part::Greedy`] chooses.
 const CHOICES: u32 = 64;
 
-/// Number of loads in one sample of [`Part::Gguf`], each of which takes milliseconds.
+/// Number of loads in one sample of [`Part::Gguf`]; a load takes milliseconds.
 const READS: u32 = 4;
 
 /// Part of the work.
@@ -106,7 +106,7 @@ impl FromStr for Part {
     }
 }
 
-/// Times the loading `part` for `path`; `load` loads the whole model.
+/// Times `part`, which must be a loading part, for the file at `path`. `load` loads the whole model.
 ///
 /// # Errors
 /// Errors of loading.
@@ -135,7 +135,7 @@ pub fn loading(
     Ok((u64::from(times), samples))
 }
 
-/// Times tokenising `text`, repeated until a sample is large enough. Returns the number of bytes in a sample.
+/// Times tokenising. `text` is repeated until a sample is large enough. Also returns the number of bytes in a sample.
 ///
 /// # Errors
 /// Errors of tokenising.
@@ -150,7 +150,7 @@ pub fn tokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Sampl
     Ok(((times * text.len()) as u64, samples))
 }
 
-/// Times converting the tokens of `text` to text. Returns the number of tokens in a sample.
+/// Times converting the tokens of `text` to text. Also returns the number of tokens in a sample.
 ///
 /// # Errors
 /// Errors of tokenising.
@@ -179,7 +179,7 @@ fn passes(text: &str) -> Result<usize> {
 }
 
 /// Times choosing tokens from the logits after `text`. The logits are the same each time, so that two builds do the
-/// same work. Returns the number of tokens in a sample.
+/// same work. Also returns the number of tokens in a sample.
 ///
 /// # Errors
 /// Errors of evaluating and of sampling.

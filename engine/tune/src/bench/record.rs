@@ -14,12 +14,12 @@ use super::case::{Case, Path, Samples};
 use super::latency::{Spread, spread};
 use super::work::Share;
 
-/// Additional columns of a table, besides llama-bench's columns.
+/// Columns of a table in addition to llama-bench's columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
-    /// True for the columns of loading, first token and times per token.
+    /// True to show the load time, the time to the first token and the times per token.
     pub latency: bool,
-    /// True for the column with the fraction of the roofline.
+    /// True to show the fraction of the roofline.
     pub roof: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct BenchRecord {
     model_filename: String,
     build_commit: String,
     settings: Settings,
-    /// Memory in MiB that stayed free on each device when the number of layers was chosen automatically; 0 otherwise.
+    /// Free memory in MiB that the automatic choice of layers left on each device; 0 without an automatic choice.
     fit_target: u64,
     samples: Samples,
     peak_rss: Option<u64>,
@@ -133,7 +133,7 @@ impl BenchRecord {
         self.samples.gpus.as_deref().map(|gpus| together(gpus).unwrap_or_default())
     }
 
-    /// Returns the row for programs to read.
+    /// Returns the machine-readable row.
     pub fn row(&self) -> BenchRow {
         let settings = &self.settings;
         let devices = |wanted| {
@@ -218,7 +218,7 @@ impl BenchRecord {
     }
 }
 
-/// Returns the columns of the GPUs, all together and each; `None` if no driver is loaded.
+/// Returns the columns for all GPUs together and for each GPU; `None` if no driver is loaded.
 fn gpu_columns(gpus: Option<&[GpuUse]>) -> Option<GpuColumns> {
     let gpus = gpus?;
     let all = together(gpus).unwrap_or_default();
@@ -249,7 +249,7 @@ impl Serialize for BenchRecord {
     }
 }
 
-/// Returns the mean and the sample standard deviation; 0 if undefined.
+/// Returns the mean and the sample standard deviation. An undefined value is 0.
 pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     if values.is_empty() {
@@ -263,7 +263,7 @@ pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (n - 1.0)).sqrt())
 }
 
-/// Formats the proportions of devices like llama-bench; `0.00` means in proportion to their memory.
+/// Formats the proportions of devices like llama-bench. `0.00` means in proportion to the devices' memory.
 fn tensor_split(settings: &Settings) -> String {
     let shares: Vec<String> =
         settings.tensor_split.value.0.iter().map(|share| format!("{share:.2}")).collect();

@@ -1,5 +1,5 @@
-//! Minimum number of bytes that a test must read, and of multiply-adds that it must do. Both numbers give the highest
-//! possible speed on this machine.
+//! Minimum work of a test: the number of bytes that it must read, and of multiply-adds that it must do. Together with
+//! a machine's rates, this work gives the highest possible speed.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use llama::options::{ContextOptions, FlashAttention, KvType};
 
 use super::case::{Case, Path};
 
-/// Tensors that are not multiplied; each token reads one row of them.
+/// Names of tensors that are looked up, not multiplied: each token reads one row.
 const LOOKED_UP: [&str; 4] =
     ["token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"];
 
@@ -26,7 +26,7 @@ pub struct Share {
     pub bound: Bound,
 }
 
-/// Limits of a roofline; the lower one applies.
+/// Limit of a roofline. The lower limit applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// Read bandwidth.
@@ -60,7 +60,7 @@ pub struct Work {
     weights: u64,
 }
 
-/// Number of bytes to read, and of multiply-adds by the type of the operands.
+/// Number of bytes to read, and number of multiply-adds for each operand type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Amount {
     bytes: f64,
@@ -176,7 +176,7 @@ impl Work {
 pub struct Test {
     /// Sizes of the test.
     pub case: Case,
-    /// Path; end to end, the prefill computes the logits of the first generated token.
+    /// Measured path. On the end-to-end path, prefill computes the logits of the first generated token.
     pub path: Path,
     /// Maximum number of tokens in one call.
     pub n_batch: u32,
@@ -200,7 +200,7 @@ impl Test {
             let batch = left.min(self.n_batch.max(1));
             left -= batch;
             let (whole, rest) = (batch / n_ubatch, batch % n_ubatch);
-            // The logits of a call's last token are computed.
+            // Only the last token of a call needs logits.
             let (whole, last) = if rest == 0 { (whole - 1, n_ubatch) } else { (whole, rest) };
             for _ in 0..whole {
                 add(work.graph(n_ubatch, 0.0).seconds(prefill));
@@ -232,7 +232,7 @@ impl Test {
 }
 
 /// Returns the size of one token in the cache of `model`. Returns `None` if the model has another kind of cache, or
-/// if other devices compute, because their memory is not known here.
+/// if devices other than the CPU compute, whose memory is not known here.
 pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
     if !model.placed().takers.is_empty() {
         return None;
@@ -308,7 +308,7 @@ mod tests {
             ("output.weight", &[32, 1000], Q8_0),
         ];
         let work = work(&tensors, None).expect("a plain model");
-        // Rows of 34 bytes: 100 rows of the layers and 1000 of the output matrix; and the norm.
+        // 1100 rows of 34 bytes (100 in the layers, 1000 in the output matrix), and the norm.
         let weights = 34 * 1100 + 128;
         assert_eq!(work.weights(), weights);
         // At depth 0, a token reads its own key and value; at depth 4, four more.
@@ -333,9 +333,9 @@ mod tests {
             ("blk.0.c.weight", &[64, 100], F32),
         ];
         let work = work(&tensors, None).expect("a plain model");
-        // Nanoseconds for a token in the layers, and in the output matrix, which is the embedding table.
+        // Nanoseconds for a token in the layers, and in the output matrix, which is also the embedding table.
         let (body, output) = (64.0 + 320.0 + 640.0, 32.0);
-        // Reading limits a graph of one token.
+        // A graph of one token is limited by reading.
         let single = 6800.0 + 12_800.0 + 25_600.0 + 3400.0;
         let cases = [
             (1, single, Bound::Memory),

@@ -1,8 +1,8 @@
 //! Check that a candidate's output equals the output of the untuned settings.
 //!
 //! The limits are those of the correctness gate in docs/src/build/gate.md: a mean divergence far below the smallest
-//! step of quantisation. Models that amplify rounding have wider limits: the divergence of the untuned settings from
-//! themselves when they sum in a different order.
+//! step of quantisation. For models that amplify rounding, the limits are wider: the divergence that a different
+//! order of sums causes with the untuned settings.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub struct OutputComparison {
     pub top1: f64,
     /// Number of greedy tokens after the text.
     pub greedy: u32,
-    /// Number of greedy tokens that are equal, counted from the first.
+    /// Number of equal greedy tokens before the first difference.
     pub equal: u32,
     /// Effect of rounding alone on this model; `None` if it was not measured.
     pub rounding: Option<Rounding>,
@@ -71,8 +71,8 @@ impl fmt::Display for OutputComparison {
     }
 }
 
-/// Compares the logits after the `text` tokens of a text, and after the greedy tokens that follow, up to the first
-/// difference.
+/// Compares the logits after each of the first `text` tokens, and after the greedy tokens that follow, up to the
+/// first difference.
 pub fn compare(reference: &Logits, other: &Logits, text: usize) -> OutputComparison {
     let same = reference.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
     let mut found =
@@ -97,7 +97,7 @@ pub fn compare(reference: &Logits, other: &Logits, text: usize) -> OutputCompari
 pub fn judge(candidate: &Chosen, found: &OutputComparison) -> Result<String, String> {
     let limits = if is_lossy(candidate) { LOSSY } else { found.limits() };
     let within = limits.hold(found.mean_kld, found.top1);
-    // If logits are NaN, greedy tokens mean nothing, because the first token is always chosen.
+    // If logits are NaN, the first token is always chosen, so equal greedy tokens prove nothing.
     let equal = found.positions > 0 && found.equal == found.greedy && !found.mean_kld.is_nan();
     // Kernels that round their inputs differently, such as AMX's tiles, diverge more but choose the same tokens.
     let same = equal && found.top1 >= EXACT.top1 && found.mean_kld <= LOSSY.mean_kld;
@@ -110,7 +110,7 @@ pub fn judge(candidate: &Chosen, found: &OutputComparison) -> Result<String, Str
                 100.0 * top1
             ))
         }
-        (false, ..) => Err(format!("its output differs, but must not: {found}")),
+        (false, ..) => Err(format!("its output differs, although the setting must not change it: {found}")),
     }
 }
 

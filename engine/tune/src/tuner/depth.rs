@@ -2,8 +2,8 @@
 //!
 //! The cost of a token after a long prompt can only be measured in a long context. Evaluating a long context takes
 //! longer than a tuning run allows: 2,048 tokens take 20 s on two cores. The time for attention does not depend on
-//! the numbers in the keys and values. So a few tokens are evaluated, and their keys and values are copied until the
-//! context is full.
+//! the numbers in the keys and values. Therefore, only a few tokens are evaluated, and their keys and values are
+//! copied until the context is full.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::bench::{self, Random};
 
 /// Number of tokens that are evaluated.
 const EVALUATED: u32 = 64;
-/// Number of states that are kept: the states of a contest's last two candidates.
+/// Number of kept states, one for each of a contest's last two candidates.
 const KEPT: usize = 2;
 
 /// Properties that a state depends on: flash attention, the types of K and V, and the number of tokens.
@@ -33,10 +33,10 @@ pub(super) struct Depths {
 }
 
 impl Depths {
-    /// Returns the state of a sequence with `tokens` tokens under `settings`.
+    /// Returns the state of a sequence with `tokens` tokens, evaluated with `settings`.
     ///
     /// # Errors
-    /// If the model's memory is not a plain cache, or memory runs out.
+    /// If the model's memory is not a plain cache, or if memory runs out.
     pub(super) fn state(
         &mut self,
         model: &Arc<Model>,
@@ -112,7 +112,7 @@ fn append(context: &mut Context, held: u32, state: &[u8], tokens: u32) -> Result
         return Ok(());
     }
     let what = context.model().path().display();
-    Err(Error::Tune(format!("the tokens in the cache of {what} cannot be moved")))
+    Err(Error::Tune(format!("cannot move tokens in the KV cache of {what}")))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Contest of candidates against the baseline by successive halving: interleaved runs, of which the worse half is
-//! dropped after every rung, until one candidate is left and its comparison is decided.
+//! Contest of candidates against the baseline by successive halving. The runs are interleaved. Every rung drops the
+//! slower half of the candidates, until one candidate is left and its comparison with the baseline is decided.
 //!
 //! Only runs of the same round are compared, so that a drift of the machine affects all candidates. A round in which
 //! other processes used the machine's cores is not counted.
@@ -15,13 +15,13 @@ use super::check;
 use super::objective::{self, Objective};
 use super::task::{Failure, Runner, Stop, TuningEvent, Work};
 
-/// Number of rounds before the worse half is dropped.
+/// Number of rounds before the slower half is dropped.
 const ROUNDS: usize = 2;
-/// Apparent speed-up that a candidate needs for a second look.
+/// Minimum apparent speed-up for a second look at a candidate.
 const PROMISING: f64 = 1.03;
 /// Number of rounds of a contest that may be repeated because of disturbances.
 pub const REPEATS: usize = 3;
-/// Fraction of all cores that, if other processes keep them busy, invalidates a round.
+/// Maximum fraction of all cores that other processes may keep busy in a valid round.
 const DISTURBED: f64 = 0.15;
 
 /// Conditions of a contest.
@@ -43,8 +43,8 @@ pub struct Terms<'a> {
     pub repeats: usize,
     /// Rule that ends the comparison of the last two candidates.
     pub rule: Rule,
-    /// True if the number of pairs is doubled when the first pairs suggest a gain without proving it. Two looks
-    /// report a false gain more often than one, so their result must be confirmed.
+    /// True if the number of pairs is doubled when the first pairs suggest a gain without proving the gain. Two looks
+    /// report a false gain more often than one look, so their result must be confirmed.
     pub second_look: bool,
 }
 
@@ -58,9 +58,9 @@ struct RunningContest<'a, 'r> {
     round: usize,
     repeats: usize,
     anchor: Anchor,
-    /// Time of a run of each candidate.
+    /// Time of one run, for each candidate.
     times: Vec<Duration>,
-    /// Number of rounds after which the time ran out; `None` if it did not.
+    /// Number of rounds after which time ran out; `None` if time was left.
     cut_short: Option<usize>,
 }
 
@@ -70,14 +70,14 @@ pub struct ContestOutcome {
     pub candidates: Vec<Candidate>,
     /// Index of the best candidate.
     pub winner: usize,
-    /// Reason that the contest was cut short; `None` if it was not.
+    /// Reason that the contest was cut short; `None` for a complete contest.
     pub cut_short: Option<String>,
     /// Number of repeated rounds.
     pub repeats: usize,
 }
 
-/// Runs `candidates` against the first candidate, which is the baseline. The baseline stays unless another candidate
-/// is faster, with an interval above 1, and its output passes the check.
+/// Runs `candidates` against the first candidate, which is the baseline. Another candidate replaces the baseline if
+/// its interval is above 1 and its output passes the check.
 ///
 /// # Errors
 /// If the contest must stop: see [`Stop`].
@@ -113,14 +113,14 @@ impl RunningContest<'_, '_> {
                 }
             }
             self.drop_the_worse();
-            // Checked before more time is spent on the candidates, and before one can win.
+            // The outputs are checked before more time is spent on the candidates, and before a candidate can win.
             self.check_the_rest()?;
         }
         Ok(())
     }
 
-    /// Runs each candidate once, interleaved, and repeats the round after a disturbance. Returns false if time ran
-    /// out during the round, which then does not count.
+    /// Runs each candidate once, interleaved, and repeats the round after a disturbance. If time runs out during the
+    /// round, the round does not count, and the function returns false.
     fn turn(&mut self) -> Result<bool, Stop> {
         loop {
             self.runner.cores_busy_elsewhere();
@@ -161,7 +161,7 @@ impl RunningContest<'_, '_> {
         }
     }
 
-    /// True if the deadline has passed, which is also recorded.
+    /// True if the deadline has passed. In that case, also records the number of rounds.
     fn is_out_of_time(&mut self) -> bool {
         let over = self.runner.elapsed() > self.terms.deadline;
         if over {
@@ -170,7 +170,7 @@ impl RunningContest<'_, '_> {
         over
     }
 
-    /// Returns the reason that the round of `samples` is not valid; `None` if it counts.
+    /// Returns the reason that the round of `samples` is not valid; `None` if the round is valid.
     fn disturbance(&mut self, samples: &[(usize, Sample)]) -> Option<String> {
         let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
         let base = samples.iter().find(|(number, _)| *number == 0);
@@ -183,7 +183,7 @@ impl RunningContest<'_, '_> {
         (judgement == Judgement::Disturbed).then(|| "the speed of the machine changed suddenly".to_string())
     }
 
-    /// Runs one candidate once. A candidate that fails is dropped; the baseline gets a second chance.
+    /// Runs one candidate once. A candidate that fails is dropped, but the baseline is tried a second time.
     fn run(&mut self, number: usize) -> Result<Option<Sample>, Stop> {
         if self.candidates[number].dropped.is_some() {
             return Ok(None);
@@ -228,8 +228,8 @@ impl RunningContest<'_, '_> {
         self.candidates[number].dropped = Some(why);
     }
 
-    /// Updates the time of a run. For the first run, only the measured time counts: starting a process is needed only
-    /// once if there is memory for all processes.
+    /// Updates the time of a run. For the first run, only the measured time counts, because each process starts only
+    /// once if memory is sufficient for all processes.
     fn time(&mut self, number: usize, sample: &Sample, wall: Duration) {
         let first = self.candidates[number].samples.is_empty();
         let measured = Duration::from_nanos(sample.prefill_ns.saturating_add(sample.decode_ns));
@@ -244,7 +244,7 @@ impl RunningContest<'_, '_> {
     /// True if another round leaves enough time for the minimum number of pairs.
     fn is_time_to_repeat(&self) -> bool {
         let pairs = self.terms.rule.pairs.saturating_sub(self.round);
-        // A pair consists of the two candidates that will be left.
+        // A pair has one run of each of the last two candidates.
         let pair = self.times[0].saturating_mul(2 * u32::try_from(pairs).unwrap_or(u32::MAX));
         self.runner.elapsed() + self.round_time() + pair <= self.terms.deadline
     }
@@ -267,15 +267,18 @@ impl RunningContest<'_, '_> {
         seconds(0).zip(seconds(number)).map(|(base, seconds)| base / seconds).collect()
     }
 
-    /// Drops the candidates that cannot win, and the worse half of the others. At least one candidate is left.
+    /// Drops the candidates that cannot win, and the slower half of the others. Keeps at least one candidate.
     fn drop_the_worse(&mut self) {
         let entrants = self.alive[1..].iter().map(|&number| Entrant::new(number, self.ratios(number)));
         let Cut { stay, hopeless, worse_half } = cut(entrants.collect());
         for Entrant { who, median, .. } in hopeless {
-            self.drop(who, format!("slower in every round: {median:.3} times as fast"));
+            self.drop(who, format!("slower than the baseline in every round ({median:.3} times as fast)"));
         }
         for Entrant { who, median, .. } in worse_half {
-            self.drop(who, format!("in the worse half: {median:.3} times as fast"));
+            self.drop(
+                who,
+                format!("in the slower half of the candidates ({median:.3} times as fast as the baseline)"),
+            );
         }
         self.alive.retain(|number| self.candidates[*number].dropped.is_none());
         let best = stay.first().map(|best| (self.candidates[best.who].name.clone(), best.median));

@@ -1,8 +1,7 @@
 //! Runner that measures candidates in separate processes.
 //!
-//! Each way of loading the model has its own process, and as many processes run as fit into memory. If a process
-//! dies, hangs or gives an invalid answer, that is an error of its candidate, and the next request starts another
-//! process.
+//! Each way of loading the model has its own process, and as many processes run as fit into memory. A process that
+//! dies, hangs or gives an invalid answer fails its candidate, and the next request starts another process.
 
 use std::fs;
 use std::io::Write;
@@ -22,15 +21,15 @@ use super::space::{changes_numerics, memory};
 use super::task::{DEEPEST, Failure, RunFigures, Runner, TuningEvent, Work};
 use super::worker::{WorkerAnswer, WorkerRequest, lead};
 
-/// Number of stderr lines of a dead process that are reported.
+/// Number of last stderr lines that are reported for a dead process.
 const LAST_WORDS: usize = 4;
 /// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(100);
 /// Maximum time for loading: a large model may be on a slow disk.
 const LOADING: Duration = Duration::from_secs(600);
-/// Name of the file in the tuning's folder to which a worker writes its output. The folder contains no other file.
+/// Name of the file in a tuning run's folder to which a worker writes its output. The folder contains no other file.
 const LOGITS: &str = "logits";
-/// Minimum age of a folder that counts as abandoned. A running tuning writes to its folder every few minutes.
+/// Minimum age of a folder that counts as abandoned. A tuning run writes to its folder every few minutes.
 const LEFT_BEHIND: Duration = Duration::from_secs(24 * 60 * 60);
 /// Fraction of the available memory that all processes together may use.
 const SHARE: f64 = 0.8;
@@ -57,7 +56,7 @@ struct Worker {
     loaded: Chosen,
     takes: Bytes,
     child: Child,
-    /// Input of the process. Dropping it closes the input.
+    /// Input of the process. Dropping this value closes the input.
     stdin: ChildStdin,
     answers: Receiver<String>,
     last_words: LastWords,
@@ -70,14 +69,14 @@ impl Drop for Worker {
     }
 }
 
-/// Returns the beginning of the names of folders that belong to the tuning of `record`.
+/// Returns the beginning of the names of folders that belong to tuning runs of `record`.
 fn prefix(record: &Path) -> String {
     format!(".{}.work-", record.file_stem().unwrap_or_default().to_string_lossy())
 }
 
 /// Removes folders that killed tuning runs of `record` left in `folder`. A folder stays in three cases: its name is
-/// not one of [`base::scratch_in`], it contains anything but a tuning's file, or it is younger than [`LEFT_BEHIND`].
-/// Another tuning may be running, because some file systems have no locks.
+/// not one of [`base::scratch_in`], it contains anything but a tuning run's file, or it is younger than
+/// [`LEFT_BEHIND`]. Another tuning run may be in progress, because some file systems have no locks.
 fn remove_left_behind(folder: &Path, record: &Path) {
     let prefix = prefix(record);
     let is_old = |found: fs::Metadata| {
@@ -104,8 +103,8 @@ fn remove_left_behind(folder: &Path, record: &Path) {
 
 impl<'a> Processes<'a> {
     /// Starts processes with `command`: the program and its arguments. A process without output for `patience` is
-    /// killed. The files are in a folder beside `record`, which is removed at the end. The caller holds the lock of
-    /// the record.
+    /// killed. The files are in a folder beside `record`. The folder is removed at the end. The caller holds the lock
+    /// of the record.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -196,7 +195,7 @@ impl<'a> Processes<'a> {
         while !self.workers.is_empty() {
             let taken: u64 = self.workers.iter().map(|worker| worker.takes.0).sum();
             let ceiling = self.ceiling.is_none_or(|ceiling| needed.saturating_add(taken) <= ceiling.0);
-            // The available memory no longer includes what the other processes use.
+            // The available memory no longer includes the memory of the other processes.
             let available = engine_core::runtime_host::RuntimeHost::read().memory();
             let fits = available.is_none_or(|available| needed as f64 <= available.0 as f64 * SHARE);
             if ceiling && fits {
@@ -245,7 +244,7 @@ impl<'a> Processes<'a> {
 }
 
 /// Returns the settings that take effect when a model is loaded, and the affinity, because threads that outlive a run
-/// keep it.
+/// keep their affinity.
 fn loading(settings: &Chosen) -> Chosen {
     Chosen {
         repack: settings.repack,
@@ -415,7 +414,8 @@ pub fn own_command(model: &Path) -> std::io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    /// Returns the command of a worker, written in shell, that loads, then runs `then` for every request.
+    /// Returns the command of a worker, written in shell, that answers the load request, then runs `then` for every
+    /// further request.
     fn shell(then: &str) -> Vec<PathBuf> {
         let script = format!("read line; echo '\"loaded\"'; while read line; do {then}; done");
         ["/bin/sh", "-c", &script].map(PathBuf::from).to_vec()

@@ -42,8 +42,8 @@ pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     out
 }
 
-/// Returns rows of the setting, its untuned value, its chosen value, and the speed-up. Empty if the defaults stay,
-/// because the choice of the stages was not confirmed.
+/// Returns one row per changed setting, with its name, untuned value, chosen value and speed-up. Empty if the
+/// defaults stay, because the choice of the stages was not confirmed.
 fn rows(entry: &Entry, defaults: &[Explained]) -> Vec<[String; 4]> {
     if entry.chosen.is_default() {
         return Vec::new();
@@ -106,16 +106,19 @@ pub fn stage(stage: &Stage) -> String {
             format!("{name}: {}{ratio}{why} ({runs} runs)", winner.name)
         }
         (None, Some(why)) if runs == 0 => format!("{name}: {why}"),
-        (None, Some(why)) => format!("{name}: {why}, so it does not change{} ({runs} runs)", rejected(stage)),
+        (None, Some(why)) => format!("{name}: unchanged ({why}){} ({runs} runs)", rejected(stage)),
         (None, None) => {
-            format!("{name}: does not change, nothing is faster{} ({runs} runs)", rejected(stage))
+            format!(
+                "{name}: unchanged, because no candidate is shown to be faster{} ({runs} runs)",
+                rejected(stage)
+            )
         }
     }
 }
 
-/// Describes the best rejected candidate: of the candidates that remained longest, the fastest.
+/// Describes the best rejected candidate: the fastest of the candidates that remained longest.
 fn rejected(stage: &Stage) -> String {
-    // An interval from a few pairs means nothing.
+    // An interval from too few pairs is meaningless.
     let known = |ratio: &Interval| ratio.pairs as usize >= FEWEST_PAIRS;
     let measured = stage
         .candidates

@@ -16,17 +16,17 @@ pub(crate) const PAIRS: usize = 8;
 /// Number of pairs for the confirmation, if time is left.
 pub(crate) const CONFIRMATION: usize = 16;
 
-/// Number of pairs for the confirmation for which the stages leave time. The number is twice the minimum, because
-/// both processes are started again, the output is checked, and a run takes longer than its measured time.
+/// Number of confirmation pairs for which the stages leave time. The number is twice the minimum, because the
+/// confirmation also starts both processes and checks the output, and a run takes longer than its measured time.
 pub(crate) const KEPT: usize = 2 * FEWEST_PAIRS;
 
-/// Half width of an interval below which a remaining difference does not matter.
+/// Half width of an interval that is narrow enough to end the confirmation.
 pub(crate) const NARROW: f64 = 0.01;
 
 /// Runs `task`, continuing from `progress`. `save` stores the progress after every stage.
 ///
 /// # Errors
-/// The reason that the tuning stopped early; `progress` contains the finished stages.
+/// The reason that tuning stopped early; `progress` contains the finished stages.
 pub fn tune(
     task: &Task,
     runner: &mut dyn Runner,
@@ -46,7 +46,7 @@ pub fn tune(
             return Err(Stop::Interrupted);
         }
         unchanged(task, runner)?;
-        // An earlier stage may already have decided a change of this stage.
+        // An earlier stage may already have decided one of this stage's changes.
         let mut stage = stage.clone();
         stage.changes.retain(|change| with(&progress.chosen, &change.set) != progress.chosen);
         if stage.changes.is_empty() {
@@ -67,7 +67,7 @@ pub fn tune(
     confirm(task, &pace, runner, progress, before)
 }
 
-/// Checks that the process may still use the CPUs that the result is for.
+/// Checks that the CPUs that this process may use are still those of the tuning key.
 ///
 /// # Errors
 /// [`Stop::Changed`] if the CPUs have changed.
@@ -152,7 +152,7 @@ pub(crate) fn run_stage(
         ceiling: task.ceiling,
         cores: task.cores,
         repeats: *repeats,
-        // Results are not tested after each pair: repeated testing would find differences that do not exist.
+        // Results are not tested after each pair, because repeated testing would find differences that do not exist.
         rule: Rule { pairs: pairs(task), precision: 0.0 },
         second_look: true,
     };
@@ -161,7 +161,7 @@ pub(crate) fn run_stage(
     Ok(finished(outcome.candidates, outcome.winner, outcome.cut_short.or(cut_short)))
 }
 
-/// Returns the number of pairs for a stage's last two candidates. A larger budget allows more pairs, which prove
+/// Returns the number of pairs for a stage's last two candidates. A larger budget allows more pairs, which can show
 /// smaller differences.
 pub(crate) fn pairs(task: &Task) -> usize {
     if task.budget < Duration::from_secs(300) { PAIRS } else { 2 * PAIRS }
@@ -178,10 +178,13 @@ pub(crate) fn candidate(name: &str, settings: Chosen) -> Candidate {
     }
 }
 
-/// True if `new` may replace `old`, which has the same key. If `old` chose settings and `new` chose none, there are
-/// two cases. Either `new` decided every stage and disproved any settings that it tried last (`tried`), or `tried` are
-/// the settings of `old` and `new` disproved them. Otherwise a tuning run with too little time would discard a result
-/// that took more time.
+/// True if `new` may replace `old`, which has the same key. If `old` chose settings and `new` chose none, `new`
+/// replaces `old` in two cases:
+///
+/// - `new` decided every stage, and refuted the settings that it tried last (`tried`), if any.
+/// - `new` tried the settings of `old` last, and refuted them.
+///
+/// Otherwise, a tuning run with too little time would discard a result that took more time.
 pub fn may_replace(old: &Entry, new: &Entry, tried: &Chosen) -> bool {
     let refuted = new.confirmation.as_ref().is_some_and(|found| found.total.pairs as usize >= FEWEST_PAIRS);
     let settled = tried.is_default() || refuted;
@@ -217,7 +220,9 @@ pub(crate) fn confirm(
             [] => String::new(),
             stages => format!("; undecided because time ran out: {}", stages.join(", ")),
         };
-        entry.notes.push(format!("nothing was measurably faster than the defaults, so they stay{undecided}"));
+        entry.notes.push(format!(
+            "no setting was measurably faster than the defaults, so the defaults stay{undecided}"
+        ));
     } else {
         runner.tell(TuningEvent::Stage { name: "confirmation", candidates: 2, left: 0.0 });
         let work = pace.work(task, Phases::Both);
@@ -290,9 +295,9 @@ pub(crate) struct Pace {
     prefill: f64,
     /// Seconds per generated token.
     decode: f64,
-    /// Seconds of a run in addition to its tokens.
+    /// Seconds of a run outside of prefill and decode.
     overhead: f64,
-    /// True if runs begin after other tokens.
+    /// True if runs begin in a context that already contains tokens.
     depth: bool,
 }
 
@@ -342,7 +347,7 @@ impl Pace {
         Ok(pace)
     }
 
-    /// Places the tokens in the middle of the prompt and of the answer, where their cost is average.
+    /// Returns work in the middle of the prompt and of the answer, where the cost of a token is average.
     fn amid(&self, task: &Task, prompt: u32, generate: u32) -> Work {
         let work = Work::amid(prompt, generate, &task.objective);
         if self.depth { work } else { work.at_the_start() }
@@ -367,8 +372,8 @@ impl Pace {
         self.amid(task, if prefills { prompt } else { 0 }, if decodes { generate } else { 0 })
     }
 
-    /// Updates the speed with a stage's measurements of the baseline: other processes may have started since the
-    /// probe.
+    /// Updates the speed from a stage's measurements of the baseline, because other processes may have started since
+    /// the probe.
     fn learn(&mut self, stage: &build_info::tuning::Stage) {
         let Some(base) = stage.candidates.first() else { return };
         let seconds = |phase: fn(&Sample) -> (u64, u32)| -> Option<f64> {
@@ -392,7 +397,8 @@ impl Pace {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 1024)
     }
 
-    /// Returns the minimum time of a contest of `candidates`: two rounds of all, then the minimum number of pairs.
+    /// Returns the minimum time of a contest of `candidates`: two rounds of all candidates, then the minimum number
+    /// of pairs.
     fn time_for(&self, work: Work, candidates: usize) -> Duration {
         let runs = 2 * candidates + 2 * (PAIRS - 2);
         self.time_of(work).saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX))

@@ -10,7 +10,7 @@ use llama::options::KvType;
 
 use super::objective::Objective;
 
-/// Phases that a stage measures. The stage's changes do not affect the other phase.
+/// Phases that a stage measures. The changes of a stage that measures one phase do not affect the other phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phases {
     /// Prompt and generation.
@@ -26,7 +26,7 @@ pub enum Phases {
 pub struct Change {
     /// Description of the change.
     pub name: String,
-    /// Settings that are replaced. A setting is never removed.
+    /// New values of settings. A change never removes a setting.
     pub set: Chosen,
 }
 
@@ -48,7 +48,7 @@ pub struct TuningStage {
 pub struct Surroundings<'a> {
     /// Machine to tune for.
     pub host: &'a Host,
-    /// Objective of the tuning.
+    /// Objective of the tuning run.
     pub objective: &'a Objective,
     /// True if ggml's own pool runs the threads, so that `poll` has an effect.
     pub own_threads: bool,
@@ -60,7 +60,7 @@ pub struct Surroundings<'a> {
     pub allow_lossy: bool,
 }
 
-/// Number of prompt and answer tokens from which attention is a large part of the work.
+/// Minimum total of prompt and answer tokens for which attention is a large part of the work.
 const LONG: u32 = 1024;
 
 /// Returns the stages, those with the largest expected gain first.
@@ -89,7 +89,7 @@ pub fn stages(around: &Surroundings<'_>) -> Vec<TuningStage> {
     stages
 }
 
-/// True if the phase that the stage changes has weight, and prompts are long enough.
+/// True if the objective weighs the phase that the stage changes, and the objective's prompts are long enough.
 fn is_of_use(stage: &TuningStage, objective: &Objective) -> bool {
     match stage.phases {
         Phases::Both => true,
@@ -140,8 +140,8 @@ fn decode_threads(around: &Surroundings<'_>) -> TuningStage {
 
 fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
     let now = threads::budget(around.host, Policy::default()).prefill;
-    // Half of the cores never evaluate a prompt faster than all. Slightly fewer than all may be faster if the quota
-    // or heat limits the speed.
+    // Half of the cores never evaluate a prompt faster than all cores. Slightly fewer threads may be faster if the
+    // quota or heat limits the speed.
     let changes =
         thread_counts(around.host).into_iter().filter(|threads| *threads != now && 2 * *threads > now);
     let changes = changes.map(|threads| {
@@ -164,7 +164,7 @@ fn thread_counts(host: &Host) -> BTreeSet<u32> {
 
 fn load_modes() -> Vec<Change> {
     let mode = |mode: &str| Chosen { load_mode: Some(mode.to_string()), ..Chosen::default() };
-    // The other modes only change how fast a model loads and whether it stays in memory.
+    // The other modes only change the load time, and whether the model stays in memory.
     vec![change("read into memory", mode("none")), change("mapped", mode("mmap"))]
 }
 
@@ -249,8 +249,8 @@ pub fn is_lossy(chosen: &Chosen) -> bool {
 
 /// Estimates the memory of a run, for the ceiling: the weights, the K and V cache of `context` tokens, and the
 /// buffers of a graph, mostly for the logits and the feed-forward network's values. The actual memory is read after
-/// each run. The estimate of the buffers is more generous than that of `cargo xtask recommend`, which reads the
-/// model's file; here, only the sizes in the tuning record are known.
+/// each run. `cargo xtask recommend` estimates smaller buffers, because it reads the model's file; here, only the
+/// sizes in the tuning record are known.
 pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
     let kind =
         |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok()).unwrap_or(KvType::F16);

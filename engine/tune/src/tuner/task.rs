@@ -10,11 +10,11 @@ use super::check::OutputComparison;
 use super::objective::Objective;
 use super::space::TuningStage;
 
-/// Maximum number of tokens before the measured tokens. The state of these tokens is restored before each run, which
-/// also takes time.
+/// Maximum number of tokens before the measured tokens. Restoring the state of these tokens before each run takes
+/// time.
 pub(crate) const DEEPEST: u32 = 4096;
 
-/// Work of one run, and the number of tokens before it: attention costs more with each earlier token.
+/// Number of tokens of one run, and of the tokens before them. Each earlier token makes attention slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {
@@ -30,7 +30,7 @@ pub struct Work {
 
 impl Work {
     /// Returns work of `prompt` and `generate` tokens in the middle of the prompt and of the answer of `objective`,
-    /// where their cost is average.
+    /// where the cost of a token is average.
     pub(crate) fn amid(prompt: u32, generate: u32, objective: &Objective) -> Self {
         let (whole, answer) = (objective.usual_prompt(), objective.usual_answer());
         let prompt_after = whole.saturating_sub(prompt) / 2;
@@ -64,7 +64,7 @@ impl Work {
 pub struct RunFigures {
     /// Times of the run.
     pub sample: Sample,
-    /// Peak memory of the process during the run; `None` if the system does not report it.
+    /// Peak memory of the process during the run; `None` if the system does not report peak memory.
     pub peak: Option<Bytes>,
 }
 
@@ -73,18 +73,18 @@ pub struct RunFigures {
 pub enum Failure {
     /// The user interrupted the run.
     Interrupted,
-    /// Any other failure, described in words: refused, crashed, killed, hung.
+    /// Any other failure, with a description: the candidate was refused, crashed, was killed or hung.
     Failed(String),
 }
 
 /// Reason that a tuning run stops early. Finished stages are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The user interrupted the tuning.
+    /// The user interrupted the tuning run.
     Interrupted,
     /// The machine changed.
     Changed(String),
-    /// Not even the baseline runs.
+    /// The baseline cannot be run.
     Failed(String),
     /// The progress cannot be saved.
     Unwritable(String),
@@ -115,7 +115,7 @@ pub enum TuningEvent<'a> {
     Dropped {
         /// Name of the candidate.
         name: &'a str,
-        /// Reason that it was dropped.
+        /// Reason that the candidate was dropped.
         why: &'a str,
     },
     /// A stage is over.
@@ -139,10 +139,10 @@ pub trait Runner {
     fn check(&mut self, settings: &Chosen) -> Result<OutputComparison, Failure>;
     /// Returns the time since the start, on a monotonic clock.
     fn elapsed(&self) -> Duration;
-    /// True if the user interrupted the tuning.
+    /// True if the user has interrupted the tuning run.
     fn is_interrupted(&self) -> bool;
-    /// Returns the number of cores that other processes kept busy since the last call; `None` if the system does not
-    /// report it.
+    /// Returns the number of cores that other processes have kept busy since the last call; `None` if the system does
+    /// not report this number.
     fn cores_busy_elsewhere(&mut self) -> Option<f64>;
     /// Returns the CPUs that this process may use now.
     fn given(&mut self) -> Option<CpuKey>;
@@ -159,7 +159,7 @@ pub struct Task {
     pub key: TuningKey,
     /// Objective that weighs the phases.
     pub objective: Objective,
-    /// Total time of the tuning.
+    /// Time budget of the tuning run.
     pub budget: Duration,
     /// Maximum memory of a candidate; `None` without a limit.
     pub ceiling: Option<Bytes>,
@@ -201,7 +201,7 @@ impl TuningProgress {
         }
     }
 
-    /// True if the values are valid: a user may have edited the file.
+    /// True if the values are valid. A user may have edited the file.
     pub fn is_sound(&self) -> bool {
         self.done.iter().all(|stage| (stage.winner as usize) < stage.candidates.len())
             && self.seconds.is_finite()

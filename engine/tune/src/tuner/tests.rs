@@ -31,7 +31,7 @@ struct Planted {
     peak: fn(&Chosen) -> Bytes,
     /// Maximum number of tokens before a run.
     deepest: u32,
-    /// Numbers of runs after which the quota changes and the user interrupts.
+    /// Number of runs after which the quota changes and the user interrupts.
     changed: usize,
     interrupted: usize,
     noise: u64,
@@ -366,7 +366,7 @@ fn the_one_to_beat_gets_a_second_chance_and_no_third() {
     let mut runner = Planted { failure: always, ..Planted::default() };
     let stop = run(&task("rag", vec![waiting()]), &mut runner).expect_err("nothing runs");
     assert_eq!(stop, Stop::Failed("it crashed".to_string()));
-    // The same, before the first stage.
+    // The baseline also fails before the first stage.
     let first: fn(&Chosen, usize) -> Option<Failure> =
         |_, runs| (runs == 2).then(|| Failure::Failed("it crashed".to_string()));
     let mut runner = Planted { failure: first, ..Planted::default() };
@@ -431,7 +431,7 @@ fn the_one_to_beat_is_never_dropped_for_its_memory() {
     assert!(!base.samples.is_empty() && !other.samples.is_empty(), "{entry:?}");
     assert!(entry.chosen.is_default(), "{entry:?}");
 
-    // The same, if the run used more memory than estimated.
+    // The same case, with a run that used more memory than estimated.
     let peak: fn(&Chosen) -> Bytes =
         |settings| Bytes::mib(if settings.repack == Some(false) { 2000 } else { 900 });
     let both = vec![
@@ -460,7 +460,7 @@ fn a_changed_quota_and_ctrl_c_end_it_with_what_was_decided() {
     tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("a quota");
     assert_eq!((progress.done.len(), progress.chosen.repack), (1, Some(false)));
 
-    // The same, in the confirmation after all stages.
+    // The same change during the confirmation, after all stages.
     let mut runner = Planted { speed: unpacked, ..Planted::default() };
     run(&task, &mut runner).expect("an entry");
     let mut runner = Planted { speed: unpacked, changed: runner.runs - 1, ..Planted::default() };
@@ -529,7 +529,7 @@ fn a_stage_without_a_verdict_says_so_and_is_tried_again() {
     assert_eq!(entry.undecided(), ["layout", "waiting"], "{entry:?}");
     for stage in &entry.stages {
         let line = report::stage(stage);
-        assert!(!line.contains("nothing is faster"), "{line}");
+        assert!(!line.contains("shown to be faster"), "{line}");
     }
     let undecided = build_info::tuning::Stage {
         cut_short: Some("undecided after 3 rounds: out of time".to_string()),
@@ -538,11 +538,11 @@ fn a_stage_without_a_verdict_says_so_and_is_tried_again() {
     let line = report::stage(&undecided);
     assert_eq!(
         line,
-        "layout: undecided after 3 rounds: out of time, so it does not change; the best alternative, x: 0.990 [0.980, 1.010] \
+        "layout: unchanged (undecided after 3 rounds: out of time); the best alternative, x: 0.990 [0.980, 1.010] \
          times as fast in 8 pairs (1 runs)"
     );
     let line = report::stage(&decided(&entry.stages[0]));
-    assert!(line.contains("nothing is faster; the best alternative, x: 0.990"), "{line}");
+    assert!(line.contains("no candidate is shown to be faster; the best alternative, x: 0.990"), "{line}");
 
     // With enough time, all stages run.
     let task = task("rag", vec![layout(), waiting()]);

@@ -43,18 +43,18 @@ pub enum WorkerRequest {
         /// Settings for loading.
         settings: Chosen,
     },
-    /// Runs some tokens.
+    /// Evaluates and generates tokens.
     Measure {
         /// Settings of the run.
         settings: Chosen,
-        /// Number of tokens.
+        /// Number of tokens of the run.
         work: Work,
     },
     /// Writes the logits after every token of a text, and after greedy tokens.
     Check {
         /// Settings of the evaluation.
         settings: Chosen,
-        /// Number of tokens before the text, whose logits are not written: see [`lead`].
+        /// Number of tokens before the text. Their logits are not written. See [`lead`].
         lead: u32,
         /// Path of the file for the logits.
         out: PathBuf,
@@ -84,10 +84,11 @@ pub enum WorkerAnswer {
     Error(String),
 }
 
-/// Answers `requests`, one per line, until they end. The settings `given` override the settings in the requests.
+/// Answers `requests`, one per line, until `requests` ends. The settings `given` override the settings in the
+/// requests.
 ///
 /// # Errors
-/// If an answer cannot be written. All other failures are answers.
+/// If an answer cannot be written. All other failures are sent as answers.
 pub fn serve(
     path: &Path,
     given: &Requested,
@@ -129,7 +130,7 @@ fn obey(
         if let Some(why) = layouts.why_not() {
             return Err(Error::Tune(why.to_string()));
         }
-        // The first run reads the pages of a mapped model, which must not count against the candidate.
+        // This run reads the pages of a mapped model, so that the first measured run does not include the reading.
         let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
         measure(&layouts, work, &settings, runtime_host, depths)?;
         *loaded = Some(layouts);
@@ -149,7 +150,7 @@ fn obey(
     }
 }
 
-/// Times a prompt and a generation, each alone, in a new context and after as many tokens as `work` specifies.
+/// Times prefill and decode separately, each in a new context after the number of tokens that `work` specifies.
 fn measure(
     layouts: &Layouts,
     work: Work,
@@ -183,7 +184,7 @@ fn measure(
             return Err(Error::Tune(why));
         }
         session.context_for(1)?;
-        // The time is proportional to the length of the prompt, of which only a part was evaluated here.
+        // The time is proportional to the length of the prompt, and only a part of the prompt was evaluated here.
         if let Some(handed) = session.take_hand_over() {
             let part = f64::from(work.prompt) / f64::from(work.prompt_after.saturating_add(work.prompt));
             sample.prefill_ns = sample.prefill_ns.saturating_add(bench::duration(handed.time.mul_f64(part)));
@@ -201,8 +202,8 @@ fn measure(
     Ok(sample)
 }
 
-/// Returns the number of tokens before the text that `settings` need to have an effect on the output: graphs larger
-/// than the text occur only in the tokens before it.
+/// Returns the number of tokens before the text that `settings` need to affect the output: only these tokens can fill
+/// graphs that are larger than the text.
 pub fn lead(settings: &Chosen) -> u32 {
     settings.n_ubatch.map_or(0, |tokens| tokens.saturating_add(TEXT_TOKENS as u32))
 }
@@ -230,8 +231,8 @@ fn check(
     Ok(WorkerAnswer::Checked { text: tokens.len() })
 }
 
-/// Resets the peak memory, so that a run does not count for later runs. A kernel that cannot reset the peak keeps the
-/// old value.
+/// Resets the peak memory, so that the peak of a run does not count for later runs. A kernel that cannot reset the
+/// peak keeps the old value.
 fn forget_the_peak() {
     ProcFolder::this().reset_peak();
 }

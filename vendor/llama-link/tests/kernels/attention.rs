@@ -1,4 +1,4 @@
-//! Tests of attention over KV cells that several sequences share.
+//! Tests of attention over KV cells of several sequences.
 
 use llama_sys as sys;
 
@@ -14,9 +14,9 @@ struct Attention {
     cells: usize,
     /// Number of tokens.
     n: usize,
-    /// Number of sequences: cell `c` belongs to sequence `c % sequences`, token `t` to sequence `t % sequences`.
+    /// Number of sequences. Cell `c` belongs to sequence `c % sequences`, token `t` to sequence `t % sequences`.
     sequences: usize,
-    /// Range of cells that belong to all sequences: fully used tiles next to sparsely used ones.
+    /// Range of cells that belong to all sequences, so that fully used tiles lie beside sparsely used tiles.
     common: (usize, usize),
     /// Maximum ALiBi bias; 0 for no bias.
     bias: f32,
@@ -28,7 +28,7 @@ impl Attention {
     const HEADS: usize = 4;
     const SHARED: usize = 2;
 
-    /// Returns the mask value that is added to a score. Every seventh token sees no cells.
+    /// Returns the mask value that is added to a score. Every seventh token attends to no cells.
     fn mask(&self, token: usize, cell: usize) -> f32 {
         let common = (self.common.0..self.common.1).contains(&cell);
         let own = common || cell % self.sequences == token % self.sequences;
@@ -83,7 +83,7 @@ impl Attention {
         for (token, head) in (0..n).flat_map(|token| (0..heads).map(move |head| (token, head))) {
             let kv = head / Self::SHARED;
             let query = &queries[(head * n + token) * k..][..k];
-            // Four heads with slopes 2^-2, 2^-4, …, for a maximum bias of 8.
+            // The slopes of the four heads are 2^-2, 2^-4, …, for a maximum bias of 8.
             let slope =
                 if bias > 0.0 { (-f64::from(bias) / heads as f64 * (head + 1) as f64).exp2() } else { 1.0 };
             let scores: Vec<f64> = (0..cells)
@@ -131,8 +131,8 @@ fn attention_to_scattered_cells_is_that_of_plain_arithmetic() {
             (70, 190, 9, none),
             (130, 300, 64, none),
             (64, 330, 100, none),
-            // A sparsely used tile before a fully used one, before a partial tile that is fully used, and in reverse
-            // order.
+            // A sparsely used tile precedes a fully used tile, which precedes a partial tile that is fully used; and
+            // the reverse order.
             (64, 232, 64, (128, 232)),
             (64, 232, 64, (64, 160)),
         ] {

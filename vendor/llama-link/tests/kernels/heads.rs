@@ -1,11 +1,11 @@
-//! Tests of matrix products in which several query heads share one KV head.
+//! Tests of matrix products in which several query heads share a KV head.
 
 use llama_sys as sys;
 
 use crate::Noise;
 
-/// Batch of products as attention computes them: `heads` heads of keys or values, each shared by `shared` query
-/// heads.
+/// Batch of products of the kind that attention computes: `heads` heads of keys or values, each shared by `shared`
+/// query heads.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     /// Type of the keys or values.

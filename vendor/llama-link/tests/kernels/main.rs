@@ -1,4 +1,5 @@
-//! Tests of the kernels in Anneal's patches against plain arithmetic, with shapes that the gate's models do not have.
+//! Tests that compare the kernels in Anneal's patches with plain arithmetic, for shapes that the gate's models do not
+//! have.
 
 mod activations;
 mod attention;
@@ -6,10 +7,10 @@ mod heads;
 #[cfg(target_arch = "x86_64")]
 mod rows;
 
-// Links the functions that the declarations name.
+// The crate llama_link links the declared functions.
 use llama_link as _;
 
-/// Generator of numbers in [-1, 1), identical in every run (Knuth's linear congruential generator, MMIX).
+/// Generator of numbers in [-1, 1), identical in every run (Knuth's linear congruential generator MMIX).
 struct Noise(u64);
 
 impl Noise {

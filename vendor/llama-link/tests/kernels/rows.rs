@@ -5,14 +5,14 @@ use llama_sys as sys;
 use crate::Noise;
 use crate::activations::quantised;
 
-/// Size in bytes of one Q4_K block of eight interleaved rows: the block scales, the block scales of the minima, both
+/// Size in bytes of one Q4_K block of eight interleaved rows: the block scales of the values and of the minima, both
 /// scales of each sub-block, and the values.
 const Q4_K_BY_8: usize = 16 + 16 + 96 + 1024;
 
-/// Size of a Q8_K block of 256 values, in bytes: a scale, the values, and the sums of 16 values each.
+/// Size in bytes of a Q8_K block of 256 values: a scale, the values, and the sum of every 16 values.
 const Q8_K: usize = 4 + 256 + 32;
 
-/// Size of a Q6_K block, in bytes: the low four bits and the high two bits of the values, the sub-block scales, and
+/// Size in bytes of a Q6_K block: the low four bits and the high two bits of the values, the sub-block scales, and
 /// the block scale.
 const Q6_K: usize = 128 + 64 + 16 + 2;
 
@@ -102,15 +102,15 @@ fn row_of(blocks: usize, number: usize, value: &mut dyn FnMut() -> i8) -> Vec<u8
     row
 }
 
-/// Returns the bytes of an F16 number whose products with integers are exact: 1, -1, 2 or -2. If sums get large, only
-/// 1 is used.
+/// Returns the bytes of an F16 number whose products with integers are exact: 1, -1, 2 or -2. If `weights` is a
+/// constant, whose sums get large, only 1 is used.
 fn scale(index: usize, weights: Option<u8>) -> [u8; 2] {
     let halves: [u16; 4] = [0x3c00, 0xbc00, 0x4000, 0xc000];
     halves[if weights.is_some() { 0 } else { index % 4 }].to_le_bytes()
 }
 
-/// Compares results with the reference. Products of small integers are exact in single precision in any order. Only
-/// the last bits of the largest products may differ.
+/// Compares results with the reference. Products of small integers are exact in single precision, in any order of
+/// addition. Only the last bits of the largest products may differ.
 fn compare(what: &str, found: &[f32], plain: &[f32], exact: bool) {
     for (row, (found, plain)) in found.iter().zip(plain).enumerate() {
         let equal = if exact { found == plain } else { (found - plain).abs() <= 1e-5 * plain.abs() };
@@ -129,13 +129,14 @@ fn kinds() -> Vec<(Option<u8>, Option<i8>)> {
     kinds
 }
 
-/// Builds `columns` rows of Q4_K with `blocks` blocks each, eight rows interleaved, from `weights` or noise.
+/// Builds `columns` rows of Q4_K with `blocks` blocks each, eight rows interleaved, from the constant `weights` or
+/// from noise.
 fn rearranged(columns: usize, blocks: usize, weights: Option<u8>, byte: &mut dyn FnMut() -> i8) -> Vec<u8> {
     let mut stored = vec![0u8; columns / 8 * blocks * Q4_K_BY_8];
     for (index, block) in stored.chunks_mut(Q4_K_BY_8).enumerate() {
         let (halves, rest) = block.split_at_mut(32);
         for (at, half) in halves.chunks_mut(2).enumerate() {
-            // The second eight scales belong to the minima and differ from the scales of the values.
+            // The second eight scales are for the minima, and differ from the scales of the values.
             half.copy_from_slice(&scale(index + at + at / 8, weights));
         }
         rest.fill_with(|| weights.unwrap_or_else(|| byte() as u8));
@@ -154,8 +155,8 @@ fn one_row_by_rearranged_q4_k_is_that_of_plain_c() {
             let product = |kernel: kernels::Product| {
                 let mut product = vec![f32::NAN; columns];
                 let (n, columns) = (256 * blocks as i32, columns as i32);
-                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, `row` holds `blocks` blocks of
-                // Q8_K, and `product` one number per column.
+                // SAFETY: `stored` has `columns / 8` groups of `blocks` blocks, `row` has `blocks` blocks of Q8_K,
+                // and `product` has one number per column.
                 unsafe {
                     sys::ggml_cpu_init();
                     kernel(
@@ -196,8 +197,7 @@ fn interleaved(rows: &[Vec<u8>; 4]) -> Vec<u8> {
     four
 }
 
-/// Covers column counts that are and are not multiples of 16, more than four rows, and results with gaps between
-/// rows.
+/// Covers column counts that are multiples of 16 and others, more than four rows, and results with gaps between rows.
 #[test]
 fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
     let mut noise = Noise(5);
@@ -213,9 +213,9 @@ fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
             let product = |kernel: kernels::Product, rows: &[u8], number: usize| {
                 let mut product = vec![f32::NAN; apart * number];
                 let (n, number, columns) = (256 * blocks as i32, number as i32, columns as i32);
-                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, and `rows` holds `blocks` blocks of
-                // Q8_K per row. `product` holds one number per column and row, with `apart` numbers from one row to
-                // the next.
+                // SAFETY: `stored` has `columns / 8` groups of `blocks` blocks, and `rows` has `blocks` blocks of
+                // Q8_K per row. `product` has one number per column and row, with `apart` numbers from one row to the
+                // next.
                 unsafe {
                     sys::ggml_cpu_init();
                     let (stored, rows) = (stored.as_ptr().cast(), rows.as_ptr().cast());
@@ -232,7 +232,7 @@ fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
                 let (found, beyond) = found[at * apart..][..apart].split_at(columns);
                 compare(&what, found, &plain[at * apart..][..columns], weights.is_none() && blocks < 35);
                 assert!(beyond.iter().all(|value| value.is_nan()), "{what}: written beyond its end");
-                // The product of the same row computed alone.
+                // Product of the same row, computed alone.
                 let alone = product(kernels::ggml_gemv_q4_K_8x8_q8_K, row, 1);
                 compare(&what, found, &alone[..columns], weights.is_none() && blocks < 35);
             }
@@ -258,8 +258,8 @@ fn a_row_has_the_same_product_alone_and_among_others() {
     let (mut four, mut among) = (vec![0u8; 4 * BLOCKS * Q8_K], vec![f32::NAN; 4 * COLUMNS]);
     let length = 256 * BLOCKS;
     let columns = COLUMNS as i32;
-    // SAFETY: `four` has room for `BLOCKS` blocks of four rows, `stored` holds `COLUMNS / 8` groups of `BLOCKS`
-    // blocks, and `among` holds one number per row and column.
+    // SAFETY: `four` has room for `BLOCKS` blocks of four rows, `stored` has `COLUMNS / 8` groups of `BLOCKS` blocks,
+    // and `among` has one number per row and column.
     let info = unsafe {
         sys::ggml_cpu_init();
         kernels::ggml_quantize_mat_q8_K_4x8(rows.as_ptr(), four.as_mut_ptr().cast(), length as i64);
@@ -280,7 +280,7 @@ fn a_row_has_the_same_product_alone_and_among_others() {
     let vnni = ours && info.contains("AVX512_VNNI = 1");
     for (at, row) in rows.chunks(length).enumerate() {
         let ([row, _], mut alone) = (quantised(row), vec![f32::NAN; COLUMNS]);
-        // SAFETY: `stored` is unchanged, `row` holds `BLOCKS` blocks, and `alone` holds one number per column.
+        // SAFETY: `stored` is unchanged, `row` has `BLOCKS` blocks, and `alone` has one number per column.
         unsafe {
             let (weights, row) = (stored.as_ptr().cast(), row.as_ptr().cast());
             kernels::ggml_gemv_q4_K_8x8_q8_K(length as i32, alone.as_mut_ptr(), 0, weights, row, 1, columns);
@@ -311,7 +311,7 @@ fn one_row_by_q6_k_is_that_of_plain_c() {
             let product = |kernel: kernels::Dot| {
                 let mut product = f32::NAN;
                 let n = 256 * blocks as i32;
-                // SAFETY: `stored` and `row` hold `blocks` blocks each.
+                // SAFETY: `stored` and `row` have `blocks` blocks each.
                 unsafe {
                     sys::ggml_cpu_init();
                     kernel(n, &raw mut product, 0, stored.as_ptr().cast(), 0, row.as_ptr().cast(), 0, 1);

@@ -32,7 +32,7 @@ pub(crate) fn fetch(
         from: format!("commit {} of {}", pin.commit, pin.url),
         mend: format!(
             "git found the commit intact, so either the digest in pins.toml belongs to another commit, or {} is damaged\n\
-             hint: remove that folder and try again; if you changed the commit, change its digest as well",
+             hint: remove that folder and try again; if you changed the commit, also change its digest in pins.toml",
             repository.display()
         ),
     })
@@ -57,14 +57,14 @@ fn kept_or_fetched(
     run(tools.git().args(["init", "--quiet", "--bare", "--"]).arg(&fresh), INSTALL_GIT)?;
     run(
         in_repository(tools, &fresh)
-            // git verifies each object's content, not only its name.
+            // git verifies the content of each object, not only its name.
             .args(["-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--depth=1", "--no-tags", "--"])
             .args([&pin.url, &pin.commit]),
         INSTALL_GIT,
     )
     .with_context(|| {
         format!(
-            "cannot fetch commit {} of {}, which needs the network once\nhint: use a clone on this machine \
+            "cannot fetch commit {} of {}: network access is needed once\nhint: use a clone on this machine \
              with --git-url DIR, or a folder with the sources with --path DIR",
             pin.commit, pin.url
         )
@@ -85,8 +85,8 @@ fn check_out(
     let git = || {
         let mut git = in_repository(tools, repository);
         git.arg("--work-tree").arg(tree).env("GIT_INDEX_FILE", staging.path().join("index"));
-        // Symbolic links become files that contain the link's target. llama.cpp has no symbolic links, and a hostile
-        // link then does no harm.
+        // Symbolic links become files that contain the link's target. llama.cpp has no symbolic links, and hostile
+        // links are then harmless.
         git.args(["-c", "core.symlinks=false"]);
         git
     };

@@ -21,7 +21,7 @@ pub(crate) fn fetch(
     tree: &Path,
     progress: FetchProgress<'_>,
 ) -> Result<Fetched> {
-    // A crate that was downloaded before is found without the network.
+    // A crate that was downloaded earlier is found without the network.
     let package = match locate(pin, manifest, tools) {
         Ok(package) => package,
         Err(_) => {
@@ -39,8 +39,8 @@ pub(crate) fn fetch(
         build_commit: Some(format!("crate-{}", pin.version)),
         from: unpacked.display().to_string(),
         mend: format!(
-            "hint: the folder was changed after cargo unpacked it: remove {} (cargo unpacks it again) and \
-             try again; if you changed the pin on purpose, change its digest in pins.toml as well",
+            "hint: the folder was changed after cargo unpacked it: remove {} (cargo unpacks the crate again) and \
+             try again; if you changed the pin on purpose, also change its digest in pins.toml",
             package.display()
         ),
     })
@@ -51,9 +51,9 @@ fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
     run(in_place(tools, manifest).args(["fetch", "--locked", "--manifest-path"]).arg(manifest), INSTALL_CARGO)
         .with_context(|| {
             format!(
-                "cannot fetch the crate {} {}, which contains llama.cpp and needs the network once\nhint: without a network \
-                 on this machine, run\n    cargo fetch --locked --manifest-path {}\non a machine with a network and copy \
-                 its CARGO_HOME, or use a folder with the sources: --path DIR",
+                "cannot fetch the crate {} {}, which contains llama.cpp: network access is needed once\nhint: on a machine \
+                 without a network, use a folder with the sources (--path DIR), or run\n    cargo fetch --locked \
+                 --manifest-path {}\non another machine and copy its CARGO_HOME",
                 pin.package,
                 pin.version,
                 manifest.display()
@@ -94,8 +94,8 @@ fn locate(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Creates a cargo command that runs beside the manifest, so that the same configuration files apply in any working
-/// directory.
+/// Creates a cargo command that runs in the manifest's folder, so that the same configuration files apply in any
+/// working directory.
 fn in_place(tools: &Tools, manifest: &Path) -> std::process::Command {
     let mut cargo = tools.cargo();
     cargo.current_dir(manifest.parent().unwrap_or(Path::new(".")));

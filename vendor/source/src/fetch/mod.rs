@@ -1,4 +1,4 @@
-//! Fetchers, one file for each origin. Each one puts an unpacked tree into the staging folder.
+//! Fetchers, one file for each origin. Each fetcher puts an unpacked tree into the staging folder.
 
 pub(crate) mod git;
 pub(crate) mod krate;
@@ -11,7 +11,7 @@ pub(crate) struct Fetched {
     pub(crate) version: Option<String>,
     /// Commit, or the text that llama.cpp shows instead of a commit; `None` if only the digest identifies the tree.
     pub(crate) build_commit: Option<String>,
-    /// Location that the tree came from, for messages.
+    /// Origin of the tree, for messages.
     pub(crate) from: String,
     /// Instructions for the user if the tree does not match its pin.
     pub(crate) mend: String,

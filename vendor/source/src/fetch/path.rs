@@ -10,7 +10,7 @@ use crate::digest::Listing;
 use crate::progress::FetchProgress;
 use crate::{folder, tree};
 
-/// Returns the digest of the sources in `dir`. Fails if they cannot be copied to the store under `root`.
+/// Returns the digest of the sources in `dir`. Fails if the sources cannot be copied to the store under `root`.
 pub(crate) fn digest(dir: &Path, root: &Path, progress: FetchProgress<'_>) -> Result<Sha256> {
     let real = dir.canonicalize().with_context(|| format!("cannot open the folder {}", dir.display()))?;
     tree::versions(dir)?;

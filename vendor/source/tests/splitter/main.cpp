@@ -1,7 +1,8 @@
-// Compares the matcher of unicode-matcher.h with std::regex, on every expression of llama-vocab.cpp and on random ones.
+// Compares the matcher of unicode-matcher.h with std::regex, for every expression in llama-vocab.cpp and for random
+// expressions.
 //
-// This program compiles unicode.cpp with `compared` instead of the matcher. The expressions and texts are therefore those of
-// the tokenizer.
+// This program compiles unicode.cpp with `compared` instead of the matcher. The expressions and texts are therefore
+// those of the tokenizer.
 //
 // Arguments: seed, number of random texts, number of random expressions.
 
@@ -141,7 +142,8 @@ static std::string random_text(random_bits & bits) {
     return text;
 }
 
-// Random expression over a few letters, with all operators of the matcher. If `is_filled`, it cannot match the empty text.
+// Random expression over a few letters, with all operators of the matcher. If `is_filled`, it cannot match the empty
+// text.
 static std::string random_expression(random_bits & bits, int depth, bool is_filled) {
     static const std::vector<std::string> sets = { "a", "b", "[ab]", "[^a]", "\\s", "\\S", "\\d", "[a-c]", "[^\\sb]", "1" };
     static const std::vector<std::string> quantifiers = { "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}" };
@@ -233,7 +235,7 @@ int main(int argc, char ** argv) {
         compare_random<wchar_t>(bits, expr);
     }
     const int taken = unsupported();
-    // Random expressions may be quadratic; those of the pre-tokenizers may not.
+    // Random expressions may take quadratic time, but expressions of the pre-tokenizers may not.
     most_steps  = 0;
     is_compared = false;
     for (const auto & kind : kinds) {

@@ -35,17 +35,18 @@ impl AuditReport {
     }
 }
 
-/// Describes the unknown code: number of places, then the bytes, addresses and functions of the first ones.
+/// Describes the code that cannot be decoded: the number of places, then the bytes, address and function of the first
+/// few.
 fn unknown_code(unknown: &[Strange]) -> String {
     let places: u64 = unknown.iter().map(|one| one.count).sum();
     let mut text = format!(
-        "the disassembler cannot decode the code in {} of {}",
+        "the disassembler cannot decode the code at {} in {}",
         if places == 1 { "1 place".to_string() } else { format!("{places} places") },
         counted(unknown.len(), "function", "functions")
     );
     for one in unknown.iter().take(NAMED) {
         let Strange { symbol, address, bytes, count, .. } = one;
-        let _ = write!(text, "\n    {bytes} at {address:#x} in {}, {count} of that kind", demangled(symbol));
+        let _ = write!(text, "\n    {bytes} at {address:#x} in {}, the first of {count}", demangled(symbol));
     }
     more(&mut text, unknown.len());
     text
@@ -77,12 +78,12 @@ fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option
         let Violation { instruction, feature, address, count, .. } = violation;
         let symbol = demangled(&violation.symbol);
         let _ =
-            write!(text, "\n    {instruction} ({feature}) at {address:#x} in {symbol}, {count} of that kind");
+            write!(text, "\n    {instruction} ({feature}) at {address:#x} in {symbol}, the first of {count}");
     }
     more(&mut text, verdict.violations.len());
     text.push_str(if verdict.violations.iter().any(|violation| violation.stripped) {
-        "\n  its symbols are stripped, so functions that check the CPU first cannot be recognised: audit the \
-         file before stripping it"
+        "\n  the file is stripped, so the audit cannot recognise functions that check the CPU first\nhint: \
+         audit the file before you strip it"
     } else {
         "\nhint: find out why the code was compiled for another CPU: a -march or -m flag in the build \
          folder's cmake/compile_commands.json, or a linked library. If the function only runs after a CPU \
@@ -94,9 +95,9 @@ fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option
 fn glibc_complaint(found: &TooNew) -> String {
     let TooNew { file, needs, floor } = found;
     format!(
-        "{} needs glibc {needs} or later, but the build targets {floor} or later\nhint: `objdump -T` lists the C \
-         library's functions that it uses, with their versions of glibc. Replace the function, or raise `glibc` \
-         in the build profile",
+        "{} needs glibc {needs} or later, but the build targets glibc {floor} or later\nhint: `objdump -T` \
+         lists the C library functions that the file uses, with their glibc versions. Replace the newer \
+         functions, or raise `glibc` in the build profile",
         file.display()
     )
 }
@@ -104,9 +105,9 @@ fn glibc_complaint(found: &TooNew) -> String {
 fn device_complaint(lacking: &[String]) -> Option<String> {
     (!lacking.is_empty()).then(|| {
         format!(
-            "the build targets {}, but the program contains no GPU code for it\nhint: check the nvcc commands in \
-             the build folder's cmake/compile_commands.json (--generate-code), and that libggml-cuda.a is among \
-             the linker's arguments",
+            "the program contains no GPU code for {}, which the build targets\nhint: check --generate-code \
+             in the nvcc commands of the build folder's cmake/compile_commands.json, and check that \
+             libggml-cuda.a is among the linker's arguments",
             lacking.join(", ")
         )
     })
@@ -131,7 +132,7 @@ fn native_complaint(verdict: &native::NativeVerdict) -> Option<String> {
         let expected = kernel.expected.unwrap_or_default();
         let _ = write!(
             text,
-            "\n    {} at {:#x}: packed arithmetic in {} registers was expected, the widest found is {}",
+            "\n    {} at {:#x}: expected packed arithmetic in {} registers, but the widest found is {}",
             kernel.name, kernel.address, expected, kernel.found
         );
     }
@@ -139,15 +140,15 @@ fn native_complaint(verdict: &native::NativeVerdict) -> Option<String> {
     for set in &missed {
         let _ = write!(
             text,
-            "\n    there are no {} instructions, although ggml has kernels for {}",
+            "\n    the program contains no {} instructions, although ggml has kernels for {}",
             set.name, set.kernels
         );
     }
     if !verdict.knows_the_kernels() {
         let _ = write!(
             text,
-            "\n    only {} of the kernels named in profiles/audit.toml were found, but at least {} are required: \
-             the file is stripped, has no CPU backend, or llama.cpp has renamed them",
+            "\n    only {} of the kernels named in profiles/audit.toml were found, but at least {} are \
+             required: the file is stripped or has no CPU backend, or llama.cpp has renamed the kernels",
             verdict.kernels.len(),
             verdict.least_kernels
         );

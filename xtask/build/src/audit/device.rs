@@ -6,7 +6,7 @@ use audit::{DeviceCode, Program, Rules};
 use build_info::Bytes;
 use build_info::audit::{DeviceArchitecture, DeviceAudit};
 
-/// Returns a summary of the GPU code in `programs`, or `None` if they contain none.
+/// Returns a summary of the GPU code in `programs`, or `None` if `programs` contain no GPU code.
 pub fn audit(programs: &[Program], rules: &Rules) -> Option<DeviceAudit> {
     let pieces: Vec<&DeviceCode> = programs.iter().flat_map(|program| &program.device).collect();
     if pieces.is_empty() {

@@ -129,8 +129,8 @@ pub struct Question<'a> {
     pub all_symbols: bool,
 }
 
-/// Returns the instruction sets that the file at `path` may use without checking the CPU: those of its CPU variant
-/// for a kernel library, plain x86-64 for any other file.
+/// Returns the instruction sets that the file at `path` may use without checking the CPU. A kernel library may use
+/// those of its CPU variant, and any other file only plain x86-64.
 fn ceiling(path: &Path, variants: &[CpuVariant]) -> Ceiling {
     let of = |variant: &&CpuVariant| path.file_name() == Some(variants::file(&variant.name).as_ref());
     let variant = variants.iter().find(of);
@@ -236,7 +236,8 @@ fn allowed(found: &portable::Allowed) -> AllowedSymbol {
     }
 }
 
-/// Returns the highest psABI level outside `allowed`, and the instruction sets that belong to no level.
+/// Returns the highest psABI level of the code in `programs`, and the instruction sets that belong to no level.
+/// Ignores the uses in `allowed`.
 fn level(programs: &[Program], allowed: &[AllowedSymbol]) -> (u32, Vec<String>) {
     let excused: BTreeSet<(&str, &str)> =
         allowed.iter().map(|entry| (entry.symbol.as_str(), entry.feature.as_str())).collect();

@@ -32,7 +32,7 @@ impl AuditSubject {
                 path.display()
             )));
         }
-        // The record lies above bin/anneal and prefix/lib/libllama.so.
+        // The record is in the build folder: two levels above bin/anneal, three levels above prefix/lib/libllama.so.
         let absolute = std::path::absolute(path)?;
         let record = absolute
             .ancestors()

@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 pub struct CandidateBuild {
     /// Name of the build in figures and errors.
     pub name: String,
-    /// Path of its program, with symbolic links resolved.
+    /// Path of the build's program, with symbolic links resolved.
     pub path: PathBuf,
     /// Kind of the program.
     pub program: MeasuredProgram,
@@ -33,8 +33,8 @@ pub enum MeasuredProgram {
 }
 
 impl CandidateBuild {
-    /// Returns the build that `text` names: `LABEL=PATH`, the path of a build folder or a program, or the name of a
-    /// profile, which stands for its current build.
+    /// Returns the build that `text` names. `text` is `LABEL=PATH`, the path of a build folder or a program, or the
+    /// name of a profile, which stands for the profile's current build.
     ///
     /// # Errors
     /// If `text` does not name a build, or the build's program or record cannot be read.
@@ -67,15 +67,15 @@ impl CandidateBuild {
                 program.display()
             );
         }
-        // Links are resolved only once, so that a build that finishes during the comparison does not replace the
-        // measured one.
+        // Links are resolved only once, so that the measured build stays the same even if a new build becomes current
+        // during the comparison.
         let program =
             program.canonicalize().with_context(|| format!("{name}: cannot find {}", program.display()))?;
         let kind = match program.file_name() {
             Some(file) if file == "llama-bench" => MeasuredProgram::LlamaBench,
             _ => MeasuredProgram::Anneal,
         };
-        // The record lies two or three levels above: bin/anneal or cmake/bin/llama-bench.
+        // The record is two levels above bin/anneal and three levels above cmake/bin/llama-bench.
         let records = program.ancestors().skip(2).take(2).map(|folder| folder.join("build_info.json"));
         let record = match records.into_iter().find(|path| path.is_file()) {
             Some(path) => Some(BuildInfo::read(&path).map_err(|error: ReadError| {

@@ -1,5 +1,6 @@
 //! Result of a comparison, as written to raw files, printed, and published in docs/results.
 
+use build_info::words::count;
 use build_info::{BuildInfo, Bytes, Defaults, Sha256};
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +44,7 @@ pub struct Comparison {
     /// baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
-    /// Load of the machine by other processes, per round.
+    /// Load from other processes in each round.
     #[serde(default)]
     pub rounds: Vec<Round>,
     /// Rounds that were repeated because the baseline deviated too much from its own median.
@@ -58,7 +59,7 @@ pub struct Dropped {
     pub after: usize,
     /// Geometric mean of the baseline's speeds in this round, in tokens per second.
     pub anchor: f64,
-    /// Load of the machine by other processes during this round.
+    /// Load from other processes during this round.
     pub machine: Round,
 }
 
@@ -92,7 +93,7 @@ pub struct Figure {
     /// File name of the model without its extension; `None` if the phase has no model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Shape of the run; `None` if the phase does not depend on it.
+    /// Shape of the run; `None` if the phase does not depend on the shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<RunShape>,
     /// Unit of medians and samples.
@@ -121,19 +122,20 @@ pub struct BuildOutcome {
     pub samples: Vec<f64>,
 }
 
-/// Prefill and decode together.
+/// Result of prefill and decode together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Overall {
     /// Name of the build.
     pub build: String,
-    /// Median over the rounds of the geometric mean of all ratios of a round, with its interval.
+    /// Median over the rounds, with its interval. The value of a round is the geometric mean of all ratios of the
+    /// round.
     pub ratio: Ratio,
     /// Verdict on the ratio.
     pub verdict: String,
 }
 
 impl Contender {
-    /// Creates the entry of the build `name` from its record, if it has one.
+    /// Creates the entry of the build `name`, with data from the build's record, if any.
     pub fn new(name: &str, record: Option<&BuildInfo>) -> Self {
         Self {
             name: name.to_string(),
@@ -188,7 +190,8 @@ pub(super) fn overall(ledger: &Ledger, builds: &[Contender]) -> Vec<Overall> {
     (1..builds.len()).filter_map(of_build).collect()
 }
 
-/// Returns, per round, the ratio of the geometric mean of all speeds of build `number` to the baseline's.
+/// Returns, for each round, the speed of build `number` divided by the baseline's, each as a geometric mean over all
+/// models and shapes.
 pub(super) fn ratios(ledger: &Ledger, number: usize) -> Vec<f64> {
     speeds(ledger, number).iter().zip(speeds(ledger, 0)).map(|(own, baseline)| own / baseline).collect()
 }
@@ -204,7 +207,8 @@ pub fn floor(speeds: &[f64], overall: &[Overall]) -> Option<f64> {
     Some(seen.map_or(expected, |seen| seen.max(expected)))
 }
 
-/// Returns, per round, the geometric mean of prefill and decode of build `number` over all models and shapes.
+/// Returns, for each round, the geometric mean of the prefill and decode speeds of build `number` over all models and
+/// shapes.
 pub(super) fn speeds(ledger: &Ledger, number: usize) -> Vec<f64> {
     let entries = ledger.sorted();
     let speeds: Vec<&Vec<f64>> = entries
@@ -251,9 +255,9 @@ impl Comparison {
         let mut remarks = Vec::new();
         if let Some(floor) = self.floor.filter(|floor| floor.is_finite()) {
             remarks.push(format!(
-                "on this machine, differences of {:.1} % or more can be shown with {} rounds",
+                "on this machine, differences of {:.1} % or more can be shown with {}",
                 100.0 * floor,
-                self.rounds.len()
+                count(self.rounds.len(), "round")
             ));
         }
         let rounds = match self.dropped.len() {

@@ -160,7 +160,7 @@ impl Contest<'_> {
         Ok(())
     }
 
-    /// Checks the inputs that do not depend on the builds, so that it can run before they exist.
+    /// Checks the inputs that do not depend on the builds. Callers can run this check before the builds exist.
     ///
     /// # Errors
     /// If a number, shape or phase is invalid, a model or the text cannot be read, or the raw file cannot be written.
@@ -177,8 +177,8 @@ impl Contest<'_> {
         };
         if let Some(shape) = self.shapes.iter().find(empty) {
             return usage(format!(
-                "cannot measure {} prompt tokens and {} generated tokens: prefill and decode need at least one \
-                 token each\nhint: change the numbers, or remove the phase",
+                "cannot measure {} prompt tokens and {} generated tokens: prefill and decode need at least \
+                 one token each\nhint: change the numbers, or remove the phase from --phases",
                 shape.prompt, shape.generate
             ));
         }
@@ -187,7 +187,10 @@ impl Contest<'_> {
             return usage("a phase is named twice".to_string());
         }
         if self.shapes.iter().enumerate().any(|(number, shape)| self.shapes[..number].contains(shape)) {
-            return usage("the same numbers of tokens are named twice".to_string());
+            return usage(
+                "the same combination of prompt tokens, generated tokens and depth is named twice"
+                    .to_string(),
+            );
         }
         for (number, model) in self.models.iter().enumerate() {
             let found = std::fs::metadata(model)
@@ -253,7 +256,7 @@ impl Contest<'_> {
         Ok(())
     }
 
-    /// Records the file sizes once, because they do not vary.
+    /// Records the size of each program once, because sizes do not vary.
     fn sizes(&self, ledger: &mut Ledger) -> Result<()> {
         if !self.phases.contains(&Phase::BinarySize) {
             return Ok(());
@@ -292,7 +295,9 @@ impl Contest<'_> {
     /// Returns the reason why an intermediate raw file is incomplete.
     fn stopped(&self, done: &ContestProgress) -> Option<String> {
         let (rounds, all) = (done.rounds.len(), self.pairs);
-        done.stop.is_none().then(|| format!("{rounds} of {all} rounds were complete when this was written"))
+        done.stop
+            .is_none()
+            .then(|| format!("{rounds} of {all} rounds were complete when this file was written"))
     }
 
     /// Writes `comparison` to the raw file, if one is named.

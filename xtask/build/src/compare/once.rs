@@ -18,7 +18,7 @@ use super::shape::RunShape;
 use crate::process::pipes::drain;
 use crate::process::{self, Running};
 
-/// Number of starts per sample of a start-up time, which is too short to measure once.
+/// Number of starts per sample of a start-up time, because a single start is too short to measure.
 const STARTS: usize = 5;
 
 /// Maximum number of output lines in the error of a failed program.
@@ -63,7 +63,7 @@ pub fn measure(build: &CandidateBuild, request: &RunRequest<'_>) -> Result<Vec<(
         .collect()
 }
 
-/// Row of llama-bench: its fields by name.
+/// Output row of llama-bench: values by field name.
 pub type Fields = BTreeMap<String, Value>;
 
 /// Runs `build` with llama-bench's `arguments` and returns its rows unchanged. Each call does one repetition; the
@@ -108,7 +108,7 @@ fn command(build: &CandidateBuild, request: &RunRequest<'_>) -> Command {
     if depth > 0 {
         command.args(["-d", &depth.to_string()]);
     }
-    // The flag is passed only if needed, because llama-bench and older engines do not have it.
+    // `--parts` is passed only if needed, because llama-bench and older engines do not have this flag.
     if request.phases.iter().any(|phase| phase.is_of_model()) {
         let parts: Vec<&str> = request
             .phases
@@ -143,7 +143,7 @@ fn value(rows: &[MeasuredRow], phase: Phase) -> Option<f64> {
     }
 }
 
-/// Runs a whole process [`STARTS`] times and returns the median time in milliseconds.
+/// Runs the program from start to exit [`STARTS`] times and returns the median time in milliseconds.
 ///
 /// # Errors
 /// If the program cannot be started or fails, or the user stops the program.
@@ -165,7 +165,7 @@ pub fn start(build: &CandidateBuild, arguments: &[&str]) -> Result<f64> {
     Ok(median(&times))
 }
 
-/// Failure of a program.
+/// Error of a program that started but failed.
 #[derive(Debug)]
 struct FailedProgram {
     /// Exit code; `None` if a signal ended the program.

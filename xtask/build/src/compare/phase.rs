@@ -30,9 +30,9 @@ pub enum Phase {
     Vocab,
     /// Reading the header of the model's file.
     Gguf,
-    /// Running the whole process of `anneal --version`.
+    /// Running `anneal --version` from start to exit.
     StartVersion,
-    /// Running the whole process of `anneal info`.
+    /// Running `anneal info` from start to exit.
     StartInfo,
     /// Peak resident memory of the process.
     PeakMemory,
@@ -53,7 +53,7 @@ pub enum Quantity {
 }
 
 impl Phase {
-    /// All phases, in the order of tables.
+    /// All phases, in the order in which tables list them.
     pub const ALL: [Phase; 13] = [
         Phase::Prefill,
         Phase::Decode,
@@ -170,7 +170,7 @@ impl FromStr for Phase {
     fn from_str(text: &str) -> Result<Self, String> {
         Phase::ALL.into_iter().find(|phase| phase.name() == text).ok_or_else(|| {
             let names = Phase::ALL.map(Phase::name).join(", ");
-            format!("unknown phase {text:?}; phases are {names}")
+            format!("unknown phase {text:?}; supported phases: {names}")
         })
     }
 }

@@ -1,8 +1,8 @@
-//! Sizes of a run.
+//! Shape of a run.
 
 use serde::{Deserialize, Serialize};
 
-/// Sizes of a run, in tokens.
+/// Shape of a run: its numbers of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunShape {
     /// Number of prompt tokens, which prefill evaluates.

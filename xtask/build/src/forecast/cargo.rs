@@ -97,7 +97,7 @@ impl Packages {
                 let needs = if *for_script { &mut parent.needs_of_script } else { &mut parent.needs };
                 needs.insert(id);
             }
-            // A package's dependencies follow only one of its lines; `(*)` marks the other lines.
+            // cargo lists a package's dependencies only once; `(*)` marks a repeated package.
             nodes.entry(id).or_insert(node);
             first.get_or_insert(id);
             above.push((id, false));
@@ -239,7 +239,8 @@ struct Node<'a> {
     needs_of_script: BTreeSet<Id<'a>>,
 }
 
-/// Maximum depth of the dependency tree. No real chain of dependencies is longer, so a deeper tree is not cargo's.
+/// Maximum depth of the dependency tree. No real chain of dependencies is longer, so a deeper tree is not output of
+/// cargo.
 const DEEPEST: usize = 500;
 
 /// Graph of units under construction.

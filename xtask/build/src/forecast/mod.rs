@@ -133,11 +133,11 @@ impl Forecast {
         self.newest = self.units[index].label.clone();
     }
 
-    /// Marks the unit `name` as ended at second `at`. `front` is the number of seconds from its start until other
-    /// units could start; `None` means that they had to wait for its end.
+    /// Marks the unit `name` as ended at second `at`. `front` is the number of seconds from the unit's start until
+    /// other units could start; `None` means that other units had to wait for the unit's end.
     ///
-    /// If the start of the unit was not reported, the unit takes the start of the unit that has run longest. ninja
-    /// reports no starts, so starts are assumed in the order of its plan, and that assumption can be wrong.
+    /// If the start of the unit was not reported, the unit takes over the start of the unit that has run longest.
+    /// ninja reports no starts, so starts are assumed in the order of its plan, and that assumption can be wrong.
     pub fn end(&mut self, name: &str, at: f64, front: Option<f64>) {
         let running = |state: UnitState| matches!(state, UnitState::Running(_));
         let index = match self.find(name, running) {
@@ -283,7 +283,7 @@ impl Forecast {
         self.units[index].took.unwrap_or(self.guess)
     }
 
-    /// Returns, for each unit, true if it waits and is not expected to run.
+    /// Returns one flag per unit: true if the unit waits and is not expected to run.
     fn skipped(&self) -> Vec<bool> {
         let mut skipped = self.presumed_kept();
         let followers = rest::followers(&self.units);
@@ -298,8 +298,8 @@ impl Forecast {
         skipped
     }
 
-    /// Returns, for each unit, true if it waits and was probably made by an earlier build. A unit counts as made if
-    /// most units so far were kept and no dependency of the unit is compiled in this run.
+    /// Returns one flag per unit: true if the unit waits and was probably made by an earlier build. A unit counts as
+    /// made if most units so far were kept and no dependency of the unit is compiled in this run.
     fn presumed_kept(&self) -> Vec<bool> {
         let count = |what: fn(&UnitState) -> bool| self.states.iter().filter(|state| what(state)).count();
         let kept = count(|state| *state == UnitState::Kept);

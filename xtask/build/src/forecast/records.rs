@@ -16,7 +16,7 @@ const SHARES: &str = include_str!("shares.txt");
 /// Version of the file's format. Files of another version are ignored.
 const VERSION: u32 = 1;
 
-/// Maximum size of the file in bytes. Larger files are ignored, because Anneal does not write them.
+/// Maximum size of the file in bytes. Anneal writes no larger files, so larger files are ignored.
 const LARGEST_FILE: u64 = 4 << 20;
 
 /// Maximum number of sections; the oldest is dropped first.
@@ -141,7 +141,7 @@ impl Records {
     }
 }
 
-/// Removes everything from `file` that Anneal would not have written, and enforces the limits.
+/// Removes invalid entries from `file` and enforces the limits.
 fn sound(mut file: RecordsFile) -> RecordsFile {
     if file.version != VERSION {
         return RecordsFile { version: VERSION, ..RecordsFile::default() };

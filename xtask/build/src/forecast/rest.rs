@@ -1,7 +1,7 @@
 //! Simulates the rest of a stage: which unit runs when on the available slots.
 //!
-//! Dividing the remaining work by the number of slots would be too optimistic for builds that end in a chain: the
-//! last crates wait for each other and leave all cores but one idle. The simulated time is at least the longest
+//! Dividing the remaining work by the number of slots would be too optimistic for builds that end in a chain, because
+//! the last crates wait for each other and leave all cores but one idle. The simulated time is at least the longest
 //! remaining chain and at least the remaining work divided by the number of slots.
 
 use super::{Forecast, Unit, UnitState};
@@ -28,8 +28,8 @@ pub fn order(units: &[Unit]) -> Vec<usize> {
     order
 }
 
-/// Returns, for each unit, the units that wait for it, each with a flag that is true if the other unit waits for its
-/// end.
+/// Returns the dependents of each unit. A dependent's flag is true if it waits for the unit's end rather than for its
+/// front.
 pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
     let mut all = vec![Vec::new(); units.len()];
     for (index, unit) in units.iter().enumerate() {
@@ -49,7 +49,7 @@ struct PlayEvent {
 }
 
 /// Returns the number of seconds from `now` until every unit of `forecast` has ended, if each unit takes `pace` times
-/// its expected duration. Units that are true in `skipped` take no time.
+/// its expected duration. A unit whose entry in `skipped` is true takes no time.
 pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f64 {
     let count = forecast.units.len();
     let followers = followers(&forecast.units);

@@ -59,7 +59,7 @@ fn replace<'a>(from: &'a Path, to: &'a Path, done: &mut Vec<Done<'a>>) -> io::Re
 /// Undoes the moves, last first.
 fn take_back(done: &[Done]) {
     for Done { from, to, before } in done.iter().rev() {
-        // An error of the undoing would only hide the original error.
+        // An error while undoing would only hide the original error.
         let _ = std::fs::rename(to, from);
         if let Some(before) = before {
             let _ = std::fs::rename(before, to);

@@ -10,8 +10,8 @@ use crate::fs;
 use crate::process::{Log, Run};
 use crate::ui::Ui;
 
-/// Python program that downloads its second argument to its first. The program replaces curl, which a fresh container
-/// may lack.
+/// Python program that downloads the URL in its second argument to the file in its first argument. The program
+/// replaces curl, which a fresh container may lack.
 const PYTHON: &str = "import shutil, sys, urllib.request
 with urllib.request.urlopen(sys.argv[2], timeout=60) as source, open(sys.argv[1], 'wb') as file:
     shutil.copyfileobj(source, file)
@@ -38,7 +38,7 @@ impl Archive {
     pub fn fetch(&self, downloads: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
         if !self.place.contains("://") {
             let file = PathBuf::from(&self.place);
-            self.verify(&file, "hint: give the correct archive")?;
+            self.verify(&file, "hint: pass the correct archive to --blas-archive")?;
             return Ok(file);
         }
         std::fs::create_dir_all(downloads)
@@ -53,7 +53,7 @@ impl Archive {
         self.download(beside.path(), log, ui)?;
         self.verify(
             beside.path(),
-            "hint: a proxy or a mirror may have served another file; do not use it unchecked",
+            "hint: a proxy or a mirror may have served another file; check that file before you use it",
         )?;
         beside.commit().with_context(cannot)?;
         Ok(kept)
@@ -76,8 +76,9 @@ impl Archive {
         progress.finish();
         done.with_context(|| {
             format!(
-                "cannot download OpenBLAS {} from {}\nhint: this needs curl or python3, and a network for this \
-                 one download. Without them, download the file elsewhere and give it with --blas-archive FILE",
+                "cannot download OpenBLAS {} from {}\nhint: the download needs curl or python3, and a \
+                 network. Without them, download the file on another machine and pass it with --blas-archive \
+                 FILE",
                 self.version, self.place
             )
         })
@@ -120,7 +121,7 @@ pub fn unpack(archive: &Path, folder: &Path, log: &Log) -> Result<PathBuf> {
         .with_context(|| format!("cannot unpack {}", archive.display()))?;
     let source = folder.join(top);
     if !source.join("Makefile.rule").is_file() {
-        bail!("{} does not contain OpenBLAS: it has no Makefile.rule", archive.display());
+        bail!("{} does not contain OpenBLAS: Makefile.rule is missing", archive.display());
     }
     Ok(source)
 }
@@ -132,7 +133,7 @@ fn top_folder(names: &str, kinds: &str) -> Result<String> {
     for name in names.lines() {
         let plain = name.strip_prefix("./").unwrap_or(name);
         if plain.starts_with('/') || plain.split('/').any(|part| part == "..") {
-            bail!("it contains {name:?}, which is outside the folder");
+            bail!("the archive contains {name:?}, which would be unpacked outside the folder");
         }
         let first = plain.split('/').next().unwrap_or_default();
         if first.is_empty() {
@@ -140,16 +141,16 @@ fn top_folder(names: &str, kinds: &str) -> Result<String> {
         }
         if top.is_some_and(|top| top != first) {
             bail!(
-                "it contains {first:?} in addition to {:?}, but a single folder is expected",
+                "the archive contains {first:?} in addition to {:?}, but a single folder is expected",
                 top.unwrap_or_default()
             );
         }
         top = Some(first);
     }
     if let Some(odd) = kinds.lines().find(|line| !line.starts_with(['-', 'd'])) {
-        bail!("it contains a link or a special file: {odd}");
+        bail!("the archive contains a link or a special file: {odd}");
     }
-    top.map(str::to_string).context("it is empty")
+    top.map(str::to_string).context("the archive is empty")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use build_info::Host;
+use build_info::words::count;
 use plan::profile::Isa;
 use serde::{Deserialize, Serialize};
 use toolchain::{Compiler, Toolchain};
@@ -21,7 +22,7 @@ pub struct Recipe {
     arguments: BTreeMap<String, String>,
 }
 
-/// Minimum value of `NUM_THREADS`. The library reserves memory for each thread and can never use more threads.
+/// Minimum value of `NUM_THREADS`. The library reserves memory for this number of threads and can never use more.
 const THREADS_AT_LEAST: usize = 64;
 
 /// Returns the recipe for this compiler and CPU.
@@ -60,7 +61,7 @@ pub fn recipe(isa: Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain)
     })
 }
 
-/// Returns OpenBLAS's name for the host's kernels. Later targets than SKYLAKEX differ only in bfloat16. OpenBLAS's
+/// Returns OpenBLAS's name for the host's kernels. Targets later than SKYLAKEX differ only in bfloat16. OpenBLAS's
 /// own detection compares CPU models and selects the slowest kernels for an unknown model.
 fn target(isa: Isa, host: &Host) -> Result<&'static str> {
     let has = |features: &[&str]| features.iter().all(|feature| host.cpu.features.contains(*feature));
@@ -76,7 +77,10 @@ fn target(isa: Isa, host: &Host) -> Result<&'static str> {
         "x86_64" => "NEHALEM",
         "aarch64" if has(&["sve"]) && isa == Isa::Native => "ARMV8SVE",
         "aarch64" => "ARMV8",
-        other => bail!("the OpenBLAS kernels for {other} are unknown\nhint: use `blas = \"openblas\"`"),
+        other => bail!(
+            "cannot build OpenBLAS: Anneal does not know the kernels for {other}\nhint: use `blas = \
+             \"openblas\"`"
+        ),
     })
 }
 
@@ -102,15 +106,15 @@ pub fn run(recipe: &Recipe, source: &Path, prefix: &Path, log: &Log, ui: &Ui) ->
     let built = make("libs", &[]).watch(|_, line| {
         if line.contains(" -c ") {
             compiled += 1;
-            progress.message(&format!("{compiled} files compiled"));
+            progress.message(&format!("{} compiled", count(compiled, "file")));
         }
     });
     let installed =
         built.and_then(|()| make("install", &[format!("PREFIX={}", prefix.display())]).watch(|_, _| {}));
     progress.finish();
     installed.context(
-        "cannot build OpenBLAS\nhint: try another compiler or version: `blas = \"openblas\"` uses the \
-         distribution's OpenBLAS, --blas-archive another release",
+        "cannot build OpenBLAS\nhint: try another compiler, another release (--blas-archive), or the \
+         distribution's OpenBLAS (`blas = \"openblas\"`)",
     )?;
     for needed in ["lib/libopenblas.a", "include/cblas.h"] {
         if !prefix.join(needed).is_file() {

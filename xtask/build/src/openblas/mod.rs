@@ -8,8 +8,8 @@
 //! target/anneal/blas/downloads/              archives
 //! ```
 //!
-//! OpenBLAS is built before planning, because planning reads no files. The plan uses the library like any installed
-//! one.
+//! OpenBLAS is built before planning, because planning reads no files. The plan uses the library like an installed
+//! library.
 
 mod archive;
 mod make;
@@ -133,7 +133,8 @@ pub fn announce(
     Ok(())
 }
 
-/// Adds the OpenBLAS that `profile` builds, if any, to `toolchain`. Downloads and builds it if it does not exist yet.
+/// Adds the OpenBLAS that `profile` builds, if any, to `toolchain`. Downloads and builds the library if it does not
+/// exist yet.
 ///
 /// # Errors
 /// If the archive cannot be downloaded or verified, or the build fails.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use build_info::Sha256;
 use build_info::optimized::{Gain, Interval, PhaseGain};
+use build_info::words::count;
 
 use crate::compare::{self, CandidateBuild, Phase, Provenance, Ratio, RunShape};
 use crate::ui::Ui;
@@ -112,7 +113,10 @@ fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, Str
     if overall.pairs < FEWEST {
         return (
             false,
-            format!("{} pairs are too few for a verdict; {against} stays current", overall.pairs),
+            format!(
+                "{} of runs cannot give a verdict; {against} stays current",
+                count(overall.pairs, "pair")
+            ),
         );
     }
     let said = format!("{:.3} [{:.3}, {:.3}]", overall.median, overall.low, overall.high);
@@ -150,7 +154,8 @@ fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, Str
         (false, false) => (
             false,
             format!(
-                "{generates}; on every model faster: {faster}, but slower: {slower}; {against} stays current"
+                "{generates}; faster on every model: {faster}; slower on every model: {slower}; {against} \
+                 stays current"
             ),
         ),
     }
@@ -199,7 +204,7 @@ mod tests {
                     ("b", "load", 1.1, 1.2),
                 ],
                 false,
-                "faster: load, but slower: sample",
+                "faster on every model: load; slower on every model: sample",
             ),
         ];
         for (overall, phases, kept, words) in cases {
@@ -216,6 +221,6 @@ mod tests {
             assert!(found.1.contains(words), "{}", found.1);
         }
         let few = Interval { pairs: 5, ..interval(1.1, 1.2) };
-        assert!(decide(&few, &[], "native").1.contains("too few"));
+        assert!(decide(&few, &[], "native").1.contains("5 pairs of runs cannot give a verdict"));
     }
 }

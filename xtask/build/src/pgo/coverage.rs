@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 use build_info::optimized::{Coverage, HotFunction};
+use build_info::words::count;
 
 use super::profdata::Functions;
 
@@ -23,7 +24,10 @@ const STALE: f64 = 0.05;
 pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     let counted = trained.values().filter(|function| function.count > 0).count() as u64;
     if counted == 0 {
-        bail!("the profile is empty: it has {} functions, but none ran in training", trained.len());
+        bail!(
+            "the profile is empty: it has {}, but no function ran in training",
+            count(trained.len(), "function")
+        );
     }
     let total: f64 = run.values().map(|function| function.count as f64).sum();
     if total == 0.0 {
@@ -51,8 +55,8 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     if (hot_counted as f64) < OWN * hot.len() as f64 {
         bail!(
             "the profile comes from other sources, other compilers or another program: it has counts for \
-             only {hot_counted} of the {} hot functions of a run\nhint: gather a new profile with `cargo \
-             xtask pgo`",
+             only {hot_counted} of the {} hot functions of another run\nhint: gather a new profile with \
+             `cargo xtask pgo`",
             hot.len()
         );
     }
@@ -91,10 +95,10 @@ pub fn check_fresh(coverage: &Coverage) -> Result<()> {
     }
     let some: Vec<&str> = coverage.mismatched.iter().take(3).map(String::as_str).collect();
     bail!(
-        "the profile comes from other sources or other compilers: {} of {} functions have changed since \
+        "the profile comes from other sources or other compilers: of {} functions, {} changed after \
          training ({}, …)\nhint: gather a new profile with `cargo xtask pgo`",
-        coverage.mismatched.len(),
         coverage.counted,
+        coverage.mismatched.len(),
         some.join(", ")
     )
 }
@@ -133,7 +137,7 @@ mod tests {
     fn an_empty_profile_is_refused() {
         let some = functions(&[("f", 1, 1)]);
         let none = functions(&[("f", 1, 0)]);
-        assert!(coverage(&none, &some).unwrap_err().to_string().contains("is empty: it has 1 functions"));
+        assert!(coverage(&none, &some).unwrap_err().to_string().contains("is empty: it has 1 function, but"));
         assert!(coverage(&some, &none).unwrap_err().to_string().contains("recorded no counts"));
         let other = functions(&[("g", 1, 1)]);
         let error = coverage(&other, &some).unwrap_err().to_string();
@@ -149,6 +153,6 @@ mod tests {
         assert!(check_fresh(&coverage).is_ok());
         coverage.mismatched = (0..6).map(|number| format!("f{number}")).collect();
         let error = check_fresh(&coverage).unwrap_err().to_string();
-        assert!(error.contains("6 of 100 functions") && error.contains("cargo xtask pgo"), "{error}");
+        assert!(error.contains("of 100 functions, 6 changed") && error.contains("cargo xtask pgo"), "{error}");
     }
 }

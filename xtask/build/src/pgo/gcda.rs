@@ -17,7 +17,7 @@ pub struct Counts {
     pub digest: Sha256,
 }
 
-/// Removes counts from the build tree `tree`, because a program adds to existing counts.
+/// Removes counts from the build tree `tree`, because an instrumented program adds to existing counts.
 ///
 /// # Errors
 /// If a file cannot be removed.
@@ -36,8 +36,8 @@ pub fn collect(tree: &Path, profiles: &Path) -> Result<Counts> {
     let found = files(tree)?;
     if found.is_empty() {
         bail!(
-            "the training left no .gcda files in {}: the engine was not instrumented, or was killed before its \
-             end",
+            "the training wrote no .gcda files to {}: the engine was not instrumented, or was killed before \
+             it exited",
             tree.display()
         );
     }

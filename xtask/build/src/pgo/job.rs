@@ -227,8 +227,8 @@ impl Ready {
         let tool = variant::profdata_tool(&plan, args.scope, toolchain)?;
         if args.profdata.is_some() && args.scope.cpp() && plan.compiler.kind == CompilerKind::Gcc {
             return Err(exit::usage(
-                "--profdata needs a profile written by clang or rustc; gcc stores its counts in another \
-                 format",
+                "--profdata cannot be used with gcc, which stores its counts in another format\nhint: use \
+                 clang, or leave --profdata out",
             ));
         }
         let bolt = match args.bolt {
@@ -251,7 +251,7 @@ impl Ready {
     }
 }
 
-/// Complete builds without and with the profile; making them does not change which build is current.
+/// Complete builds without and with the profile. Neither is made current yet.
 struct ProfiledPair {
     plain: Outcome,
     course: TrainingCourse,
@@ -325,8 +325,8 @@ fn judge(args: &Args, plan: &Plan, made: &ProfiledPair, pipeline: &mut Pipeline)
     Ok(Kept { info, wins, text })
 }
 
-/// Rewrites the program with BOLT, compares it with the better of the two builds, and makes the winner current.
-/// Returns the outcome, and true if the build that BOLT made became current.
+/// Rewrites the program with BOLT, compares the result with the better of the two builds, and makes the winner
+/// current. Returns the outcome, and true if the BOLT build became current.
 fn lay_out_anew(
     args: &Args,
     plan: &Plan,
@@ -354,7 +354,7 @@ fn lay_out_anew(
     })
 }
 
-/// Number of threads in a comparison: the engine's number of decode threads.
+/// Returns the number of threads in a comparison: the engine's number of decode threads.
 fn threads(host: &Host) -> u32 {
     build_info::threads::budget(host, build_info::Policy::Balanced).decode
 }
@@ -366,7 +366,7 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
         let coverage = &pgo.coverage;
         text.push_str(&format!(
             "coverage: {} of {} functions ran in training; of the {} hot functions of another run{} {} have \
-             counts in the profile; {} functions have changed\n{}\n\n",
+             counts in the profile; functions that have changed since training: {}\n{}\n\n",
             coverage.counted,
             coverage.functions,
             coverage.hot,

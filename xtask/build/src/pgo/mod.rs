@@ -44,7 +44,7 @@ pub mod step {
     /// Training runs, merged into one profile.
     pub const TRAIN: &str = "train and merge";
     /// Copy of the user's profile, instead of the training.
-    pub const TAKE: &str = "take the profile";
+    pub const TAKE: &str = "copy the profile";
     /// Build of the engine with the profile.
     pub const REBUILD: &str = "rebuild";
     /// Interleaved comparison of both builds.
@@ -176,7 +176,7 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Runs the instrumented `engine` on `course`, merges the counts, and measures their coverage of a run that is
-    /// not part of `course`. Reuses the result if this engine was trained this way before.
+    /// not part of `course`. Reuses the stored result if the engine and the course are unchanged.
     ///
     /// # Errors
     /// If a run fails or the profile is unusable.
@@ -254,7 +254,7 @@ impl<'a> Pipeline<'a> {
     /// Makes the complete build with the profile, without making it current.
     ///
     /// # Errors
-    /// If a stage fails, or the compilers ignored so many counts that the profile cannot be of these sources.
+    /// If a stage fails, or the compilers ignored so many counts that the profile cannot belong to these sources.
     pub fn rebuild(&self, plan: &Plan, profile: Profile) -> Result<Outcome> {
         let build = self.open(plan)?;
         // The log of a folder grows from run to run. Only new output says if this profile is stale.

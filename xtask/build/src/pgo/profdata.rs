@@ -144,7 +144,7 @@ impl ProfileReader {
             let count = counts
                 .filter_map(|count| count.trim().parse::<u64>().ok())
                 .fold(0u64, |sum, count| sum.saturating_add(count));
-            // One name may have several bodies; the one with the most counts is used.
+            // One name may have several bodies; the body with the highest count is used.
             let function = Function { hash: self.hash, count };
             let entry =
                 self.functions.entry(std::mem::take(&mut self.name)).or_insert_with(|| function.clone());

@@ -31,8 +31,8 @@ pub struct TrainingCourse {
 }
 
 impl TrainingCourse {
-    /// Creates a course of `workloads`, on the user's model or on the workloads' own synthetic models, which are made
-    /// if they do not exist.
+    /// Creates a course of `workloads`, on the user's model or on the workloads' own synthetic models. Makes missing
+    /// synthetic models.
     ///
     /// # Errors
     /// If a model cannot be made.
@@ -65,7 +65,7 @@ impl TrainingCourse {
         self.models.clone()
     }
 
-    /// Returns a digest of everything besides the program that determines the profile of a training.
+    /// Returns a digest of the training's inputs other than the program: the arguments and the models.
     ///
     /// # Errors
     /// If a model cannot be read.
@@ -143,9 +143,9 @@ pub fn check_model(path: &Path, host: &Host) -> Result<()> {
     let needed = Bytes(weights.0.saturating_add(cache.0));
     match host.usable_memory() {
         Some(usable) if needed > usable => bail!(
-            "the model for training does not fit into memory: {} needs {weights} for its weights and {cache} for \
-             a context, but a process may use {usable} here\nhint: use a smaller model of the same architecture \
-             and quantisation, or train on synthetic models (leave --model out)",
+            "the model for training does not fit into memory: {} needs {weights} for its weights and {cache} \
+             for a context, but a process may use only {usable}\nhint: use a smaller model of the same \
+             architecture and quantisation, or train on synthetic models (leave --model out)",
             path.display()
         ),
         _ => Ok(()),

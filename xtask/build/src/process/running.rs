@@ -1,4 +1,4 @@
-//! Running command: its start and its stop.
+//! Start and stop of an external command.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -64,7 +64,8 @@ pub fn stop(child: &Child, force: bool) {
 struct Watchdog(Child);
 
 impl Watchdog {
-    /// Starts a watchdog for the group of `child`. If it cannot be started, the command runs without one.
+    /// Starts a watchdog for the group of `child`. If the watchdog cannot be started, the command runs without a
+    /// watchdog.
     fn of(child: &Child) -> Option<Self> {
         let mut command = Command::new("/bin/sh");
         command

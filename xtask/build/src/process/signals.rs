@@ -12,15 +12,15 @@ pub(super) static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 /// True if the running command cannot resume.
 static BEGINS_ANEW: AtomicBool = AtomicBool::new(false);
 
-/// Makes ctrl-C, SIGTERM and SIGHUP stop the running external command and return an error, instead of ending this
-/// process at once, so that unfinished work is cleaned up.
+/// Records ctrl-C, SIGTERM and SIGHUP instead of letting them end this process at once. An interruption stops the
+/// running external command, which then returns an error, so that unfinished work is cleaned up.
 ///
 /// # Errors
 /// If a handler cannot be installed.
 pub fn catch_signals() -> Result<()> {
     // A file larger than `ulimit -f` must cause an error, like a full disk, and not end the process with a partial
-    // file on the disk. The signal is blocked before threads start, because they inherit the mask; started programs
-    // do not.
+    // file on the disk. The signal is blocked before threads start, because threads inherit the mask. Started
+    // programs do not inherit the mask.
     let mut too_large = SigSet::empty();
     too_large.add(Signal::SIGXFSZ);
     too_large.thread_block().context("cannot block SIGXFSZ")?;
@@ -48,7 +48,7 @@ pub fn check_interrupted() -> Result<()> {
     match interrupted() {
         false => Ok(()),
         true if BEGINS_ANEW.load(Ordering::SeqCst) => {
-            Err(exit::interrupted("stopped; the command will start from the beginning when it runs again"))
+            Err(exit::interrupted("stopped; the command cannot resume, so run it again from the beginning"))
         }
         true => Err(exit::interrupted(
             "stopped; finished work is kept\nhint: run the same command again to resume",

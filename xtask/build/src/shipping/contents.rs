@@ -17,7 +17,7 @@ use crate::stages::{self, Builds};
 use crate::workspace::Workspace;
 use crate::{audit, fs};
 
-/// Completions per shell, and the path at which each shell looks for them.
+/// Shells, and the path at which each shell looks for its completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/anneal"),
     ("zsh", "share/zsh/site-functions/_anneal"),
@@ -107,8 +107,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Adds manual pages and completions, which the program generates. If the program cannot run on this machine,
-    /// another build with the same command line generates them.
+    /// Adds manual pages and completions, which the program generates. If the program cannot run on this machine, the
+    /// pages come from another build with the same command line.
     fn pages(&mut self, workspace: &Workspace, build: &Path) -> Result<()> {
         let others = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
         let others = others.map(|found| Executable::new(found.path.join("bin/anneal")));
@@ -117,7 +117,9 @@ impl Contents {
         let Some(program) = programs.iter().find(works) else {
             let first = programs.first().context("there is no build")?;
             let error = run(first, &["completions", "bash"]).err();
-            let error = error.unwrap_or_else(|| anyhow::anyhow!("it worked the second time"));
+            let error = error.unwrap_or_else(|| {
+                anyhow::anyhow!("the first run of the program failed, but the second run succeeded")
+            });
             return Err(error.context(
                 "cannot generate the manual: no build of these sources runs on this machine\nhint: build one \
                  with `cargo xtask build-native`",
@@ -156,7 +158,7 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Returns the record for other people: without this machine's name and paths. The record of a reproducible build is
+/// Returns the record for publication, without this machine's name and paths. The record of a reproducible build is
 /// dated `time`, in seconds since 1970, and does not describe the machine that made the build.
 fn record_of(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>, time: u64) -> Result<String> {
     let mut info = info.clone();

@@ -1,4 +1,4 @@
-//! Packing and installing, which the program `ship` does.
+//! Packing and installing, through the program `ship`.
 
 mod contents;
 mod foreign;

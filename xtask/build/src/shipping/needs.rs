@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use audit::Dynamic;
 use build_info::Glibc;
 
-/// Shared libraries and the Debian package of each. The libraries of the C library belong to one package.
+/// Shared libraries outside the C library, and the Debian package of each.
 const PACKAGES: [(&str, &str); 4] = [
     ("libstdc++.so.6", "libstdc++6"),
     ("libgcc_s.so.1", "libgcc-s1"),
@@ -15,7 +15,7 @@ const PACKAGES: [(&str, &str); 4] = [
     ("libatomic.so.1", "libatomic1"),
 ];
 
-/// Prefixes of the names of the libraries that come with the C library.
+/// Name prefixes of the libraries that belong to the C library.
 const OF_LIBC: [&str; 6] = ["libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
 
 /// Requirements of a program.

@@ -41,7 +41,7 @@ fn others(info: &BuildInfo, needs: &Needs) -> Vec<Part> {
             version: info.llama_version.clone(),
             license: "MIT".to_string(),
             purl,
-            description: format!("runs the models; patched, and compiled by {}", info.compiler),
+            description: format!("runs the models; patched, and compiled with {}", info.compiler),
             patches: source.patches.iter().map(|patch| (patch.name.clone(), patch.sha256.clone())).collect(),
             properties: vec![
                 ("anneal:source:origin".to_string(), source.origin.clone()),

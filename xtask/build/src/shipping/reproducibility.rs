@@ -50,7 +50,7 @@ impl Again {
     }
 
     fn run(&self, workspace: &Workspace, profile: &str, log: &Log, ui: &Ui) -> Result<()> {
-        let user = std::env::home_dir().context("there is no home folder")?;
+        let user = std::env::home_dir().context("cannot find the user's home folder")?;
         let folder_of =
             |name: &str, below: &str| std::env::var_os(name).map_or_else(|| user.join(below), PathBuf::from);
         let (own, home) = (folder_of("CARGO_HOME", ".cargo"), self.folder.path().join("home"));

@@ -15,7 +15,7 @@ use crate::audit::{Question, libraries, rules_path};
 use crate::ui::Progress;
 use crate::{audit as auditing, fs};
 
-/// Returns the inputs of the audit other than the program: the rules.
+/// Returns the inputs of the audit: the digests of the engine's sources and of the rules.
 pub fn input(build: &Build) -> Result<String> {
     Ok(format!("{} {}", build.engine_source, rules(build)?))
 }
@@ -36,7 +36,7 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
     let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     if !build.plan.target.starts_with("x86_64") {
         let arch = build.plan.target.split('-').next().unwrap_or_default();
-        let reason = format!("only programs for x86-64 can be disassembled, but this one is for {arch}");
+        let reason = format!("only programs for x86-64 can be disassembled, but this program is for {arch}");
         let found = Audit { not_done: Some(reason), glibc: glibc(build, &anneal)?, ..Audit::default() };
         return fs::write_atomically(&path, &serde_json::to_vec_pretty(&found)?);
     }
@@ -79,11 +79,12 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
 /// If that glibc is newer than the glibc that the build targets.
 fn glibc(build: &Build, anneal: &Path) -> Result<Option<Glibc>> {
     let bytes = std::fs::read(anneal).with_context(|| format!("cannot read {}", anneal.display()))?;
-    let asked = Dynamic::read(&bytes).with_context(|| format!("{} is not a program", anneal.display()))?;
+    let asked =
+        Dynamic::read(&bytes).with_context(|| format!("cannot parse {} as a program", anneal.display()))?;
     let needs = asked.glibc().map(Glibc::from);
     match (needs, build.plan.zig.as_ref().map(|zig| zig.glibc)) {
         (Some(needs), Some(floor)) if needs > floor => {
-            bail!("the program needs glibc {needs}, but this build targets {floor} and later")
+            bail!("the program needs glibc {needs}, but this build targets glibc {floor} and later")
         }
         _ => Ok(needs),
     }

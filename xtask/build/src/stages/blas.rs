@@ -1,4 +1,4 @@
-//! Check of the BLAS library: compares the library that the finished program calls with the plan's.
+//! Check of the BLAS library: compares the library that the finished program calls with the planned library.
 //!
 //! A linker uses the first file with a matching name, and a loader the first match on its own path, so the plan and
 //! the link command prove nothing. The check asks the program itself and the loader.
@@ -48,7 +48,7 @@ pub fn verify(build: &Build) -> Result<Option<Blas>> {
 /// Returns the entry for the record if the program uses the planned library.
 fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Blas> {
     let Some(linked) = info.blas.as_ref().filter(|_| info.backends.iter().any(|name| name == "BLAS")) else {
-        bail!("it has no BLAS backend, only {}", info.backends.join(", "));
+        bail!("the program has no BLAS backend, only {}", info.backends.join(", "));
     };
     for library in planned.libraries.iter().filter(|library| !is_archive(library)) {
         if !loaded.contains(library) {
@@ -79,8 +79,8 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
     })
 }
 
-/// True if a library that reports itself as `words` is of the planned vendor and version. Older MKLs report the
-/// version in a different format than their files, so only the year is compared.
+/// True if a library that reports itself as `words` has the planned vendor and version. Older MKLs report the version
+/// in a different format than their files, so only the year is compared.
 fn is_reported(planned: &BlasLibrary, words: &str) -> bool {
     let (name, version) = match planned.vendor.as_str() {
         "openblas" => ("OpenBLAS", planned.version.as_str()),

@@ -1,4 +1,4 @@
-//! Check that the finished binary has C++ code inlined into Rust. The flags alone do not prove that.
+//! Check that the finished binary has C++ code inlined into Rust. The flags alone do not prove inlining.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use object::{Object, ObjectSymbol};
 
 use super::state::Build;
 
-/// Function of the engine's C++ shim that sets one flag. Only Rust calls it, and no code takes its address. If every
-/// call is inlined, the function is dropped and its symbol disappears.
+/// Function of the engine's C++ shim that sets one flag. Only Rust calls the function, and no code takes the
+/// function's address. If every call is inlined, the function is dropped and its symbol disappears.
 pub const WITNESS: &str = "anneal_interrupt";
 /// Function of the C++ shim that is too large to be inlined. Its symbol shows that symbols were not stripped.
 const ALWAYS_THERE: &str = "anneal_model_load";
@@ -18,7 +18,7 @@ const ALWAYS_THERE: &str = "anneal_model_load";
 /// # Errors
 /// If the calls were not inlined.
 pub fn check(build: &Build) -> Result<()> {
-    // Counters keep the address of every function, even of inlined ones.
+    // Counters keep the address of every function, even of an inlined function.
     let counts = build.plan.variant.as_ref().is_some_and(|variant| variant.name.ends_with("pgo-train"));
     if !build.plan.lto.across || counts {
         return Ok(());
@@ -28,9 +28,9 @@ pub fn check(build: &Build) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "link-time optimisation did not inline C++ into Rust: {} still contains the function {WITNESS} of the \
-         C++ shim, which is small enough to be inlined. Both languages must be compiled for the same CPU by the \
-         same LLVM; see the commands in {}",
+        "link-time optimisation did not inline C++ into Rust: {} still contains the function {WITNESS} of \
+         the C++ shim, which is small enough to be inlined\nhint: both languages must be compiled for the \
+         same CPU by the same LLVM; check the commands in {}",
         anneal.display(),
         build.folder.log().display()
     )

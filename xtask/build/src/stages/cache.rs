@@ -19,12 +19,13 @@ impl Build<'_> {
     /// cache would crash on a Haswell. Code that is compiled for this machine's CPU is therefore only found on equal
     /// CPUs.
     ///
-    /// The environment is set even without a launcher, because a tree that was configured with a launcher keeps it.
+    /// The environment is set even without a launcher, because a tree that was configured with a launcher keeps that
+    /// launcher.
     pub(super) fn of_caches(&self) -> Result<BTreeMap<String, Option<String>>> {
         let root = self.workspace.root().display().to_string();
         let mut all = of_ccache(&root);
-        // sccache's server reads this variable when it starts. A user who shares a server among checkouts lists them
-        // all.
+        // sccache's server reads this variable when it starts. A user who shares a server among checkouts lists all
+        // these checkouts.
         if std::env::var_os("SCCACHE_BASEDIRS").is_none() {
             all.push(("SCCACHE_BASEDIRS", root));
         }
@@ -66,7 +67,7 @@ impl Build<'_> {
                 let instead = without_scheduler(&self.launcher, &scheduler, &self.plan.profile)?;
                 self.ui.warn(format_args!(
                     "sccache distributes compilations (its scheduler is {scheduler}), but {} is for this \
-                     machine's CPU, so it is compiled with {}",
+                     machine's CPU, so this build uses {}",
                     self.plan.profile,
                     named(instead.as_deref())
                 ));
@@ -94,13 +95,13 @@ impl Build<'_> {
         scheduler(&status)
     }
 
-    /// Warns a user who requested a cache that a configured tree keeps its own cache.
+    /// Warns that a configured tree keeps its own cache, if the user requested another cache.
     pub(super) fn tell_kept_cache(&self) {
         let kept = self.cache();
         if self.launcher.named && kept != self.launcher.program {
             self.ui.warn(format_args!(
-                "this build tree was configured with {} and keeps it: --cache only applies to new trees\nhint: \
-                 remove {} to compile it again",
+                "this build tree was configured with {}: --cache applies only to new trees\nhint: remove {} \
+                 to configure a new tree",
                 named(kept.as_deref()),
                 self.folder.cmake().display()
             ));
@@ -158,9 +159,9 @@ fn without_scheduler(launcher: &Launcher, scheduler: &str, profile: &str) -> Res
     }
     Err(exit::usage(format!(
         "sccache distributes compilations (its scheduler is {scheduler}), but {profile} is for this \
-         machine's CPU, and -march=native targets another CPU on another machine\nhint: build a profile that \
-         names its instruction sets, such as portable, or use --cache ccache or --cache off, or start \
-         sccache's server without a scheduler (SCCACHE_CONF)"
+         machine's CPU, and on another machine -march=native targets that machine's CPU\nhint: use --cache \
+         ccache or --cache off, start sccache's server without a scheduler (SCCACHE_CONF), or build a \
+         profile that names its instruction sets, such as portable"
     )))
 }
 

@@ -1,6 +1,7 @@
-//! Builds for NVIDIA GPUs on a machine that may have none. Defines the stand-ins for the driver and cuBLAS with which
-//! CMake links llama.cpp's own programs (the engine links the stand-in with its shim, `vendor/llama-link/build`), and
-//! the way the engine runs during its build.
+//! Builds for NVIDIA GPUs on a machine that may have no GPU.
+//!
+//! CMake links llama.cpp's own programs with a stand-in for the driver and cuBLAS. The engine links the stand-in with
+//! its shim (`vendor/llama-link/build`). This module also defines how the engine runs during its build.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ fn has_programs(targets: &[String]) -> bool {
     targets.iter().any(|target| target != LIBRARY_ALONE)
 }
 
-/// Compiles the stand-in to an object file. The linker accepts it like an archive.
+/// Compiles the stand-in to an object file. The linker accepts the object file like an archive.
 fn compile(build: &Build, cuda: &CudaPlan) -> Result<PathBuf> {
     let object = build.folder.path().join("cuda.o");
     let root = build.workspace.root();

@@ -36,7 +36,7 @@ const SOURCES: &[&str] = &[
 ];
 
 /// Environment variables that would change the build of cargo, cc and bindgen, and variables that cargo set for
-/// xtask: a change of one of these makes build scripts run again.
+/// xtask. A change of these variables makes build scripts run again.
 const FOREIGN: &[&str] = &[
     "AR_",
     "BINDGEN_EXTRA_CLANG_ARGS_",
@@ -152,7 +152,8 @@ fn rust_flags(build: &Build) -> Vec<String> {
     build.plan.codegen.rust.iter().cloned().chain(places).collect()
 }
 
-/// Returns the environment variable with the path of libclang for bindgen, if bindgen would not find it by itself.
+/// Returns the environment variable with the path of libclang for bindgen, if bindgen would not find libclang by
+/// itself.
 fn libclang(plan: &Plan) -> BTreeMap<String, Option<String>> {
     let folder = plan.libclang.as_ref().map(|found| found.dir.display().to_string());
     folder.map(|folder| ("LIBCLANG_PATH".to_string(), Some(folder))).into_iter().collect()

@@ -62,7 +62,7 @@ impl Build<'_> {
         let maps = places::prefix_maps(self);
         if !maps.is_empty() {
             let flags = shlex::try_join(maps.iter().map(String::as_str))
-                .context("a folder of this machine has a zero byte in its name")?;
+                .context("the path of a folder contains a zero byte")?;
             all.extend(["CFLAGS", "CXXFLAGS"].map(|name| (format!("{name}_{target}"), Some(flags.clone()))));
             // Otherwise `cc` splits the flags at spaces, which a folder's name may contain.
             all.insert("CC_SHELL_ESCAPED_FLAGS".to_string(), Some("1".to_string()));

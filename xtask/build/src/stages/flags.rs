@@ -103,8 +103,8 @@ impl Wishes<'_> {
             let expected = self.everywhere.iter().chain(self.expected.iter().filter(|_| kernels));
             if let Some(missing) = expected.into_iter().find(|flag| !words.contains(flag)) {
                 bail!(
-                    "{} is compiled without {missing}: CMake dropped it\nhint: look for a definition in the \
-                     profile that overrides it",
+                    "{} is compiled without {missing}: CMake dropped the flag\nhint: look for a definition \
+                     in the profile that overrides the flag",
                     entry.file
                 );
             }
@@ -112,7 +112,7 @@ impl Wishes<'_> {
             let wanted = kernels && self.spares_kernels;
             if ["-fno-profile-generate", "-fno-profile-use"].iter().any(|flag| spared(flag) != wanted) {
                 bail!(
-                    "{} is {}compiled with a profile: CMake did not apply spare-kernels.cmake",
+                    "{} is {}compiled with a profile: CMake applied spare-kernels.cmake to the wrong files",
                     entry.file,
                     if wanted { "" } else { "not " }
                 );
@@ -143,7 +143,7 @@ impl Wishes<'_> {
             });
         }
         let Some((flags, definitions)) = common else {
-            bail!("it contains no file of ggml-cpu, so the CPU backend would not be built");
+            bail!("no file of ggml-cpu is compiled, so the CPU backend would be missing");
         };
         if self.names_isa && !flags.iter().any(|flag| flag.starts_with("-m")) {
             bail!("ggml-cpu is compiled for plain x86-64: no flag names an instruction set");
@@ -187,7 +187,7 @@ impl Wishes<'_> {
             let words = entry.words();
             let lacks = expected.iter().find(|part| !words.iter().any(|word| word.contains(part.as_str())));
             if let Some(part) = lacks {
-                bail!("{} is compiled without {part}: CMake dropped it", entry.file);
+                bail!("{} is compiled without {part}: CMake dropped the argument", entry.file);
             }
         }
         Ok(())

@@ -73,8 +73,8 @@ pub fn write_link(build: &Build, prefix: &Path) -> Result<()> {
 }
 
 /// Takes over the C++ part of another build with this build's own `link.json`, so that nothing is compiled again.
-/// Files are shared as hard links if the file system supports them. Neither build modifies a shared file; both only
-/// replace it.
+/// Files are shared as hard links if the file system supports them. Builds replace shared files and never modify
+/// them.
 ///
 /// # Errors
 /// If a file cannot be linked or copied.

@@ -96,7 +96,7 @@ impl<'a> Build<'a> {
     }
 
     /// Returns this build with `launcher`, a compiler cache, in front of the compilers. A cache does not change the
-    /// objects, so it is not part of the plan. A tree that is already configured keeps its cache.
+    /// objects, so the cache is not part of the plan. A tree that is already configured keeps its cache.
     pub fn launched_by(self, launcher: &Launcher) -> Self {
         Self { launcher: launcher.clone(), chosen: OnceCell::new(), ..self }
     }

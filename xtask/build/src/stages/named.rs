@@ -43,8 +43,8 @@ pub fn named(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     }
     let known = profile::names(&profiles).unwrap_or_default().join(", ");
     Err(exit::usage(format!(
-        "unknown build {name:?}; {there}; profiles: {known}\nhint: `cargo xtask show` lists all builds; if \
-         `pgo` or `bolt` keeps a build, that build becomes the current build of its profile"
+        "unknown build {name:?}; {there}; profiles: {known}\nhint: `cargo xtask show` lists all builds; a \
+         build that `pgo` or `bolt` keeps becomes the current build of its profile"
     )))
 }
 

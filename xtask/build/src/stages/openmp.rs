@@ -15,8 +15,8 @@ use super::switches;
 /// Names of the runtimes for the loader, without versions.
 const RUNTIMES: [&str; 3] = ["libomp.so", "libgomp.so", "libiomp5.so"];
 
-/// Returns the linker argument with the runtime's file that CMake chose. A static ggml needs it on the engine's
-/// command line; a shared ggml names the runtime itself.
+/// Returns the linker argument with the runtime's file that CMake chose. A static ggml needs the argument on the
+/// engine's command line; a shared ggml names the runtime itself.
 ///
 /// # Errors
 /// If CMake's cache names no runtime.
@@ -41,8 +41,8 @@ pub fn link_args(build: &Build) -> Result<Vec<String>> {
     }
 }
 
-/// Returns the path of the library in CMake's cache. The first name in `OpenMP_CXX_LIB_NAMES` is the runtime's, and
-/// `OpenMP_<name>_LIBRARY` is its file (<https://cmake.org/cmake/help/v3.25/module/FindOpenMP.html>).
+/// Returns the path of the library in CMake's cache. The first name in `OpenMP_CXX_LIB_NAMES` is the name of the
+/// runtime, and `OpenMP_<name>_LIBRARY` is its file (<https://cmake.org/cmake/help/v3.25/module/FindOpenMP.html>).
 fn chosen(cache: &str) -> Option<&str> {
     let value = |name: &str| {
         let entry = cache.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

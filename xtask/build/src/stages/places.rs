@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use super::state::Build;
 
-/// Returns the folders whose paths must not appear in a distributed program (workspace, cargo, rustup), each with the name that replaces its path.
+/// Returns the folders whose paths must not appear in a distributed program (workspace, cargo, rustup), each with the
+/// name that replaces its path.
 pub fn places(root: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {
     let home = |name: &str, below: &str| {
         std::env::var_os(name).map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(below)))
@@ -32,7 +33,7 @@ pub fn prefix_maps(build: &Build) -> Vec<String> {
 }
 
 /// Writes the flags to a file that CMake includes at llama.cpp's `project`, and returns its path; `None` if there are
-/// no flags. nvcc passes them to the host compiler, which preprocesses all files.
+/// no flags. nvcc passes the flags to the host compiler, which preprocesses all files.
 ///
 /// # Errors
 /// If the file cannot be written.

@@ -91,7 +91,8 @@ pub fn same_tokens(build: &Build, other: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the measurements of the smoke test. Returns `None` under emulation, whose speed is no machine's speed.
+/// Returns the measurements of the smoke test. Returns `None` under emulation, because the speed of an emulator says
+/// nothing about a CPU.
 pub fn result(build: &Build) -> Option<Smoke> {
     if build.plan.cross.is_some() {
         return None;

@@ -46,7 +46,7 @@ pub struct Build<'a> {
     pub(super) log: Log,
     /// Digest of the engine's Rust sources.
     pub(super) engine_source: String,
-    /// Build that provides the C++ part; `None` if it is compiled here.
+    /// Build that provides the C++ part; `None` if this build compiles the C++ part itself.
     pub(super) borrowed: Option<Borrowed>,
     /// Requested compiler cache.
     pub(super) launcher: Launcher,

@@ -1,4 +1,4 @@
-//! Builds of other machines, placed where this machine would have made them.
+//! Builds from other machines, moved to the folders in which this machine would have built them.
 
 use std::path::{Component, Path};
 use std::time::SystemTime;
@@ -43,9 +43,9 @@ impl Build<'_> {
         })
     }
 
-    /// Takes over the build in `from`: runs the smoke test there, then moves the files into this build's folder. The
-    /// link to the current build is not changed. Everything that can fail happens before the renames, and a failed
-    /// rename undoes the others.
+    /// Takes over the build in `from`: runs the smoke test on its program, then moves the files into this build's
+    /// folder. The link to the current build is not changed. Everything that can fail happens before the renames, and
+    /// a failed rename undoes the others.
     ///
     /// # Errors
     /// If the files are not a build of this plan that has passed its gate and audit, or if the program does not run
@@ -98,23 +98,26 @@ impl Build<'_> {
         let info = BuildInfo::read(&from.join("build_info.json"))?;
         ensure!(
             info.profile == self.plan.profile && info.target == self.plan.target,
-            "it is a build of {} for {}",
+            "the build is for the profile {} and the target {}",
             info.profile,
             info.target
         );
-        ensure!(info.gate.as_ref().is_some_and(|gate| gate.passed), "it has not passed the correctness gate");
-        ensure!(info.audit.is_some(), "it was not audited");
+        ensure!(
+            info.gate.as_ref().is_some_and(|gate| gate.passed),
+            "the build has not passed the correctness gate"
+        );
+        ensure!(info.audit.is_some(), "the build was not audited");
         ensure!(
             info.artifacts.first().is_some_and(|file| file.path == Path::new("bin/anneal")),
-            "its record names no program"
+            "the build's record names no program"
         );
         for file in &info.artifacts {
             let below = file.path.components().all(|part| matches!(part, Component::Normal(_)));
-            ensure!(below, "its record contains the path {}", file.path.display());
+            ensure!(below, "the build's record contains the invalid path {}", file.path.display());
             let found = fs::digest_file(&from.join(&file.path))?;
             if found != file.sha256 {
                 bail!(
-                    "checksum mismatch: the SHA-256 of its {} is {found}, but its record has {}",
+                    "checksum mismatch: the SHA-256 of {} is {found}, but the build's record has {}",
                     file.path.display(),
                     file.sha256
                 );

@@ -26,9 +26,9 @@ pub fn check_definitions(plan: &Plan, flags: &EffectiveFlags) -> Result<()> {
         let there = defines(flags, definition);
         if (there && must_not) || (!there && must) {
             bail!(
-                "the {} build does not match its profile: ggml-cpu is compiled {} {definition}, contrary to the \
-                 key `{key}`\nhint: look for a definition in the profile that overrides it, and for CMake's \
-                 warnings",
+                "the {} build does not match its profile: ggml-cpu is compiled {} {definition}, contrary to \
+                 the key `{key}`\nhint: look for a definition in the profile that overrides the key, and for \
+                 CMake's warnings",
                 plan.profile,
                 if there { "with" } else { "without" }
             );
@@ -80,7 +80,7 @@ pub fn ask(build: &Build) -> Result<ProgramSwitches> {
 /// Checks the finished program against the plan.
 ///
 /// # Errors
-/// If its allocator, huge pages or OpenMP runtime differ from the plan's.
+/// If the program's allocator, huge pages or OpenMP runtime differ from the plan's.
 pub fn check_engine(build: &Build) -> Result<()> {
     super::openmp::linked(build)?;
     let switches = &build.plan.switches;

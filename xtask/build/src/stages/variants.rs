@@ -52,8 +52,8 @@ pub fn read(build: &Build) -> Result<Vec<CpuVariant>> {
     let known = |name: &&str| variants.iter().any(|variant| variant.name == *name);
     if let Some(unknown) = asked.split(';').filter(|name| !name.is_empty()).find(|name| !known(name)) {
         bail!(
-            "`variants` names {unknown:?}, but ggml has no such kernels; without `variants`, `universal` has all \
-             of them"
+            "`variants` names {unknown:?}, but ggml has no kernels of that name\nhint: leave `variants` out \
+             to build all variants"
         );
     }
     for variant in &variants {
@@ -85,7 +85,10 @@ fn of(entries: &[CompileCommand]) -> Result<Vec<CpuVariant>> {
             match FLAGS.iter().find(|(flag, _)| flag == word) {
                 Some((_, feature)) => drop(requires.insert(feature.to_string())),
                 None => {
-                    bail!("{} is compiled with {word}, but Anneal cannot check the CPU for it", entry.file)
+                    bail!(
+                        "{} is compiled with {word}, but Anneal does not know which CPU feature {word} needs",
+                        entry.file
+                    )
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! zig as a set of conventional compilers: scripts that pass its target, placed first on PATH.
+//! Scripts that make zig usable as a set of conventional compilers. The scripts pass zig's target and come first on
+//! PATH.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +46,7 @@ fn program(plan: &Plan, zig: &Zig, workspace: &Workspace) -> Result<Tool> {
     })
 }
 
-/// Returns the value of the variable with bindgen's additional arguments, which name the headers of a foreign target;
+/// Returns the value of the variable with bindgen's additional arguments, which name the headers of a foreign target.
 /// `None` if the target's headers are installed on this machine.
 ///
 /// # Errors
@@ -60,8 +61,8 @@ pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<St
     Ok(Some(words.collect::<Vec<_>>().join(" ")))
 }
 
-/// Returns the linker for programs that link the libraries of the current build of `profile`, because the C++ runtime
-/// must be the compiler's own; `None` if cargo's default linker is suitable.
+/// Returns the linker for programs that link the libraries of the current build of `profile`. Such programs need the
+/// compiler's own C++ runtime. `None` if cargo's default linker is suitable.
 ///
 /// # Errors
 /// If there is no current build.
@@ -114,8 +115,8 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
                  */../*) rest=${argument#*/../} argument=${argument%%/../*} argument=${argument%/*}/$rest ;;\n      \
                  */..) argument=${argument%/..} argument=${argument%/*} ;;\n      *) return ;;\n    esac\n  done\n}";
     // A script derives the checkout's path from its own path. The scripts of two checkouts are therefore equal, and
-    // sccache, which compares a compiler's content, can share objects between checkouts. For the same reason, the
-    // script contains the version.
+    // sccache, which compares a compiler's content, can share objects between checkouts. The script also contains
+    // zig's version, so that another version changes the content.
     let own = shell_quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
     let program = below(program, root);
     let text = |command: &str, compiling: &str| {

@@ -23,8 +23,8 @@ pub use tree::Tree;
 pub use tuned::{merge, path as tuning, read as read_tuning};
 pub use variable::VARIABLE;
 
-/// Program for stores in folders and on web servers, compiled without S3 support, which needs most of its
-/// dependencies.
+/// Program for stores in folders and on web servers. The program is compiled without S3 support, which requires most
+/// of the dependencies.
 const PLAIN: Program = Program { name: "store", features: "tools", purpose: "reads and writes stores" };
 /// Program for all stores, including S3.
 const WITH_S3: Program = Program { features: "s3", purpose: "reads and writes stores in S3", ..PLAIN };
@@ -76,7 +76,8 @@ pub fn explain(parts: &Parts, ui: &Ui) {
 fn give(workspace: &Workspace, store: &Location, order: &Order, ui: &Ui) -> Result<Answer> {
     if store.is_unencrypted() {
         ui.warn(format_args!(
-            "{store} is not encrypted, so programs and their digests may be replaced in transit\nhint: use https"
+            "the connection to {store} is not encrypted, so programs and their digests may be replaced in \
+             transit\nhint: use https"
         ));
     }
     let program = if store.is_s3() { WITH_S3 } else { PLAIN };

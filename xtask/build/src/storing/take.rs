@@ -27,8 +27,8 @@ pub struct TakeRequest<'a> {
     pub hostname: bool,
 }
 
-/// Returns the build if the store has it and it runs on this machine. If the store lacks the build, is unreachable or
-/// returns damaged data, prints a message and returns `None`; the build is then compiled.
+/// Returns the build if the store has the build and it runs on this machine. If the store lacks the build, is
+/// unreachable or returns damaged data, prints a message and returns `None`; the build is then compiled.
 ///
 /// # Errors
 /// If the user stops the download.
@@ -39,12 +39,12 @@ pub fn take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     match taken {
         Ok(Some(outcome)) => Ok(Some(outcome)),
         Ok(None) => {
-            ui.say(format_args!("the store {} does not have this build, so it is compiled", request.store));
+            ui.say(format_args!("the store {} does not have this build; compiling it", request.store));
             Ok(None)
         }
         Err(error) => {
             ui.warn(format_args!(
-                "cannot use the build from the store {}, so it is compiled: {error:#}",
+                "cannot use the build from the store {}; compiling it instead: {error:#}",
                 request.store
             ));
             Ok(None)
@@ -60,7 +60,8 @@ fn try_to_take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     let Some(taken) = fetch(request, &parts, &scratch, ui)? else { return Ok(None) };
     taken.notes.iter().for_each(|note| ui.warn(note));
     let Taken { entry, folder, tuning, .. } = *taken;
-    let object = entry.tree.as_ref().map(|tree| tree.sha256.clone()).context("the entry names no files")?;
+    let object =
+        entry.tree.as_ref().map(|tree| tree.sha256.clone()).context("the store's entry names no files")?;
     let origin = BuildOrigin {
         store: request.store.to_string(),
         key: entry.key.clone(),

@@ -48,8 +48,8 @@ impl Tree {
         self.items.push(Item { from, to: to.to_string(), executable });
     }
 
-    /// Adds all files below `folder`. Returns false if there is anything other than files and folders: the prefix of
-    /// a build with shared libraries has links, which Anneal's archives do not support.
+    /// Adds all files below `folder`. Returns false if `folder` contains anything other than files and folders. The
+    /// prefix of a build with shared libraries contains links, which Anneal's archives do not support.
     fn add_folder(&mut self, folder: &Path, name: &str) -> Result<bool> {
         let entries =
             std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;

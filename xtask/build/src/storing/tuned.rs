@@ -44,15 +44,15 @@ pub fn merge(found: TuningRecord, build: &Sha256, ui: &Ui) {
         Ok(count) => ui.done(
             "tuned",
             format_args!(
-                "{count} settings of the store's tuning record were added to the record of this machine"
+                "added {count} settings from the store's tuning record to the record of this machine"
             ),
         ),
-        Err(error) => ui.warn(format_args!("the tuned settings of this build are not used: {error:#}")),
+        Err(error) => ui.warn(format_args!("cannot add the store's tuned settings: {error:#}")),
     }
 }
 
 fn merged(found: TuningRecord, build: &Sha256) -> Result<usize> {
-    let path = path(None).context("cannot choose a folder for the record: HOME is not set")?;
+    let path = path(None).context("cannot choose a folder for the tuning record: HOME is not set")?;
     merge_into(&path, found, build)
 }
 
@@ -72,7 +72,7 @@ fn merge_into(path: &Path, found: TuningRecord, build: &Sha256) -> Result<usize>
         ensure!(
             text.len() as u64 <= LARGEST.0,
             "{} would exceed {LARGEST}; most of its settings may belong to builds that no longer \
-             exist\nhint: move the file away, and `anneal tune` creates a new one",
+             exist\nhint: move the file away; `anneal tune` creates a new file",
             path.display()
         );
         fs::write_privately(path, &text)?;

@@ -8,8 +8,8 @@ use crate::process::{Log, Run};
 use crate::scratch::Scratch;
 use crate::workspace::Workspace;
 
-/// Returns the folder `target/anneal/tools/NAME` with the packages that `requirements`, a file of the checkout, pins by
-/// hash. Installs them if the folder is missing.
+/// Returns the folder `target/anneal/tools/NAME` with the packages that `requirements`, a file of the checkout, pins
+/// by hash. Installs the packages if the folder is missing.
 ///
 /// # Errors
 /// If pip fails or the folder cannot be written.

@@ -1,4 +1,4 @@
-//! Final comparison of a build with BLAS against `native`, phase by phase.
+//! Comparison of a finished BLAS build with `native`.
 //!
 //! BLAS is meant to speed up prefill but may slow it down. Anneal keeps the BLAS build in either case and prints
 //! which build to use.
@@ -20,7 +20,8 @@ const SHAPE: RunShape = RunShape { prompt: 256, generate: 16, depth: 0 };
 /// weights of an F16 model do.
 const MODELS: [&str; 2] = ["llama-1b-4l/Q4_K_M", "llama-1b-4l/F16"];
 
-/// Measures the build of `info` against the current `native` build, if there is one and `info` has BLAS.
+/// Compares the prefill speed of the build of `info` with that of the current `native` build. Does nothing if `info`
+/// has no BLAS.
 pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
     if info.blas.is_none() {
         return Ok(());
@@ -29,17 +30,17 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
     let native = workspace.current("native");
     if !native.join("bin/anneal").is_file() {
         ui.say(format_args!(
-            "the build is not compared, because `native` has no current build: run `cargo xtask \
-             build-native`, then `cargo xtask bench compare --builds native,{}`",
+            "this build is not compared with `native`, because `native` has no current build\nhint: run \
+             `cargo xtask build-native`, then `cargo xtask bench compare --builds native,{}`",
             info.profile
         ));
         return Ok(());
     }
     if BuildInfo::read(&native.join("build_info.json")).is_ok_and(|record| record.base_plan.is_some()) {
         ui.say(
-            "the build is not compared, because the current `native` build was made by PGO or BOLT, so \
-             BLAS would not be the only difference: run `cargo xtask build-native --plain`, then repeat \
-             this build",
+            "this build is not compared with `native`, because the current `native` build was made by PGO \
+             or BOLT and would differ in more than BLAS\nhint: run `cargo xtask build-native --plain`, \
+             then repeat this build",
         );
         return Ok(());
     }

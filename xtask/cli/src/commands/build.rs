@@ -41,7 +41,7 @@ fn check_variant(folder: &Path, variant: &str) -> Result<()> {
         return Ok(());
     }
     Err(exit::usage(format!(
-        "--variant {variant} is not a build for GPUs: its profile lacks `gpu = \"cuda\"`\nhint: GPU profiles are \
+        "--variant {variant} is not a GPU profile: it does not set `gpu = \"cuda\"`\nhint: GPU profiles: \
          {}; `cargo xtask build --profile {variant}` builds this profile for the CPU",
         profile::names_for_gpus(folder)?.join(", ")
     )))
@@ -73,7 +73,7 @@ fn path_hint(bin: &Path, path: Option<&OsStr>) -> Option<String> {
         std::env::split_paths(path).any(|folder| folder.canonicalize().is_ok_and(|folder| folder == real))
     });
     let quoted = base::shell_quote(&bin.display().to_string());
-    (!is_listed).then(|| format!("hint: to run it as `anneal`: export PATH={quoted}:\"$PATH\""))
+    (!is_listed).then(|| format!("hint: to run this build as `anneal`: export PATH={quoted}:\"$PATH\""))
 }
 
 /// Builds a GPU profile.
@@ -92,7 +92,10 @@ mod tests {
         let bin = folder.path().join("a b/bin");
         std::fs::create_dir_all(&bin).unwrap();
         let hint = path_hint(&bin, Some(OsStr::new("/usr/bin"))).unwrap();
-        assert_eq!(hint, format!("hint: to run it as `anneal`: export PATH='{}':\"$PATH\"", bin.display()));
+        assert_eq!(
+            hint,
+            format!("hint: to run this build as `anneal`: export PATH='{}':\"$PATH\"", bin.display())
+        );
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&bin, &link).unwrap();
         assert_eq!(path_hint(&bin, Some(link.as_os_str())), None);

@@ -65,7 +65,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     ui.result(
         &serde_json::json!({ "removed": doomed, "bytes": freed, "dry_run": args.dry_run }),
-        format_args!("{verb} {} files and folders ({})", doomed.len(), Bytes(freed)),
+        format_args!(
+            "{verb} {} ({})",
+            match doomed.len() {
+                1 => "1 file or folder".to_string(),
+                several => format!("{several} files and folders"),
+            },
+            Bytes(freed)
+        ),
     )
 }
 

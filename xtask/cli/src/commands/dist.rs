@@ -286,8 +286,8 @@ fn list(name: &str, out: &Path, items: &[Item], ui: &Ui) -> Result<()> {
     for item in items {
         text += &format!("  {} from {}\n", item.to, item.from.display());
     }
-    text +=
-        "  share/doc/anneal/README.md and THIRD-PARTY/, sbom.cdx.json and SHA256SUMS, generated from these\n";
+    text += "  share/doc/anneal/README.md and THIRD-PARTY/, sbom.cdx.json and SHA256SUMS, generated from these \
+         files\n";
     ui.result(&serde_json::json!({ "name": name, "out": out, "files": names, "dry_run": true }), text)
 }
 
@@ -363,7 +363,10 @@ fn verify(
             return Err(error.context(format!("{name} failed the checks and was deleted")));
         }
     };
-    let ran = verified.version.as_deref().unwrap_or("not run, because it is for another machine");
+    let ran = verified
+        .version
+        .as_deref()
+        .unwrap_or("the program was not run, because it is for another architecture");
     ui.done("verified", format_args!("{} files; {ran}", verified.files));
     Ok(verified)
 }

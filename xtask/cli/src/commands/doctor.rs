@@ -77,7 +77,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     fixed.transpose()?;
     if !native_build_possible {
         bail!(
-            "a native build is not possible yet: {} missing\nhint: `cargo xtask setup` installs it",
+            "a native build is not possible yet; missing: {}\nhint: run `cargo xtask setup`",
             list(&report.setup.missing)
         );
     }
@@ -113,7 +113,7 @@ fn host_text(host: &Host, nvidia_driver: bool) -> String {
     }
     let _ = writeln!(
         text,
-        "  cores: {} in {} package(s), {} logical CPUs, {} NUMA node(s)",
+        "  cores: {} (packages: {}, logical CPUs: {}, NUMA nodes: {})",
         host.topology.cores.len(),
         host.topology.packages(),
         host.topology.logical_cpus(),

@@ -56,7 +56,7 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// Installs a version, goes back to the previous one, or lists the installed ones.
+/// Installs a version, rolls back to the previous version, or lists the installed versions.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     shipping::check_prefix(args.prefix.as_deref())?;
     let workspace = Workspace::find()?;
@@ -71,7 +71,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if args.store.is_some() || args.profile.is_some() {
         let store = storing::location(args.store.as_deref())?.ok_or_else(|| {
             exit::usage(format!(
-                "--profile needs a store\nhint: name it with --store STORE, or set {}",
+                "--profile requires a store\nhint: name a store with --store STORE, or set {}",
                 storing::VARIABLE
             ))
         })?;
@@ -99,7 +99,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> Result<()> {
     storing::signed::check(&store, args.key.as_deref(), args.prefix.as_deref()).map_err(|error| {
         exit::usage(format!(
-            "{error:#}\nhint: install a signed archive with --from, or to a prefix without a key"
+            "{error:#}\nhint: install a signed archive with --from, or install to a prefix without a key"
         ))
     })?;
     let host = tools::host(ui);
@@ -166,7 +166,7 @@ fn summary(installed: &Installed) -> String {
         said += ", which was already installed";
     }
     if let Some(previous) = &installed.previous {
-        said += &format!("; --rollback goes back to {previous}");
+        said += &format!("; --rollback restores {previous}");
     }
     said
 }
@@ -180,7 +180,10 @@ fn rollback(workspace: &Workspace, args: &Args, ui: &Ui) -> Result<()> {
     let verb = if switched.dry_run { "would be" } else { "is" };
     let told = ui.result(
         &switched,
-        format_args!("{} {verb} current, and {} the previous version", switched.current, switched.previous),
+        format_args!(
+            "{} {verb} current, and {} {verb} the previous version",
+            switched.current, switched.previous
+        ),
     );
     told.with_context(|| format!("{} {verb} current, but the result cannot be printed", switched.current))
 }
@@ -208,6 +211,6 @@ fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
     let table = ui::columns(&["", "version", "size", "state"], versions.iter().map(row));
     ui.result(
         &versions,
-        format_args!("{table}\n* marks the current version, and - the version to which --rollback goes back"),
+        format_args!("{table}\n* marks the current version; - marks the version that --rollback restores"),
     )
 }

@@ -31,8 +31,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         .with_context(|| format!("cannot find the prefix {}", args.prefix.display()))?;
     ensure!(
         prefix.join("link.json").is_file(),
-        "{} is not a prefix: it contains no link.json\nhint: give a copy of a build folder's `prefix` that \
-         contains your libraries",
+        "{} is not a prefix: it contains no link.json\nhint: copy the folder `prefix` of a build, put your \
+         libraries into the copy, and name the copy",
         args.prefix.display()
     );
     let host = tools::host(ui);

@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Returns the lab's command of this name.
+    /// Returns the lab's command `name`.
     fn of_lab(name: &str) -> Option<clap::Command> {
         let name = name.strip_prefix("cargo xtask ")?;
         ::lab::commands::Cli::command().find_subcommand(name).cloned()

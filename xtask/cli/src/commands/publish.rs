@@ -28,7 +28,7 @@ pub struct Args {
     profile: String,
     #[command(flatten)]
     store: StoreArgs,
-    /// Tuning record whose settings for this build to publish as well [default: the record that the engine reads]
+    /// Publish the settings for this build from this tuning record [default: the record that the engine reads]
     #[arg(long, value_name = "FILE")]
     tuning: Option<PathBuf>,
     /// Replace the store's copy of this build even if it is complete

@@ -42,7 +42,8 @@ struct SetupJson<'a> {
 struct DryRun {
     #[serde(flatten)]
     plan: SetupPlan,
-    /// Tools for `pgo` and `bolt`. `setup` does not install them; `pgo` and `bolt` offer to.
+    /// Missing tools for `pgo` and `bolt`. `setup` does not install these tools; `pgo` and `bolt` offer to install
+    /// them.
     optional: SetupPlan,
 }
 
@@ -70,7 +71,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     let (toolchain, outcome) = ensure(&workspace, &needs, args.yes, ui)?;
     if let SetupOutcome::WithoutRecommended { plan, declined: Some(why) } = &outcome {
-        bail!("missing, but not required for a build: {}; {}", list(&plan.recommended), why.advice(plan));
+        bail!("recommended tools are missing: {}; {}", list(&plan.recommended), why.advice(plan));
     }
     let text = match outcome {
         SetupOutcome::Ready => "all tools are installed",

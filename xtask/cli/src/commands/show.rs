@@ -80,7 +80,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&rows, format_args!("{table}\n* is the current build of its profile"))
 }
 
-/// Returns the folder of the build that is running: the one with the newest log, if the checkout's lock is held.
+/// Returns the folder of the running build: the folder with the newest log, if the checkout's lock is held.
 fn at_work(workspace: &Workspace, builds: &[BuildFolder]) -> Option<PathBuf> {
     let written =
         |found: &&BuildFolder| found.path.join("build.log").metadata().and_then(|log| log.modified()).ok();

@@ -16,6 +16,7 @@ use build::stages::zig::{Linker, linker_of};
 use build::tools;
 use build::ui::Ui;
 use build::workspace::Workspace;
+use build_info::words::count;
 
 use kernels::Level;
 use sum::{Counts, Sum};
@@ -80,7 +81,7 @@ impl Args {
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let whole = args.kernels.is_none() && !args.hostile;
-    // Ask the user before the builds, which take long.
+    // Ask the user before the builds, because they take long.
     let needs = match whole {
         true if args.unattended => setup::needs_of_ci(),
         true => setup::needs_of_tests(),
@@ -104,7 +105,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&sum.report(), &sum)?;
     match result {
         Err(_) if sum.failed > 0 => {
-            bail!("{} tests failed\nhint: the complete output is in target/anneal/test.log", sum.failed)
+            bail!(
+                "{} failed\nhint: the complete output is in target/anneal/test.log",
+                count(sum.failed, "test")
+            )
         }
         Ok(()) if whole && !sum.documentation => {
             bail!("the documentation examples of the engine did not run")
@@ -163,7 +167,7 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let variables = BTreeMap::from([(THREADS.to_string(), None)]);
     let mut threads = Ok(());
     for (program, modules) in kernels::THREADED {
-        // Other packages would unify other features, and compile everything again.
+        // Other packages would enable other features, and cargo would compile everything again.
         let chosen = kernels::chosen(&all, program, modules);
         threads = tests.cargo_with(&chosen, &prefix("native")?, None, &variables)?.and(threads);
     }

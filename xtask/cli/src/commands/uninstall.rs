@@ -38,11 +38,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     let verb = if done.dry_run { "would remove" } else { "removed" };
     let left = match &done.current {
-        Some(current) => format!("{current} is current now"),
+        Some(current) => format!("the current version is {current}"),
         None => "no file of Anneal is left".to_string(),
     };
     let removed = match done.removed.as_slice() {
-        [] => "the leftovers of a stopped installer".to_string(),
+        [] => "the files of an interrupted installation".to_string(),
         versions => versions.join(", "),
     };
     let told = ui.result(&done, format_args!("{verb} {removed}; {left}"));

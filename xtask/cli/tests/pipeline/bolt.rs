@@ -37,7 +37,7 @@ fn main() {
 "#;
 
 /// Engine that does some work and prints the values that the smoke test and the comparison read. `FAKE_ANNEAL`
-/// selects a fault. Only the program with counters is killed, writes no counts, or waits.
+/// selects a fault. The faults that kill the program, omit the counts or wait only affect the program with counters.
 const ENGINE: &str = r#"
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;
@@ -237,7 +237,7 @@ fn a_program_that_was_linked_without_relocations_is_refused() {
     }
     let (checkout, model) = checkout();
     std::fs::remove_file(checkout.root.join("engine/anneal/build.rs")).unwrap();
-    run(&checkout, &model, "").expect(1, "contains no relocations of its code");
+    run(&checkout, &model, "").expect(1, "contains no code relocations");
     assert!(!checkout.current("native").exists(), "what nobody asked for became current");
 }
 
@@ -246,7 +246,7 @@ fn what_is_asked_for_wrongly_is_told_before_anything_is_built() {
     let (checkout, model) = checkout();
     let model = model.to_str().unwrap();
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["bolt", "--workload", "absent"], 2, "workloads are small"),
+        (&["bolt", "--workload", "absent"], 2, "available workloads: small"),
         (&["bolt", "--model", "absent.gguf"], 1, "cannot use the model for training"),
         (&["bolt", "--method", "magic"], 2, "invalid value 'magic'"),
         (&["bolt", "--model", model, "--profile", "absent"], 2, "no build profile"),

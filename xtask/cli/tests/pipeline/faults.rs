@@ -25,7 +25,7 @@ fn switches_that_took_no_effect_are_refused() {
     let checkout = Checkout::new("checkout");
     let path = checkout.source.to_str().unwrap();
     let build = |set: &str| checkout.xtask(&["build", "--set", set, "--path", path]);
-    // The fake llama.cpp does not support OpenMP, and the fake engine no allocators.
+    // The fake llama.cpp does not support OpenMP, and the fake engine does not support allocators.
     checkout
         .xtask(&["build", "--set", "threading=openmp", "--set", "compiler=system", "--path", path])
         .expect(1, "without -DGGML_USE_OPENMP, contrary to the key `threading`");
@@ -255,7 +255,7 @@ fn what_an_origin_is_fetched_with_is_a_need_of_the_build() {
         let run = Run::from(output).expect(1, "still missing: ");
         for name in ["ninja", "git", "pip"] {
             let told = run.err.contains(&format!("\n  {name}: no package manager"))
-                || run.err.contains(&format!("\n  {name}: it comes from pip"));
+                || run.err.contains(&format!("\n  {name}: it is installed with pip"));
             assert_eq!(told, name == "ninja" || programs.contains(&name), "{origin}: {}", run.err);
         }
     }
@@ -306,7 +306,7 @@ fn wrong_usage_exits_with_2_and_says_what_there_is() {
         (&["build", "--profile", "navite"][..], " dev, native, native-blas, native-llama-bench,"),
         (&["build", "--origin", "ftp"], "use crate, sdist, git or path:DIR"),
         (&["biuld"], "unrecognized subcommand"),
-        (&["model", "synth", "--preset", "huge", "--out", "x.gguf"], "presets are tiny, moe-tiny"),
+        (&["model", "synth", "--preset", "huge", "--out", "x.gguf"], "available presets: tiny, moe-tiny"),
         (
             &["model", "synth", "--preset", "tiny", "--quant", "Q4_X", "--out", "x.gguf"],
             "unknown quantisation \"Q4_X\"\nhint: llama.cpp supports F32, F16,",

@@ -86,7 +86,8 @@ fn ctrl_c_ends_the_build_and_its_children_and_the_next_run_goes_on() {
         assert!(ends(step), "children were left behind");
         assert_eq!(std::fs::canonicalize(checkout.current("native")).unwrap(), good);
     }
-    // The plan is the same, so the configuration is kept. The test cuts the slow step short, because it only waits.
+    // The plan is the same, so the configuration is kept. The test ends the slow step early, because that step only
+    // waits.
     let (child, step) = slow_build(&checkout);
     kill(pid(step), Signal::SIGKILL).unwrap();
     Run::from(child.wait_with_output().unwrap()).expect(1, "kept configure");

@@ -105,7 +105,7 @@ fn the_host_name_can_be_left_out() {
     checkout.xtask(&["build-native", "--path", &source]).expect(0, "built");
     let info = checkout.record("native");
     assert!(info.hostname.is_some() && info.host.hostname == info.hostname);
-    // The name is also removed from an existing record.
+    // The host name is also removed from an existing record.
     checkout.xtask(&["build-native", "--no-hostname", "--path", &source]).expect(0, "");
     let info = checkout.record("native");
     assert_eq!((info.hostname, info.host.hostname), (None, None));

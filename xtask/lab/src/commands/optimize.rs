@@ -64,7 +64,8 @@ pub struct Args {
     /// Name of the file in profiles/build that reproduces the winner [default: the CPU's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Afterwards, tune the winner's run-time settings; reserves three minutes, or half of a budget below six minutes
+    /// Afterwards, tune the winner's run-time settings; this takes three minutes of the budget, or half of it if the
+    /// budget is below six minutes
     #[arg(long)]
     then_tune: bool,
     /// Install missing tools without asking
@@ -80,8 +81,8 @@ pub struct Args {
     source: tools::SourceArgs,
 }
 
-/// Default model. It has the widths of a real model, because speed depends on the widths, and few layers, so that a
-/// round is short.
+/// Default model, with few layers, so that a round is short, and with the widths of a real model, because speed
+/// depends on the widths.
 const MODEL: &str = "qwen2.5-1.5b-4l/Q4_K_M";
 
 /// Part of the budget that is reserved for --then-tune. A shorter tuning run decides hardly anything, and settings
@@ -222,7 +223,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         .as_secs_f64();
     store.save()?;
     ui.say(format_args!("{:>11} {} of {}", "took", about(store.record.spent), about(store.record.budget)));
-    // Print the result before the tuning, which may fail.
+    // Print the result before tuning, which may fail.
     ui.result(&store.record, report(&store.record))?;
     if args.then_tune {
         job.tune(&workspace.current(&name), &model, end)?;
@@ -254,14 +255,14 @@ struct OptimizeJob<'a> {
 struct Later {
     /// True if a PGO profile is recorded for the winner.
     pgo: bool,
-    /// True if BOLT then optimises the layout of the winner's PGO build.
+    /// True if BOLT optimises the layout of the winner's PGO build.
     bolt: bool,
-    /// Time at which measuring ends, so that enough time remains for these steps.
+    /// Time at which measuring ends, so that enough time remains for the PGO and BOLT steps.
     measure_until: Instant,
 }
 
 impl OptimizeJob<'_> {
-    /// Builds and measures the candidates, and makes the winner the current build of its profile. Until then, no
+    /// Builds and measures the candidates, and makes the winner the current build of its profile. Before that, no
     /// current build changes.
     fn find(&self, until: Instant) -> Result<(Store, Ending, Later, PathBuf)> {
         let OptimizeJob { args, ui, workspace, host, .. } = *self;
@@ -327,20 +328,18 @@ impl OptimizeJob<'_> {
             name: name.to_string(),
             why: match build {
                 Some(seconds) => format!(
-                    "takes about {} after the race, but only {} are left",
+                    "needs about {} after the race, but only {} are left",
                     about(seconds * builds),
                     about(room.as_secs_f64())
                 ),
-                None => {
-                    "no build was timed on this machine, so the time that this takes is unknown".to_string()
-                }
+                None => "no build was timed on this machine, so the required time is unknown".to_string(),
             },
         };
         // Record why PGO and BOLT are not applied to the winner.
         for name in [PGO, BOLT] {
             if contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name) {
-                let why =
-                    "the profile's existing PGO or BOLT build takes part, so none is made for the winner";
+                let why = "the profile's existing PGO or BOLT build is in the race, so the winner gets no \
+                           PGO or BOLT build";
                 store.record.left_out.push(LeftOut { name: name.to_string(), why: why.to_string() });
             }
         }

@@ -73,7 +73,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&answer, &answer)
 }
 
-/// Returns the limits in `path`, which the user says are the host's.
+/// Reads the limits in `path`, which the user says are the limits of `host`.
 fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     let roofline: Roofline = read_json(path, ROOFLINE_FILE)?;
     if roofline.cpu != host.cpu.name {

@@ -60,13 +60,13 @@ pub struct Args {
     /// Maximum number of rounds per phase, at least 6; each round runs A and B once, one after the other
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = pairs)]
     pairs: usize,
-    /// Stop early when half the width of the ratio's interval is at most this; 0 runs all rounds
+    /// Half-width of the ratio's interval at which a phase stops early; 0 runs all rounds
     #[arg(long, value_name = "X", default_value_t = 0.01, value_parser = share)]
     precision: f64,
     /// Phases to measure: prefill, decode
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "prefill,decode", value_parser = phase)]
     phases: Vec<Phase>,
-    /// Phases in which B must be faster [default: either phase, with the other not slower]
+    /// Phases in which B must be faster [default: at least one phase, and no phase slower]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = phase)]
     decisive: Vec<Phase>,
     /// Also accept a B that is as fast as A
@@ -75,7 +75,7 @@ pub struct Args {
     /// Additional CPU time per token that B may use, as a fraction of A's
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     cpu_tolerance: f64,
-    /// Fraction by which B may use the GPU less than A; from 1 on, only a fallback to the CPU fails this check
+    /// Fraction by which B may use the GPU less than A; if 1 or more, only a fallback to the CPU fails this check
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     gpu_tolerance: f64,
     /// At the end, generate N tokens (10000 if N is omitted) with A and with B, and monitor memory, speed and CPU use
@@ -95,7 +95,7 @@ pub struct Args {
     yes: bool,
 }
 
-/// Default model. It has the widths of a real model, because speed depends on the widths, and few layers.
+/// Default model, with few layers and with the widths of a real model, because speed depends on the widths.
 const MODEL: &str = "llama-1b-4l/Q4_K_M";
 
 /// Number of tokens of the answers that are compared.
@@ -127,16 +127,13 @@ fn two(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let a = Subject::named(workspace, Side::A, name_a, flags(&args.flags_a)?).map_err(unjudged)?;
     let b = Subject::named(workspace, Side::B, name_b, flags(&args.flags_b)?).map_err(unjudged)?;
     if a.is_same(&b) {
-        ui.warn(
-            "A and B are the same program with the same flags, so any difference is chance (--accept-equal \
-             should accept B)",
-        );
+        ui.warn("A and B are the same program with the same flags, so any difference is due to chance");
     }
     warn_of_sources(&[&a.build, &b.build], ui);
     let options = options(args, workspace, a.program(), ui)?;
     let record = validate(&a, &b, &options, args.out.as_deref(), command(args), workspace, ui)?;
     ui.result(&record, Page(&record))?;
-    let titles = format!("{} as a replacement of {}", b.title(), a.title());
+    let titles = format!("{} as a replacement for {}", b.title(), a.title());
     match record.verdict {
         Some(Verdict::Accepted) => Ok(()),
         Some(Verdict::CannotTell) | None => {
@@ -166,9 +163,9 @@ fn validate(
 
 fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let plan = StepsFile::read(path, &workspace.build_profiles()).map_err(unjudged)?;
-    // Check the baseline before anything is built. This also makes the model of the first step.
+    // Check the baseline before anything is built. The check also makes the model of the first step.
     let base = subject(Side::A, &plan.base, args.yes, workspace, ui)?;
-    base.look().context("cannot run the base of the plan").map_err(unjudged)?;
+    base.look().context("cannot run the base build of the plan").map_err(unjudged)?;
     let options = options(args, workspace, base.program(), ui)?;
     let mut walk = Walk::new(Provenance::now(&tools::host(ui), command(args)), &plan);
     // Path of the `--out` file, which contains the steps so far.
@@ -208,7 +205,7 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
     match walk.kept() {
         0 if walk.is_untried() => bail!("no step could be tried\nhint: the table shows the reasons"),
         0 if walk.is_unclear() => Err(exit::try_again(
-            "no step was kept, and some steps were unclear\nhint: try again on a quieter machine",
+            "no step was kept, and some steps had no clear verdict\nhint: try again on a quieter machine",
         )),
         0 => {
             bail!(
@@ -225,7 +222,8 @@ fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: 
     let (name, keys) = setting.build(&workspace.build_profiles())?;
     let flags = flags(&setting.flags)?;
     // The current build of an unchanged profile may be optimised, and making the plain build current would replace
-    // it. A plain build may come from other sources than the steps; building it again detects that.
+    // it. A plain build may come from sources that differ from those of the steps; building it again detects the
+    // difference.
     let current = BuildInfo::read(&workspace.current(&name).join("build_info.json"));
     if !keys.is_empty() || !current.is_ok_and(|info| info.base_plan.is_some()) {
         build::make_with(&setting.profile, &keys, Cache::default(), yes, ui)?;
@@ -244,7 +242,9 @@ fn check(args: &Args) -> Result<()> {
         }
     }
     if let Some(model) = &args.model {
-        let size = std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?.len();
+        let size = std::fs::metadata(model)
+            .with_context(|| format!("cannot find the model {}", model.display()))?
+            .len();
         if size == 0 {
             bail!("the model {} is empty", model.display());
         }

@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
-/// Maximum size of the archive in bytes; mail and issue trackers still accept this size.
+/// Maximum size of the archive in bytes; mail servers and issue trackers accept files of this size.
 pub const MOST: u64 = 64_000_000;
 
 /// Name of the archive's top folder.
@@ -119,8 +119,8 @@ impl Contents {
         self.programs.iter().find(is_it).map(|packed| &packed.sha256)
     }
 
-    /// Reads the contents of the archive that `folder` was unpacked from. Returns `None` if `folder` was not unpacked
-    /// from such an archive.
+    /// Reads the contents of the archive that `folder` was unpacked from. Returns `None` if `folder` does not come
+    /// from an archive of `gpu-check pack`.
     pub fn beside(folder: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::content(&folder.join(CONTENTS)).ok()?).ok()
     }
@@ -143,7 +143,7 @@ fn version((major, minor): (u32, u32)) -> String {
 pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Result<PackedArchive> {
     fs::check_target(path)?;
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::best()));
-    // A few kilobytes that are still in the compressor's buffer count for the next file.
+    // A few kilobytes that are still in the compressor's buffer are counted towards the next file.
     let mut sizes: Vec<(String, u64)> = Vec::new();
     let mut before = 0;
     let mut put = |name: &str, bytes: &[u8], mode: u32| -> Result<()> {
@@ -170,7 +170,7 @@ pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Resu
         let parts: Vec<String> =
             sizes.iter().map(|(name, size)| format!("\n    {name}: {}", megabytes(*size))).collect();
         bail!(
-            "the archive would have {}, but at most {} are allowed:{}\nhint: pack an engine for one \
+            "the archive would take up {}, but at most {} are allowed:{}\nhint: pack an engine for one \
              architecture (--cuda-arch 90), without debug lines (--set cargo_profile=dist) or with fewer flash \
              attention kernels (--set cuda_fa_quants=f16-f16), or leave llama-bench out (--no-llama-bench)",
             megabytes(bytes.len() as u64),
@@ -201,7 +201,7 @@ impl std::fmt::Display for PackedArchive {
     }
 }
 
-/// Reads an archive back with the standard `gunzip` format, for tests.
+/// Returns the name, mode and size of each file in an archive.
 #[cfg(test)]
 fn names(path: &Path) -> Vec<(String, u32, u64)> {
     let file = std::fs::File::open(path).unwrap();
@@ -241,7 +241,7 @@ mod tests {
         assert!(contents.glibc.as_deref().is_some_and(|glibc| glibc.starts_with("2.")), "{contents:?}");
         assert!(contents.programs[0].libraries.iter().any(|name| name.starts_with("libc.so")));
         let path = folder.path().join("check.tar.gz");
-        // This test program is unoptimised and contains its symbols.
+        // The test program is unoptimised and contains its symbols.
         let made = write(&path, &items, contents.clone(), u64::MAX).unwrap();
         assert_eq!(made.bytes, std::fs::metadata(&path).unwrap().len());
         let names = names(&path);

@@ -37,7 +37,7 @@ pub struct GpuBenchRow {
     pub end_to_end: bool,
     /// Tokens per second of each repetition. An end-to-end test only counts the tokens after the first one.
     pub samples: Vec<f64>,
-    /// Use of each GPU. Only `anneal` reports this, and only if a driver is loaded.
+    /// Use of each GPU. Only `anneal` reports GPU use, and only if a driver is loaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
 }

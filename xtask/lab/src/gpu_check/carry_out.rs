@@ -10,6 +10,7 @@ use build::scratch::Scratch;
 use build::ui::Ui;
 use build::{fs, process};
 use build_info::Bytes;
+use build_info::words::count;
 
 use super::engine::{Engine, Sizes};
 use super::estimate::{Estimator, Tokens};
@@ -24,14 +25,14 @@ const RESERVE: f64 = 4.0;
 /// Seconds by which a step may exceed the budget before it is stopped.
 const GRACE: f64 = 3.0;
 
-/// Number of failures after which a model's step is not tried again.
+/// Number of failures after which a step is no longer tried with the same model.
 const MOST_FAILURES: usize = 2;
 
 /// Programs, sizes and limits of a check.
 pub struct CheckOptions {
     /// Engine to check.
     pub engine: Engine,
-    /// Path of llama.cpp's llama-bench; `None` if there is none.
+    /// Path of llama.cpp's llama-bench; `None` if llama-bench is missing.
     pub llama_bench: Option<PathBuf>,
     /// Sizes of the tests.
     pub sizes: Sizes,
@@ -127,7 +128,7 @@ impl<'a> RunningCheck<'a> {
             say("refusal without a GPU", "the build does not use a GPU by default");
         }
         if !wishes.placement {
-            say("placement", "this anneal has no `info --placement`");
+            say("placement", "this version of anneal has no `info --placement`");
         }
         if !wishes.graphs {
             say("CUDA graphs", "the build's profile disables CUDA graphs");
@@ -136,7 +137,7 @@ impl<'a> RunningCheck<'a> {
             say("waiting", "the build has no CUDA support");
         }
         if !wishes.device_sampling {
-            say("device sampling", "this anneal has no --device-sampling");
+            say("device sampling", "this version of anneal has no --device-sampling");
         }
         if let Some(why) = self.report.llama_bench_missing.clone() {
             say("rounds of llama-bench", &why);
@@ -179,8 +180,9 @@ impl<'a> RunningCheck<'a> {
         let words = step.words(&self.names);
         let expected = self.estimator.seconds(step);
         self.ui.say(format_args!(
-            "{:>4.0} s left, {steps_left} steps: {words}, about {expected:.0} s",
-            self.left().max(0.0)
+            "{:>4.0} s left, {}: {words}, about {expected:.0} s",
+            self.left().max(0.0),
+            count(steps_left, "step")
         ));
         let began = Instant::now();
         let done = self.carry_out(step);
@@ -205,7 +207,7 @@ impl<'a> RunningCheck<'a> {
     fn failed(&mut self, step: CheckStep, why: &str) {
         if let CheckStep::Make(model) = step {
             self.report.models[model].skipped = Some(why.to_string());
-            self.drop_model(model, "the model could not be made");
+            self.drop_model(model, "the model could not be created");
             return;
         }
         let key = (step.kind(), step.model());
@@ -237,7 +239,7 @@ impl<'a> RunningCheck<'a> {
             let reason = match process::interrupted() {
                 true => "stopped by the user".to_string(),
                 false => format!(
-                    "it takes about {:.0} s, and {left:.0} s of the budget are left",
+                    "needs about {:.0} s, but only {left:.0} s of the budget are left",
                     self.estimator.seconds(planned.step)
                 ),
             };

@@ -60,8 +60,8 @@ fn speed(said: &str) -> Option<f64> {
 }
 
 /// Parses the number of tokens that the device chose from `…; tokens chosen on the device 40, on the host 0`. The
-/// engine prints this line if the device did some of the sampling or was asked to. JSON output contains the number
-/// too, but only appears when all text is complete, which hides the time of each token.
+/// engine prints this line if the device did some of the sampling or was asked to. JSON output also contains the
+/// number, but appears only when all text is complete, which hides the time of each token.
 fn chosen_on_device(said: &str) -> Option<u32> {
     let line = said.lines().rfind(|line| line.starts_with("sampling on the device: "))?;
     let (_, rest) = line.rsplit_once("; tokens chosen on the device ")?;
@@ -88,7 +88,7 @@ impl Seen {
         }
         self.read = Some(Instant::now());
         let mut usage = watch.read();
-        // An ended process has no readings, and its use of the CPU before the first token is not decode.
+        // An ended process has no readings, so keep the previous readings.
         if usage.cpu_user.is_none() && self.usage.is_some() {
             return;
         }

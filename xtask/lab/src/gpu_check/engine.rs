@@ -18,7 +18,7 @@ const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 /// Environment variable of the engine that selects the method of waiting for the GPU.
 pub const WAIT: &str = "ANNEAL_CUDA_WAIT";
 
-/// Prompt of every generation. It is so short that cuBLAS never multiplies F16 weights.
+/// Prompt of every generation. The prompt is so short that cuBLAS never multiplies F16 weights.
 const PROMPT: &str = "hello";
 
 /// Time limit for a program to print its flags.
@@ -35,7 +35,7 @@ pub struct Sizes {
     pub depth: u32,
     /// Number of repetitions of a test in one run.
     pub repetitions: u32,
-    /// Number of tokens of each of the two runs that must be equal.
+    /// Number of tokens in each of the two runs whose tokens must be equal.
     pub determinism: u32,
     /// Number of tokens of a steady decode.
     pub decode: u32,
@@ -46,7 +46,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Sizes at which the goals are defined.
+    /// Sizes for which the goals are defined.
     pub const FULL: Self = Self {
         prompt: 512,
         generate: 128,
@@ -80,8 +80,8 @@ impl Sizes {
         Self { prompt: 0, depth: 0, ..*self }
     }
 
-    /// Returns the number of tokens that one program generates in a round. All prompts together have about as many
-    /// tokens.
+    /// Returns the number of tokens that one program generates in a round. The prompts of a round have about as many
+    /// tokens in total.
     pub fn round(&self) -> u32 {
         self.repetitions.saturating_mul(3 * self.generate)
     }

@@ -1,5 +1,4 @@
-//! Estimates of the time that steps take: first a guess, then measured times once steps of that kind were carried
-//! out.
+//! Estimates of the time that steps take. An estimate is a guess until a step of the same kind has been measured.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +12,15 @@ const START: f64 = 2.5;
 /// Bytes per second at which weights are copied from the page cache to the GPU.
 const LOAD: f64 = 2e9;
 
-/// Bytes per second of random weights that one core draws (`DRAW`) and that a disk writes (`DISK`).
+/// Bytes per second of random weights that one core generates (`DRAW`) and that a disk writes (`DISK`).
 const DRAW: f64 = 100e6;
 const DISK: f64 = 1e9;
 
 /// Weights per second that one core converts to a K-quant. Other types are faster.
 const QUANTISE: f64 = 20e6;
 
-/// Bytes per second that decode reads on a data-centre GPU (`DECODE`), and maximum decode speed in tokens per second,
-/// which the time to launch kernels limits (`MOST_SPEED`).
+/// Bytes per second that decode reads on a data-centre GPU (`DECODE`), and maximum decode speed in tokens per second
+/// (`MOST_SPEED`), which is limited by the time to launch kernels.
 const DECODE: f64 = 0.8e12;
 const MOST_SPEED: f64 = 400.0;
 
@@ -58,7 +57,7 @@ pub struct Estimator {
 /// Numbers of tokens that the steps generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens {
-    /// Number of tokens of each of the two runs that must be equal.
+    /// Number of tokens in each of the two runs whose tokens must be equal.
     pub determinism: u32,
     /// Number of tokens of a steady decode.
     pub decode: u32,

@@ -11,7 +11,7 @@ use super::report::{
     Sampling, Wait, Who,
 };
 
-/// Goal for speed, as a multiple of llama-bench's.
+/// Goal for the ratio of the engine's speed to llama-bench's speed.
 const SPEED: f64 = 1.0;
 
 /// Minimum number of pairs for the verdict that a goal was missed.
@@ -21,7 +21,7 @@ const ENOUGH: usize = 5;
 const BANDWIDTH: f64 = 0.8;
 
 /// Lowest copy bandwidth measured on any GPU, as a fraction of the GPU's theoretical bandwidth (clock times bus
-/// width). If decode stays below [`BANDWIDTH`] of this copy bandwidth, it misses the goal in any case.
+/// width). Decode that stays below [`BANDWIDTH`] of this copy bandwidth misses the goal on every GPU.
 const LEAST_COPY: f64 = 0.7;
 
 /// Goal for CPU use: maximum number of busy CPUs in decode while the device chooses the tokens.
@@ -30,7 +30,7 @@ const CPUS: f64 = 0.25;
 /// Minimum size of weights that exceed any cache.
 const LARGE: Bytes = Bytes(1_000_000_000);
 
-/// Compares every test of `model` with llama-bench's test, and decode tests with sampling too.
+/// Compares every test of `model` with llama-bench's test. Also compares decode tests with sampling.
 pub fn comparisons(model: &ModelReport) -> Vec<ProgramComparison> {
     let theirs = values(&model.runs, Who::LlamaBench);
     let mut all: Vec<(String, Sampling, Vec<Value>)> = Vec::new();
@@ -65,8 +65,8 @@ fn values(runs: &[Run], by: Who) -> Vec<Value> {
     runs.flat_map(|run| run.rows.iter().map(move |row| value(run.round, row))).collect()
 }
 
-/// Returns the steady decodes of the rounds. They start from a short prompt and soon leave the beginning of the
-/// context. Nevertheless they are compared with llama-bench's decode at the beginning of the context.
+/// Returns the steady decodes of the rounds. A steady decode starts from a short prompt and soon leaves the beginning
+/// of the context. Nevertheless, it is compared with llama-bench's decode at the beginning of the context.
 fn steady(model: &ModelReport) -> Vec<Value> {
     let rows = model.runs.iter().flat_map(|run| &run.rows);
     let Some(test) = rows.map(their_test).find(|test| test.starts_with("tg") && !test.contains('@')) else {
@@ -84,11 +84,12 @@ fn steady(model: &ModelReport) -> Vec<Value> {
     model.decodes.iter().filter_map(value).collect()
 }
 
-/// Returns the name of llama-bench's test to compare a row with. For an end-to-end test, this is the decode at a
+/// Returns the name of the llama-bench test to compare `row` with. For an end-to-end test, this is the decode at a
 /// depth equal to the length of the prompt.
 fn their_test(row: &GpuBenchRow) -> String {
     match row.end_to_end {
-        // llama-bench has no test after so few tokens. These tokens only make the engine's result slower.
+        // llama-bench has no test at the depth of a short prompt. The prompt's tokens only make the engine's result
+        // slower.
         true => {
             build_info::bench_row::test_name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 })
         }
@@ -169,12 +170,12 @@ fn of_model(model: &ModelReport, pairs: &[Pair], memory: &MemorySpeed) -> Vec<Fi
     let mut put = |figure: Figure| all.push(Figure { model: Some(model.name.clone()), ..figure });
     if let Some(placement) = &model.placement {
         let faults = (!placement.full).then(|| placement.faults.join("; "));
-        put(yes_or_no("all of it on the GPU", placement.full, faults));
+        put(yes_or_no("whole model on the GPU", placement.full, faults));
     }
     if let Some(determinism) = &model.determinism {
         let equal = determinism.equal == determinism.tokens;
         let note = format!("{} of {} tokens", determinism.equal, determinism.tokens);
-        put(yes_or_no("the same tokens twice", equal, Some(note)));
+        put(yes_or_no("same tokens in both runs", equal, Some(note)));
     }
     for comparison in &model.comparisons {
         put(speed(comparison));
@@ -256,7 +257,7 @@ fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
     let (share, of_what) = match (memory.copy, memory.theoretical) {
         (Some(copy), _) => (Some(effective / copy), "of the measured copy bandwidth"),
         (None, Some(most)) => (Some(effective / most), "of the theoretical bandwidth"),
-        (None, None) => (None, "the bandwidth of the memory is unknown"),
+        (None, None) => (None, "the memory bandwidth is unknown"),
     };
     // The goal applies to weights that exceed any cache, in a type whose decode is limited only by memory reads.
     let counts = model.name.quant() == "Q8_0" && model.bytes >= LARGE;
@@ -272,7 +273,7 @@ fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
     };
     let goal = match counts {
         true => format!("≥ {:.0} % of the copy bandwidth", 100.0 * BANDWIDTH),
-        false => "told".to_string(),
+        false => "none".to_string(),
     };
     Some(Figure {
         note: Some(format!("{of_what}{more}")),
@@ -317,14 +318,14 @@ fn chosen_by_device(decode: &Decode) -> u32 {
     decode.chosen_on_device.unwrap_or(0)
 }
 
-/// Checks that the device sampled in the runs that asked for device sampling and in no others. The check uses the
+/// Checks that the device sampled in the runs that requested device sampling and in no other runs. The check uses the
 /// number of tokens that the device chose.
 fn sampled_as_asked(pairs: &[&Pair]) -> Figure {
     let is_wrong =
         |pair: &&&Pair| chosen_by_device(&pair.on) < pair.on.tokens || chosen_by_device(&pair.off) > 0;
     let wrong = pairs.iter().find(is_wrong).map(|pair| {
         let (on, off) = (chosen_by_device(&pair.on), chosen_by_device(&pair.off));
-        format!("of {} tokens, the device chose {on} with it and {off} without it", pair.on.tokens)
+        format!("of {} tokens, the device chose {on} with device sampling and {off} without", pair.on.tokens)
     });
     yes_or_no("device sampling only where requested", wrong.is_none(), wrong)
 }
@@ -363,13 +364,13 @@ fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
         let ratio = ratio(&on, &off);
         all.push(Figure {
             note: Some(format!("{}; {:.1} and {:.1} t/s", interval(&ratio), median(&on), median(&off))),
-            ..figure(against, "told".into(), Some(ratio.median), FigureVerdict::Told)
+            ..figure(against, "none".into(), Some(ratio.median), FigureVerdict::Told)
         });
     }
     let spinning: Vec<f64> = pairs.iter().filter_map(|pair| pair.off.cpus).collect();
     if switch == Switch::Waiting && !spinning.is_empty() {
         let what = format!("CPUs busy in decode with {WAIT}={}", Wait::Spin.name());
-        all.push(figure(what, "told".into(), Some(median(&spinning)), FigureVerdict::Told));
+        all.push(figure(what, "none".into(), Some(median(&spinning)), FigureVerdict::Told));
     }
     all.into_iter().map(|figure| Figure { model: model.clone(), ..figure }).collect()
 }

@@ -1,5 +1,5 @@
-//! Models of the check, with random weights in real shapes. They are made on the machine, because an archive of them
-//! would be too large.
+//! Models of the check, with random weights in real shapes. The models are made on the machine, because an archive
+//! that contains them would be too large.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -97,8 +97,8 @@ pub fn sizes(models: &[GpuCheckModel]) -> Vec<Size> {
 }
 
 impl Workshop<'_> {
-    /// Writes `model` within `limit`. The F16 weights are kept as long as one of the `others` must still be made from
-    /// them.
+    /// Writes `model` within `limit`. The F16 weights are kept as long as at least one of the `others` must still be
+    /// made from the F16 weights.
     ///
     /// # Errors
     /// If the disk is too small (checked before anything is written), or the model cannot be written or quantised.

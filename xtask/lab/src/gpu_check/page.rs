@@ -67,7 +67,7 @@ fn headline(report: &Report) -> String {
         report.provenance.machine, report.seconds, report.budget_seconds
     );
     if report.rehearsal {
-        text.push_str(" A rehearsal on the CPU: the figures do not describe a GPU.");
+        text.push_str(" This is a rehearsal on the CPU: the figures do not describe a GPU.");
     }
     if let Some(why) = &report.stopped {
         let _ = write!(text, " Not complete: {why}.");
@@ -174,7 +174,9 @@ fn decodes(report: &Report) -> Vec<Vec<String>> {
             pace.map_or(String::new(), |pace| format!("{:.1}", pace.tokens_per_second))
         };
         let paces = &long.decode.pace;
-        for (words, at) in [("its first part", paces.first()), ("its last part", paces.last())] {
+        for (words, at) in
+            [("first part of the long run", paces.first()), ("last part of the long run", paces.last())]
+        {
             let mut row = vec![words.to_string(), String::new(), pace(at)];
             row.resize(9, String::new());
             rows.push(row);

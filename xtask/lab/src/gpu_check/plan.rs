@@ -103,7 +103,7 @@ pub struct Wishes {
     pub device_sampling: bool,
     /// True if the build uses CUDA graphs and they can be turned off.
     pub graphs: bool,
-    /// True if the build uses CUDA, so that the host waits for the GPU.
+    /// True if the build uses CUDA. In this case, the host waits for the GPU.
     pub waiting: bool,
     /// Maximum number of rounds of a model.
     pub rounds: u32,
@@ -207,8 +207,8 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<PlannedStep> {
 }
 
 /// Returns the `waiting` steps that fit into `left` seconds, in the same order. The most important steps are chosen
-/// first. A step is not chosen if its model does not exist and is not made. A long run that does not fit is
-/// shortened. `seconds` returns the duration of a step.
+/// first. A step is not chosen if its model does not exist and no chosen step makes the model. A long run that does
+/// not fit is shortened. `seconds` returns the duration of a step.
 pub fn choose(waiting: &[PlannedStep], seconds: impl Fn(CheckStep) -> f64, left: f64) -> Vec<CheckStep> {
     let mut order: Vec<usize> = (0..waiting.len()).collect();
     order.sort_by_key(|at| (waiting[*at].priority, *at));

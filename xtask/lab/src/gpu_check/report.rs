@@ -15,10 +15,10 @@ use super::plan::Switch;
 /// Version of the format. The major version changes if the meaning of a field changes.
 pub const SCHEMA_VERSION: &str = "1.1";
 
-/// Report of a check. It is written after every step, so that results survive if the machine disappears.
+/// Report of a check. The report is written after every step, so that results survive if the machine disappears.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Date, command and machine. This is the first field, as in every file of measurements.
+    /// Date, command and machine of the check. As in every file of measurements, this field is the first.
     #[serde(flatten)]
     pub provenance: Provenance,
     /// Version of this format, `major.minor`.
@@ -49,7 +49,7 @@ pub struct Report {
     /// llama.cpp's llama-bench; `None` if llama-bench was not packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench: Option<ProgramReport>,
-    /// Reason why there is no llama-bench.
+    /// Reason why llama-bench is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench_missing: Option<String>,
     /// Result of running the engine without a GPU.
@@ -126,7 +126,7 @@ pub struct ModelReport {
 }
 
 impl ModelReport {
-    /// Creates the report of a model of which only the size is known.
+    /// Creates the report of a model before any measurement.
     pub fn new(name: Synthetic, bytes: Bytes) -> Self {
         Self {
             name,
@@ -324,7 +324,7 @@ pub struct ProgramComparison {
     /// Median speed of llama-bench's rounds in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench: Option<f64>,
-    /// Speed of the engine as a multiple of llama-bench's speed, by round.
+    /// Speed of the engine divided by llama-bench's speed, paired by round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
 }

@@ -114,7 +114,7 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// Enters the profile itself, and builds it if necessary: comparisons need it.
+    /// Adds the profile itself to the race, and builds it if necessary, because all comparisons need this build.
     ///
     /// # Errors
     /// If the profile cannot be built, or not within the budget.
@@ -154,8 +154,8 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Enters the builds that already exist, including PGO and BOLT builds. Returns candidates whose existing builds
-    /// were made from other sources.
+    /// Adds the builds that already exist, including PGO and BOLT builds, to the race. Returns candidates whose
+    /// existing builds were made from other sources.
     pub fn take_what_is_there(&mut self) -> Result<Vec<LeftOut>> {
         let (mut missing, mut left_out) = (Vec::new(), Vec::new());
         for planned in std::mem::take(&mut self.survey.planned) {
@@ -265,7 +265,10 @@ impl<'a> Contest<'a> {
         for (who, key) in keys.iter().enumerate().filter(|_| !all_ran) {
             // The first build is the baseline, and the profile itself wins a tie, so neither may be dropped.
             if let Some(known) = store.slower(key, &keys).filter(|_| who > 0 && Some(who) != base) {
-                outs.insert(who, format!("slower than the best in an earlier optimisation: {}", known.ratio));
+                outs.insert(
+                    who,
+                    format!("slower than the best build in an earlier optimisation: {}", known.ratio),
+                );
             }
         }
         let field: Vec<usize> = (0..keys.len()).filter(|who| !outs.contains_key(who)).collect();
@@ -284,14 +287,14 @@ impl<'a> Contest<'a> {
         if let Some(why) = nothing_measured(&standings, &outs) {
             store.save()?;
             bail!(
-                "cannot compare builds, because fewer than two ran to the end: {why}\nhint: --skip leaves a \
-                 build out"
+                "cannot compare builds, because fewer than two ran to the end: {why}\nhint: leave a failing \
+                 build out with --skip"
             );
         }
         let steps = |who: usize| self.contenders[who].planned.candidate.steps;
         let (winner, verdict) =
             halving::choose(&standings, steps, |who| names[who].clone()).unwrap_or_else(|| {
-                let only = if outs.is_empty() { "there is" } else { "that is not known to be slower" };
+                let only = if outs.is_empty() { "in the race" } else { "that is not known to be slower" };
                 (field[0], format!("{} is the only build {only}", names[field[0]]))
             });
 
@@ -356,7 +359,7 @@ fn variant_of(base: &PlannedCandidate, plan: plan::Plan) -> PlannedCandidate {
     let candidate = space::BuildToTry {
         name: format!("{} {name}", base.candidate.name),
         why: "made earlier from the profile's build".to_string(),
-        // This exceeds the steps of any switch, because reproducing the build needs a training run.
+        // The number exceeds the steps of any switch, because reproducing the build needs a training run.
         steps: base.candidate.steps + if bolted { 20 } else { 10 },
         ..base.candidate.clone()
     };

@@ -1,5 +1,5 @@
-//! Record of an optimisation. It contains every run, so that a stopped optimisation resumes, and a second
-//! optimisation only measures new builds.
+//! Record of an optimisation. The record contains every run, so that a stopped optimisation can resume and a later
+//! optimisation measures only new builds.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ const KEPT: usize = 32;
 pub struct BuildKey {
     /// Hash of the build's plan.
     pub plan: Sha256,
-    /// SHA-256 of the program. It is needed because the plan does not cover the engine's own code.
+    /// SHA-256 of the program. The plan alone is not enough, because it does not cover the engine's own code.
     pub engine: Sha256,
 }
 
@@ -97,7 +97,7 @@ pub struct Slower {
     pub threads: u32,
     /// Objective of the comparison.
     pub objective: String,
-    /// Speed of the slower build as a multiple of the best build's speed.
+    /// Speed of the slower build divided by the speed of the best build.
     pub ratio: Ratio,
 }
 
@@ -132,7 +132,7 @@ pub struct Rank {
     /// Median decode speed in the build's last heat, in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// Speed over prompt and answer together, as a multiple of the baseline's speed.
+    /// Speed over prompt and answer together, divided by the baseline's speed.
     pub against_base: Ratio,
     /// Verdict on the build.
     pub verdict: String,
@@ -175,7 +175,7 @@ pub struct Record {
     pub model: ModelRecord,
     /// Number of threads of both phases.
     pub threads: u32,
-    /// Name of the build that all others are compared with.
+    /// Name of the build that all other builds are compared with.
     pub baseline: String,
     /// Time limit of the optimisation in seconds.
     pub budget: f64,
@@ -254,12 +254,12 @@ impl Store {
             _ => Ok(()),
         };
         if let Err(error) = kept {
-            warn(format!("cannot keep the result of the last optimisation: {error}"));
+            warn(format!("cannot keep the result of the previous optimisation: {error}"));
         }
         match earlier.filter(|_| !fresh) {
             // Speeds measured on another machine do not apply to this one.
             Some(earlier) if earlier.provenance.machine != record.provenance.machine => warn(format!(
-                "ignoring the earlier optimisation, because it was made on another machine ({})",
+                "ignoring the earlier optimisation, because it ran on another machine ({})",
                 earlier.provenance.machine
             )),
             Some(earlier) => (record.heats, record.slower) = (earlier.heats, earlier.slower),
@@ -345,12 +345,12 @@ fn keep_finished(path: &Path) -> std::io::Result<()> {
     build::fs::write_atomically(&last(path), &std::fs::read(path)?).map_err(std::io::Error::other)
 }
 
-/// Returns the path for an unusable record, which is damaged or of another machine or version.
+/// Returns the path for an unusable record: a damaged one, or one from another machine or version.
 fn aside(path: &Path) -> PathBuf {
     path.with_extension("other.json")
 }
 
-/// Returns the path that keeps the last result until the record at `path` is finished.
+/// Returns the path of the copy of the previous result, which is kept until the record at `path` is finished.
 pub fn last(path: &Path) -> PathBuf {
     path.with_extension("last.json")
 }
@@ -373,8 +373,8 @@ fn read(path: &Path) -> Result<Option<Record>> {
 /// Number of bytes at each end of a model that its fingerprint covers.
 const ENDS: u64 = 1 << 20;
 
-/// Returns the identity of a model. It only reads both ends of the file, because reading the whole file would take
-/// longer than a run.
+/// Returns the identity of a model. The identity covers only both ends of the file, because reading the whole file
+/// would take longer than a run.
 pub fn model(path: &Path) -> Result<ModelRecord> {
     use std::io::{Read, Seek, SeekFrom};
     let read = || -> std::io::Result<Vec<u8>> {

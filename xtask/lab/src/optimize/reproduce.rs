@@ -27,7 +27,7 @@ pub fn name_of(host: &Host) -> String {
 /// Checks that `link` may point to the winner, before anything slow begins.
 ///
 /// # Errors
-/// If target/anneal contains something else of that name, such as `models` or `results`.
+/// If target/anneal already contains something else with the name `name`, such as `models` or `results`.
 pub fn check_link(link: &Path, name: &str) -> Result<()> {
     match link.symlink_metadata() {
         Ok(found) if !found.is_symlink() => Err(exit::usage(format!(
@@ -45,7 +45,9 @@ pub fn check_link(link: &Path, name: &str) -> Result<()> {
 pub fn file_for(folder: &Path, name: &str) -> Result<PathBuf> {
     let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
     if name.is_empty() || name.starts_with('.') || !name.bytes().all(plain) {
-        return Err(exit::usage(format!("--name {name:?}: use letters, digits, `-`, `_` and `.`")));
+        return Err(exit::usage(format!(
+            "--name {name:?}: use only letters, digits, `-`, `_` and `.`, but no `.` at the beginning"
+        )));
     }
     let path = folder.join(format!("{name}.toml"));
     match build::fs::text(&path) {
@@ -202,8 +204,8 @@ mod tests {
         std::fs::create_dir(folder.path().join("folder.toml")).unwrap();
         for (name, words) in [
             ("mine", "was not written by optimize"),
-            ("a/b", "use letters"),
-            ("", "use letters"),
+            ("a/b", "use only letters"),
+            ("", "use only letters"),
             ("folder", "cannot read"),
         ] {
             let error = file_for(folder.path(), name).unwrap_err().to_string();

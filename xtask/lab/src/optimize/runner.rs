@@ -13,7 +13,7 @@ use measure::{FEWEST_PAIRS, Objective, Race, Rule, median};
 
 use super::record::{BuildKey, Lap, Laps, Store};
 
-/// Maximum number of rounds around a disturbed baseline that are repeated.
+/// Maximum number of rounds that are repeated because the baseline was disturbed.
 const REPEATS: usize = 4;
 
 /// Prefix of the reason why a build was dropped, if it did not run to the end.
@@ -111,7 +111,8 @@ impl<'a> Track<'a> {
         let total = ((heat.pairs + 1) * field.len()) as u64;
         let result = race.run(|place| {
             if laps.laps.get(next).is_none_or(|lap| lap.build != place) {
-                // From this run on, the order differs from the record's, so the record does not apply.
+                // From this run on, the order of runs differs from the recorded order, so the remaining record does
+                // not apply.
                 laps.laps.truncate(next);
                 let started = Instant::now();
                 let (prefill, decode) =
@@ -132,8 +133,10 @@ impl<'a> Track<'a> {
         });
         progress.finish();
         if known > 0 {
-            self.ui
-                .done("kept", format_args!("{known} of {} runs of an earlier optimisation", laps.laps.len()));
+            self.ui.done(
+                "kept",
+                format_args!("{known} of {} runs from an earlier optimisation", laps.laps.len()),
+            );
         }
         laps.stop = result.as_ref().ok().map(|finish| finish.stop);
         let seconds: Vec<f64> = laps.laps.iter().map(|lap| lap.seconds).collect();
@@ -192,11 +195,14 @@ impl Course for Track<'_> {
     fn out(&mut self, who: usize, standing: &Standing, why: Out) {
         let ratio = standing.against_best;
         let words = match why {
-            Out::Slower => format!("slower than the best after the short heat: {ratio}"),
+            Out::Slower => format!("slower than the best build after the short heat: {ratio}"),
             Out::NoTime => {
                 let few = ratio.pairs < FEWEST_PAIRS;
-                let shown =
-                    if few { "too few pairs for a verdict" } else { "not shown to be slower than the best" };
+                let shown = if few {
+                    "too few pairs for a verdict"
+                } else {
+                    "not shown to be slower than the best build"
+                };
                 format!("{shown} ({ratio}), but the budget is used up")
             }
         };

@@ -15,8 +15,8 @@ use toolchain::{CompilerKind, GCC_AT_LEAST, Toolchain};
 pub struct Work {
     /// Numbers of prompt and answer tokens.
     pub objective: Objective,
-    /// True if the model's weights are F32, F16 or BF16. BLAS and llamafile's kernels support these types and few
-    /// others.
+    /// True if the model's weights are F32, F16 or BF16. BLAS and llamafile's kernels support F32, F16, BF16 and few
+    /// other types.
     pub float_weights: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Space {
     pub candidates: Vec<BuildToTry>,
     /// Builds that are not tried.
     pub left_out: Vec<LeftOut>,
-    /// Builds of `left_out` that are tried if the user names them.
+    /// Builds of `left_out` that are tried if the user names the build.
     pub requests: Vec<BuildToTry>,
 }
 
@@ -104,7 +104,7 @@ pub fn space(
         steps: 0,
     });
     if base.switches.huge_pages {
-        let why = format!("{} already uses them", base.name);
+        let why = format!("{} already uses huge pages", base.name);
         space.left_out.push(LeftOut { name: HUGE_PAGES.to_string(), why });
     }
     for idea in ideas {
@@ -148,11 +148,11 @@ fn candidate(base: &Profile, files: &[String], idea: &Idea) -> BuildToTry {
 fn general(host: &Host, base: &Profile) -> Vec<Idea> {
     let mut ideas = Vec::new();
     if !base.switches.huge_pages && base.linkage == Linkage::Static && host.os.family == "linux" {
-        let why = "repacked weights and the KV cache on pages of 2 MiB, which causes fewer TLB misses";
+        let why = "2 MiB pages for repacked weights and the KV cache cause fewer TLB misses";
         ideas.push(Idea::new(HUGE_PAGES, &["huge_pages=true"], 90, why));
     }
     if base.threading != Threading::Openmp {
-        let why = "threads wait differently between the parts of a graph";
+        let why = "OpenMP threads wait differently between the nodes of a graph";
         ideas.push(Idea::new("openmp", &["threading=openmp"], 80, why));
     }
     if base.lto == Lto::Off && base.linkage == Linkage::Static {
@@ -209,7 +209,7 @@ fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
         return ideas;
     }
     if base.switches.extra_flags.is_empty() {
-        let why = "on many CPUs with AVX-512, compilers prefer 256 bits in loops that are not hand-written";
+        let why = "for many CPUs with AVX-512, compilers use only 256-bit vectors in auto-vectorised loops";
         ideas.push(Idea::new("vector-512", &["extra_flags=-mprefer-vector-width=512"], 50, why));
     }
     // This model number covers Skylake-SP to Cooper Lake.
@@ -227,7 +227,7 @@ fn memory(host: &Host, base: &Profile, work: &Work) -> Vec<Idea> {
     if !asks || work.objective.generate == 0 {
         return Vec::new();
     }
-    let why = "prefetch instructions are wasted work if the hardware prefetches well by itself";
+    let why = "prefetch instructions are wasted if the hardware prefetcher works well";
     vec![Idea::new("no-prefetch", &["prefetch=false"], 15, why)]
 }
 
@@ -246,7 +246,7 @@ fn libraries(host: &Host, toolchain: &Toolchain, base: &Profile, work: &Work) ->
         }
         let found = toolchain.blas.iter().any(|library| library.vendor == name);
         if !prompts {
-            let why = "decode multiplies by vectors, which BLAS never handles";
+            let why = "decode multiplies matrices by vectors, for which ggml never uses BLAS";
             ideas.push(Idea::on_request(name, sets, why));
         } else if work.float_weights {
             let rank = if work.objective.is_mostly_prompt() { 85 } else { 45 };
@@ -254,10 +254,10 @@ fn libraries(host: &Host, toolchain: &Toolchain, base: &Profile, work: &Work) ->
                 name,
                 sets,
                 rank,
-                "computes the large products of prefill for these weights",
+                "computes the large matrix products of prefill for these weights",
             ));
         } else if found {
-            let why = "computes the products of prefill with weights that are not repacked";
+            let why = "computes prefill's matrix products with weights that are not repacked";
             ideas.push(Idea::new(name, sets, if work.objective.is_mostly_prompt() { 30 } else { 5 }, why));
         } else {
             let why = "is not installed, and is hardly used for quantised weights";

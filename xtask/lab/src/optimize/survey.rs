@@ -1,4 +1,4 @@
-//! Candidates that exist or can be built, with plans and estimated times, and reasons for omitting others.
+//! Candidates that exist or can be built, with plans and estimated times, and reasons for omitting other candidates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::space::{self, BuildToTry, LeftOut, Space, Work};
 pub use super::workshop::PlannedCandidate;
 use super::workshop::{self, has_same_cpp, has_same_rust};
 
-/// Name of the profile that all others are compared with, if it is built.
+/// Name of the profile that all other profiles are compared with, if the profile is built.
 pub const UPSTREAM: &str = "upstream-default";
 /// Name of the winner's PGO build.
 pub const PGO: &str = "pgo";
@@ -156,7 +156,7 @@ impl Surroundings<'_> {
             Some(unknown) => {
                 names.sort();
                 Err(exit::usage(format!(
-                    "no candidate is called {unknown:?}\nhint: candidates are {}",
+                    "no candidate is called {unknown:?}\nhint: available candidates: {}",
                     names.join(", ")
                 )))
             }
@@ -165,7 +165,7 @@ impl Surroundings<'_> {
     }
 
     /// Returns the builds of `there` that take no build time or that the user named. A switch with a short name is
-    /// listed once, under that name.
+    /// listed once, under its short name.
     fn without_stale(
         &self,
         folder: &Path,
@@ -300,10 +300,10 @@ impl Estimates {
         self.stages.insert(info.profile.clone(), info.stages.clone());
     }
 
-    /// Returns the seconds that a stage takes on an idle machine; the machine may have been busy when the stage was
-    /// recorded. A compilation takes its CPU time divided by the number of parallel compilations. The parallelism of
-    /// other stages is unknown, so they take the recorded time, but at most their CPU time. Older records contain no
-    /// CPU time.
+    /// Estimates the seconds that a stage takes on an idle machine, because the machine may have been busy during the
+    /// recorded stage. A compilation takes its CPU time divided by the number of parallel compilations. The
+    /// parallelism of other stages is unknown, so they take the recorded time, but at most their CPU time. Older
+    /// records contain no CPU time.
     fn quiet(&self, stage: &StageTime) -> f64 {
         let Some(cpu) = stage.cpu_seconds else { return stage.seconds };
         match stage.name == COMPILE {
@@ -312,8 +312,8 @@ impl Estimates {
         }
     }
 
-    /// Estimates the seconds for building `planned`: from an earlier build of it, from its relative `base`, or from
-    /// the slowest known build. If `base` contains the same Rust code, that code is not compiled again, and the
+    /// Estimates the seconds for building `planned`: from an earlier build of `planned`, from its relative `base`, or
+    /// from the slowest known build. If `base` contains the same Rust code, that code is not compiled again, and the
     /// engine is only linked.
     pub fn seconds(&self, planned: &PlannedCandidate, base: &PlannedCandidate) -> Option<f64> {
         let (plan, base) = (&planned.plan, &base.plan);
@@ -405,7 +405,7 @@ mod tests {
         assert!(!tried.iter().any(|name| long.contains(&name.as_str()) || name == UPSTREAM), "{tried:?}");
         assert!(out[long[0]].contains("--only native+allocator:jemalloc rebuilds it"), "{out:?}");
         assert!(out[UPSTREAM].contains("was built earlier, from other sources"), "{out:?}");
-        // A candidate with a short name is listed once, under that name.
+        // A candidate with a short name is listed only under its short name.
         assert!(out["no-repack"].contains("--only no-repack"), "{out:?}");
         assert!(!out.contains_key(long[1]) && !out.contains_key(long[2]), "{out:?}");
 
@@ -456,7 +456,7 @@ mod tests {
             // A sequential stage takes its CPU time, and a stage that waits for a disk takes the recorded time.
             (2, vec![stage("audit", 30.0, Some(4.0))], 4.0),
             (2, vec![stage("engine", 22.0, Some(33.0))], 22.0),
-            // The number of CPUs is higher, then lower, than at the time of the record.
+            // The machine has more CPUs, then fewer CPUs, than at the time of the record.
             (4, vec![stage("compile", 160.0, Some(312.0))], 78.0),
             (1, vec![stage("compile", 160.0, Some(312.0))], 312.0),
             // An older record contains no CPU time.

@@ -127,8 +127,8 @@ pub fn has_same_cpp(one: &Plan, other: &Plan) -> bool {
     plain(one) && plain(other) && cpp(one) == cpp(other) && one.blas_library == other.blas_library
 }
 
-/// True if both plans compile the engine's Rust code in the same way. Cargo then reuses the compiled crates of one
-/// plan and only links them for the other.
+/// True if both plans compile the engine's Rust code in the same way. If so, cargo reuses the crates compiled for one
+/// plan and only links the program again for the other plan.
 pub fn has_same_rust(one: &Plan, other: &Plan) -> bool {
     let rust = |plan: &Plan| {
         let codegen = &plan.codegen;

@@ -1,8 +1,8 @@
-//! Checks if a model fits into the memory that a process may use, and with which length of context.
+//! Checks if a model fits into the memory that a process may use, and computes the longest context that fits.
 //!
-//! All results are computed from the header of a model file and from a description of a host. Neither the file nor
-//! the host needs to be this machine's. The engine has both and lets llama.cpp compute the memory of a model
-//! (`llama::fit`). Therefore its buffer sizes and its search for the layers that fit differ from this module's.
+//! All results are computed from the header of a model file and from a description of a host, so the model and the
+//! host need not be on this machine. The engine instead lets llama.cpp compute the memory of a model (`llama::fit`),
+//! so the engine's buffer sizes and number of fitting layers can differ from the results of this module.
 //! `gguf::memory` contains the computations that both share.
 
 use std::fmt;
@@ -15,11 +15,11 @@ use serde::Serialize;
 use super::kv;
 use super::model_facts::{ModelFacts, Tensor, sum};
 
-/// Maximum context length in tokens for a model whose header has no trained context.
+/// Maximum context length in tokens for a model whose header has no training context length.
 const UNTRAINED_CONTEXT: u64 = 1 << 20;
-/// Divisor of the free memory that is left to the system (`RESERVE_PART`), and minimum of that memory
-/// (`LEAST_RESERVE`). Both are rules of thumb: the engine itself needs about 50 MiB, and page tables and kernel
-/// buffers grow with the memory. The engine has the option `--fit-target` instead.
+/// Memory that is left to the system: the free memory divided by `RESERVE_PART`, but at least `LEAST_RESERVE`. Both
+/// are rules of thumb: the engine itself needs about 50 MiB, and page tables and kernel buffers grow with the memory.
+/// The engine has the option `--fit-target` instead.
 const RESERVE_PART: u64 = 16;
 const LEAST_RESERVE: Bytes = Bytes::mib(512);
 
@@ -27,11 +27,11 @@ const LEAST_RESERVE: Bytes = Bytes::mib(512);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FitVerdict {
-    /// The file's pages and the repacked copy of the weights both fit.
+    /// The mapped file and the repacked copy of the weights both fit.
     Fits,
-    /// The weights fit once: the file's pages, or the repacked copy.
+    /// The weights fit only once: as the mapped file, or as the repacked copy.
     FitsWithoutRepack,
-    /// The KV cache and the buffers fit, but weights are read from the disk again and again.
+    /// The KV cache and the buffers fit, but weights are repeatedly read from the disk.
     StreamsFromDisk,
     /// The KV cache and the buffers do not fit.
     DoesNotFit,
@@ -51,7 +51,7 @@ impl fmt::Display for FitVerdict {
 /// Memory that the process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Budget {
-    /// Memory of the machine, or the limit of the control group if that is less.
+    /// Memory of the machine, or the memory limit of the control group if the limit is lower.
     pub total: Bytes,
     /// Part of `total` that is free.
     pub free: Bytes,
@@ -118,17 +118,17 @@ impl Need {
         Bytes(self.kv.0.saturating_add(self.compute.0))
     }
 
-    /// Returns the memory if the weights are in memory once.
+    /// Returns the needed memory if the weights are in memory only once.
     pub fn once(&self) -> Bytes {
         Bytes(self.buffers().0.saturating_add(self.weights.0))
     }
 
-    /// Returns the memory if the weights and their repacked copy are in memory.
+    /// Returns the needed memory if both the weights and their repacked copy are in memory.
     pub fn with_copy(&self) -> Bytes {
         Bytes(self.once().0.saturating_add(self.repacked.0))
     }
 
-    /// Returns the verdict on this need for `usable` memory.
+    /// Returns the verdict for a process that may use `usable` memory.
     pub fn verdict(&self, usable: Bytes) -> FitVerdict {
         match usable {
             usable if self.with_copy() <= usable => FitVerdict::Fits,
@@ -150,9 +150,11 @@ pub struct Fit {
     pub need: Need,
     /// True if the model would fit if no other program ran on the machine.
     pub fits_when_idle: bool,
-    /// Maximum context length in tokens that keeps the weights in memory, limited by the trained context.
+    /// Maximum context length in tokens that keeps the weights in memory, limited by the training
+    /// context length.
     pub largest_context: Option<u32>,
-    /// Maximum context length in tokens with a KV cache of type Q8_0, limited by the trained context.
+    /// Maximum context length in tokens with a KV cache of type Q8_0, limited by the training
+    /// context length.
     pub largest_context_q8_0: Option<u32>,
 }
 
@@ -173,7 +175,7 @@ impl Fit {
     }
 }
 
-/// Returns the maximum context length, in steps of [`CTX_STEP`], with which the weights (once), the KV cache and the
+/// Returns the maximum context length, in steps of [`CTX_STEP`], for which the weights (once), the KV cache and the
 /// buffers fit into `usable`.
 pub fn largest_context(
     model: &ModelFacts,
@@ -183,7 +185,7 @@ pub fn largest_context(
     usable: Bytes,
 ) -> Option<u32> {
     let fits = |steps: u32| Need::of(model, host, steps * CTX_STEP, n_ubatch, cache).once() <= usable;
-    // llama.cpp rounds a context up to whole steps.
+    // llama.cpp rounds a context up to a multiple of the step.
     let trained = model.trained_context.unwrap_or(UNTRAINED_CONTEXT).clamp(1, UNTRAINED_CONTEXT * 16);
     let (mut low, mut high) = (0, u32::try_from(trained.div_ceil(CTX_STEP.into())).unwrap_or(u32::MAX));
     while low < high {
@@ -212,8 +214,8 @@ pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
     Bytes(floats.saturating_add(u64::from(n_ctx) * 2).saturating_mul(n_ubatch.into()))
 }
 
-/// Returns the size of the weights that the CPU backend repacks into a copy. A tied embedding is copied as the output
-/// matrix.
+/// Returns the size of the weights of which the CPU backend makes a repacked copy. A tied embedding is copied as the
+/// output matrix.
 pub fn repacked_bytes(model: &ModelFacts, host: &Host) -> Bytes {
     let copied = model
         .tensors

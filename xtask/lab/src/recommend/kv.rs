@@ -1,8 +1,8 @@
 //! Keys and values that a model stores for each token.
 //!
-//! The engine uses `gguf::memory::CacheShape`, which must be exact, to reject contexts. This module computes layer by
-//! layer and gives an upper bound for other kinds of models, because an approximate recommendation is better than
-//! none.
+//! The engine uses `gguf::memory::CacheShape`, which must be exact, to reject contexts. This module computes the size
+//! layer by layer. For models that it does not know exactly, it returns an upper bound, because an approximate
+//! recommendation is better than none.
 
 use build_info::Bytes;
 use gguf::GgmlType;
@@ -26,7 +26,7 @@ pub struct Kv {
     pub layers: u64,
     /// Size of one token as F16.
     pub f16: Bytes,
-    /// Size of one token as Q8_0; `None` if the rows are not whole blocks.
+    /// Size of one token as Q8_0; `None` if a row is not a whole number of blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub q8_0: Option<Bytes>,
     /// True if the sizes equal llama.cpp's allocations; otherwise they are upper bounds.
@@ -58,7 +58,7 @@ impl Kv {
 
         let mut kv = Self { exact: true, q8_0: Some(Bytes(0)), ..Self::default() };
         for layer in 0..layers {
-            // A single number applies to every layer. Without a number, every head has its own keys.
+            // A single value applies to every layer. Without a value, every head has its own keys.
             let own = kv_heads.get(layer as usize).or_else(|| kv_heads.first()).copied().unwrap_or(heads);
             if own == 0 || is_recurrent(layer, tensors) {
                 continue;
@@ -93,8 +93,8 @@ impl Kv {
         }
         if shared > 0 {
             bound(format!(
-                "{shared} layers share the keys and values of other layers, so the KV cache needs less \
-                 memory than shown"
+                "{} keys and values with other layers, so the KV cache needs less memory than shown",
+                if shared == 1 { "1 layer shares".to_string() } else { format!("{shared} layers share") }
             ));
         }
         if tensors.iter().any(|tensor| tensor.name.contains(".ssm_") || tensor.name.contains(".time_mix_")) {

@@ -56,7 +56,8 @@ pub fn find(name: &str) -> Option<&'static Quant> {
 pub struct Mixed {
     /// Facts about the converted model.
     pub model: ModelFacts,
-    /// Number of matrices that get another type, because their rows are not whole blocks of the intended type.
+    /// Number of matrices that get another type, because their rows are not a whole number of blocks of the intended
+    /// type.
     pub fallbacks: usize,
 }
 
@@ -82,7 +83,7 @@ pub fn quantise(model: &ModelFacts, quant: &Quant) -> Mixed {
     Mixed { model: model.with_types(quant.name, tensors), fallbacks }
 }
 
-/// True if the file type decides the type of this tensor. It does for matrices, except routers and small matrices
+/// True if the file type decides the type of this tensor: true for matrices, except routers and small matrices
 /// (`tensor_allows_quantization`).
 pub fn is_quantised_by_type(tensor: &Tensor) -> bool {
     const KEPT: [&str; 6] = [
@@ -161,7 +162,7 @@ impl MixtureState<'_> {
             "Q4_K_S" if seen < 4 => Q5_K,
             _ => default,
         };
-        // This is LLM_TYPE_70B.
+        // The condition selects LLM_TYPE_70B.
         let seventy = self.model.layers == 80 && self.model.heads != self.model.kv_heads;
         if seventy && (kind == Q3_K || kind == Q4_K) { Q5_K } else { kind }
     }
@@ -188,7 +189,7 @@ fn is_embedding(name: &str) -> bool {
     name == "token_embd.weight" || name == "per_layer_token_embd.weight"
 }
 
-/// Returns the type that replaces a type whose blocks do not fill a row (`tensor_type_fallback`).
+/// Returns the type that replaces `wanted` if a row is not a whole number of blocks (`tensor_type_fallback`).
 fn fallback(wanted: GgmlType, row: u64) -> GgmlType {
     if row.is_multiple_of(wanted.block_elements()) {
         return wanted;

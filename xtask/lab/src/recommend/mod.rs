@@ -174,8 +174,8 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
             }
         }
         notes.push(
-            "fit, threads and speeds are for a run on the CPU; the GPU's speed and the free part of its memory \
-             are not known"
+            "memory fit, threads and speeds apply to a run on the CPU; the GPU's speed and free memory are \
+             unknown"
                 .to_string(),
         );
     }

@@ -14,7 +14,7 @@ const MAX_LAYERS: u64 = 512;
 pub trait Metadata {
     /// Returns the string under `key`.
     fn text(&self, key: &str) -> Option<String>;
-    /// Returns the integers under `key`: one for a number, all elements for an array.
+    /// Returns the integers under `key`: one integer for a number, or all elements of an array.
     fn numbers(&self, key: &str) -> Option<Vec<u64>>;
     /// Returns the integer under `key`, or the first element of an array.
     fn number(&self, key: &str) -> Option<u64> {
@@ -61,7 +61,7 @@ impl Tensor {
         self.name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
     }
 
-    /// True if the tensor contains the weights of all experts of a layer, of which a token uses some.
+    /// True if the tensor contains the weights of all experts of a layer. A token uses only some of these experts.
     pub fn is_experts(&self) -> bool {
         self.name.contains("_exps.")
     }
@@ -82,7 +82,7 @@ pub struct Experts {
     pub used: u64,
 }
 
-/// Part of the file that one type takes.
+/// Part of the file that tensors of one type occupy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TypeShare {
     /// ggml's name of the type, such as `q4_K`.
@@ -132,7 +132,7 @@ pub struct ModelFacts {
     pub quantisation: String,
     /// Number of weights.
     pub parameters: u64,
-    /// Number of weights that a token uses; in a mixture of experts, only a part of all weights.
+    /// Number of weights that a token uses. In a mixture of experts, this is only a part of all weights.
     pub active_parameters: u64,
     /// Size of all tensors.
     pub weights: Bytes,
@@ -175,7 +175,7 @@ impl ModelFacts {
     /// Reads the facts from a header. `fallback_name` is used for a model without a name.
     ///
     /// # Errors
-    /// If the header is not that of a language model (no architecture, no layers or no tensors), or the model has
+    /// If the header does not belong to a language model (no architecture, no layers or no tensors), or the model has
     /// more layers than llama.cpp supports.
     pub fn read(metadata: &dyn Metadata, tensors: Vec<Tensor>, fallback_name: &str) -> Result<Self> {
         let Some(architecture) = metadata.text("general.architecture") else {
@@ -212,8 +212,8 @@ impl ModelFacts {
         let mut notes = kv.notes.clone();
         if count > 0 && experts.is_none() {
             notes.push(format!(
-                "the header has {count} experts but not the number that a token uses: all experts count as \
-                 used"
+                "the header does not contain the number of experts per token, so all {count} experts count \
+                 as used"
             ));
         }
         let vocabulary = tensors

@@ -1,5 +1,5 @@
 //! Number of layers that fit on the GPUs, computed from the sizes of the layers. The engine instead asks llama.cpp
-//! for the memory of each number of layers (`llama::fit::choose`), which needs the GPU.
+//! for the memory of each number of layers (`llama::fit::choose`), which requires a GPU.
 
 use build_info::host::Gpu;
 use build_info::{Bytes, Host};
@@ -11,12 +11,11 @@ use super::model_facts::ModelFacts;
 /// Part of the model that goes to the GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Offload {
-    /// Names of the GPUs that share the layers because a layer fits into their memory; the largest GPU if no layer
-    /// fits.
+    /// Names of the GPUs that share the layers. If no layer fits, name of the largest GPU.
     pub gpu: String,
     /// Number of GPUs that share the layers.
     pub gpus: u64,
-    /// Total memory of the GPUs that share the layers. Its free part is unknown.
+    /// Total memory of the GPUs that share the layers. The amount of free memory is unknown.
     pub memory: Bytes,
     /// Total memory that is left to the driver and the screen.
     pub reserve: Bytes,
@@ -28,10 +27,10 @@ pub struct Offload {
     pub layer: Bytes,
     /// Number of layers that fit. As in llama.cpp, the output matrix counts as one more layer.
     pub layers: u64,
-    /// Number of all layers, counted in the same way.
+    /// Total number of layers, including the output matrix.
     pub of_layers: u64,
     /// For a mixture of experts: number of layers whose experts stay in main memory while all other tensors are on
-    /// the GPUs, if this fits.
+    /// the GPUs. `None` if the other tensors do not fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers_with_experts_on_cpu: Option<u64>,
 }
@@ -53,7 +52,7 @@ impl Offload {
         let sum = |of: &dyn Fn(&&Gpu) -> u64| gpus.iter().map(of).fold(0, u64::saturating_add);
         let count = gpus.len() as u64;
         let fit = sum(&|gpu| room(gpu).checked_div(largest).unwrap_or(0)).min(model.layers);
-        // A layer is not split between GPUs, so each GPU except the last may waste the room of up to one layer.
+        // A layer is not split between GPUs, so each GPU except the last may leave room for up to one layer unused.
         let room = sum(&room).saturating_sub((count - 1).saturating_mul(largest));
         let in_layers = layers.iter().fold(0u64, |all, (layer, _)| all.saturating_add(*layer));
         // The output matrix belongs to no layer. The embedding stays in main memory; a tied embedding is in both

@@ -96,7 +96,9 @@ fn check(settings: &Settings) -> Result<()> {
     if let (Some(batch), Some(ubatch)) = (settings.n_batch, settings.n_ubatch)
         && ubatch > batch
     {
-        bail!("n_ubatch {ubatch} is above n_batch {batch}, but a graph cannot have more tokens than a call");
+        bail!(
+            "n_ubatch {ubatch} is above n_batch {batch}, but a micro-batch cannot be larger than its batch"
+        );
     }
     if settings.decode_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
         bail!("decode_share must be above 0 and at most 1");

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use build::ui;
-use build_info::Bytes;
+use build_info::{Bytes, words};
 use comfy_table::ContentArrangement;
 
 use super::Recommendation;
@@ -32,7 +32,8 @@ impl fmt::Display for Recommendation {
             );
             if let Some(behind) = offload.layers_with_experts_on_cpu {
                 text.push_str(&format!(
-                    "; all layers fit with the experts of {behind} layers in main memory"
+                    "; all layers fit with the experts of {} in main memory",
+                    words::count(behind, "layer")
                 ));
             }
             facts.push(("GPU", text));
@@ -58,12 +59,12 @@ impl Recommendation {
     fn model_in_words(&self) -> String {
         let model = &self.model;
         let mut text = format!(
-            "{}: {} {}, {} parameters, {} layers, {}",
+            "{}: {} {}, {} parameters, {}, {}",
             model.name,
             model.architecture,
             model.quantisation,
             count(model.parameters),
-            model.layers,
+            words::count(model.layers, "layer"),
             model.weights
         );
         if let Some(experts) = model.experts {
@@ -119,7 +120,7 @@ impl Recommendation {
         let (Some(decode), Some(full), Some(prefill)) = (speed.decode, speed.decode_full, speed.prefill)
         else {
             return format!(
-                "{}; a token of decode reads {}, a token of prefill takes {} multiply-adds",
+                "{}; each decode token reads {}, and each prefill token takes {} multiply-adds",
                 speed.how,
                 Bytes(speed.bytes_per_token),
                 count(speed.macs_per_token)

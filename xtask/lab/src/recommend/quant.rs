@@ -28,7 +28,8 @@ pub struct Choice {
     pub perplexity_rise: Option<f64>,
     /// Fraction of the weights that the CPU backend repacks, 0 to 1.
     pub repacked_share: f64,
-    /// Number of matrices that get another type, because their rows are not whole blocks of the intended type.
+    /// Number of matrices that get another type, because their rows are not a whole number of blocks of the intended
+    /// type.
     pub fallbacks: usize,
 }
 
@@ -49,7 +50,7 @@ pub struct Advice {
     pub choices: Vec<Choice>,
 }
 
-/// Type that is published most often. Below this type, the published loss of quality grows fast.
+/// Type that is published most often. For smaller types, the published loss of quality grows fast.
 const USUAL: &str = "Q4_K_M";
 
 /// Compares the quantisations of `model` on `host`.
@@ -136,8 +137,9 @@ fn warnings(model: &ModelFacts, host: &Host, choices: &[Choice]) -> Vec<String> 
     let odd = matrices().filter(|tensor| !tensor.row().is_multiple_of(256)).count();
     if odd > 0 {
         warnings.push(format!(
-            "{odd} of {} matrices have rows that are not a multiple of 256: for them, K-quants fall back to \
-             Q4_0, Q5_0, Q5_1 or Q8_0, which are larger; llama.cpp never repacks Q5_0 and Q5_1 for the CPU",
+            "in {odd} of {} matrices, the row length is not a multiple of 256, so K-quants fall back to the \
+             larger types Q4_0, Q5_0, Q5_1 or Q8_0; llama.cpp never repacks Q5_0 and Q5_1 for the \
+             CPU",
             matrices().count()
         ));
     }

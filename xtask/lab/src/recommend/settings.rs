@@ -59,7 +59,8 @@ pub fn n_ubatch(preset: Option<&Preset>) -> u32 {
     preset.and_then(|preset| preset.settings.n_ubatch).unwrap_or(N_UBATCH)
 }
 
-/// Returns the preferred context: the user's, the preset's or the engine's, limited by the trained context.
+/// Returns the preferred context, limited by the training context length: the user's, else the preset's, else the
+/// engine's.
 pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option<u32>) -> ChosenValue<u32> {
     let round = |tokens: u32| tokens.clamp(1, u32::MAX - CTX_STEP).next_multiple_of(CTX_STEP);
     let rounded = |tokens: u32, reason: &str| match round(tokens) {
@@ -100,12 +101,12 @@ impl Runtime {
         };
         let mmap = match fit.verdict {
             FitVerdict::Fits | FitVerdict::FitsWithoutRepack => {
-                "the weights are pages of the file, so the next start is fast"
+                "the weights are mapped from the file, so the next start is fast"
             }
             _ => "the weights do not all fit: mapped pages can be dropped and read again",
         };
         let mlock = match fit.verdict {
-            FitVerdict::Fits => "the weights stay in memory without it",
+            FitVerdict::Fits => "the weights stay in memory without being locked",
             _ => "locked weights would leave too little memory, or could not be locked at all",
         };
         Self {
@@ -122,7 +123,7 @@ impl Runtime {
             mlock: chosen(from.mlock.unwrap_or(false) && fit.verdict == FitVerdict::Fits, mlock),
             repack: repack(fit),
             kv_type: kv_type(model, fit),
-            flash_attention: chosen("auto", "on if the device supports it; a quantised V cache needs it"),
+            flash_attention: chosen("auto", "on if the device supports it; required by a quantised V cache"),
         }
     }
 
@@ -162,13 +163,13 @@ impl Runtime {
 
 fn decode_threads(share: Option<f64>, budget: &ThreadBudget) -> ChosenValue<u32> {
     match share {
-        // `as` saturates; a share is above 0 and at most 1.
+        // `as` saturates, and a share is above 0 and at most 1.
         Some(share) => {
             let threads = ((f64::from(budget.cores) * share).round() as u32).clamp(1, budget.cores.max(1));
             let why = if threads == budget.cores {
                 "from the preset: all cores"
             } else {
-                "from the preset: memory limits decode, and some of the cores are enough to use it fully"
+                "from the preset: memory limits decode, and these cores use its full bandwidth"
             };
             chosen(threads, why)
         }
@@ -208,7 +209,9 @@ fn kv_type(model: &ModelFacts, fit: &Fit) -> ChosenValue<&'static str> {
                  --cache-type-v q8_0`"
             )
         }
-        _ if model.kv.per_token(kv::Q8_0).is_none() => "rows are not whole blocks of q8_0".to_string(),
+        _ if model.kv.per_token(kv::Q8_0).is_none() => {
+            "a row is not a whole number of q8_0 blocks".to_string()
+        }
         _ => "precise; a smaller type has no advantage".to_string(),
     };
     chosen("f16", reason)

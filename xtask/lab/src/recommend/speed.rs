@@ -1,7 +1,7 @@
-//! Upper bounds on the speed, from the machine's measured limits. They are not predictions.
+//! Upper bounds on the speed, from the machine's measured limits. The bounds are not predictions.
 
-use build_info::Roofline;
 use build_info::roofline::Rates;
+use build_info::{Roofline, words};
 use serde::Serialize;
 
 use super::fit::FitVerdict;
@@ -36,8 +36,8 @@ pub struct Speed {
 pub const MEASURE: &str = "measure the machine's limits with `anneal bench --roofline`";
 
 impl Speed {
-    /// Computes the bounds for `model` on a machine with these limits. `threads` contains the threads of decode and
-    /// of prefill.
+    /// Computes the bounds for `model` on a machine with the limits in `roofline`. `threads` contains the threads of
+    /// decode and of prefill.
     pub fn of(
         model: &ModelFacts,
         roofline: Option<&Roofline>,
@@ -72,23 +72,25 @@ impl Speed {
             return speed;
         }
         speed.how = format!(
-            "bandwidth of {} threads divided by the bytes of a token, and multiply-adds of {} threads divided \
-             by those of a token; upper bounds, not predictions",
-            decode.threads, prefill.threads
+            "these are upper bounds, not predictions: bandwidth of {} divided by bytes per token, and \
+             multiply-adds per second of {} divided by multiply-adds per token",
+            words::count(decode.threads, "thread"),
+            words::count(prefill.threads, "thread")
         );
         speed
     }
 }
 
-/// Returns the tokens per second if each token reads `weights` and `kv` bytes once, at `read_bytes` bytes per second.
+/// Returns the decode speed in tokens per second. Each token reads `weights` and `kv` bytes once, at `read_bytes`
+/// bytes per second.
 pub fn decode_ceiling(read_bytes: f64, weights: u64, kv: u64) -> Option<f64> {
     let bytes = weights.saturating_add(kv);
     positive(positive(read_bytes)? / bytes as f64)
 }
 
-/// Returns the tokens per second if each token takes `macs`. Quantised weights are computed at the rate of 8-bit
-/// integers, half precision at the rate of bf16 if the CPU supports bf16, and all other weights at the rate of 32-bit
-/// floats. The parts run one after the other, so their times are added.
+/// Returns the prefill speed in tokens per second if each token takes `macs`. Quantised weights are computed at the
+/// rate of 8-bit integers, half precision at the rate of bf16 if the CPU supports bf16, and all other weights at the
+/// rate of 32-bit floats. The parts run one after the other, so their times are added.
 pub fn prefill_ceiling(rates: &Rates, macs: Macs) -> Option<f64> {
     let seconds = |macs: u64, rate: f64| if macs == 0 { 0.0 } else { macs as f64 / rate };
     let half = rates.bf16_macs.unwrap_or(rates.f32_macs).max(rates.f32_macs);
@@ -100,7 +102,7 @@ pub fn prefill_ceiling(rates: &Rates, macs: Macs) -> Option<f64> {
     positive(1.0 / all.iter().sum::<f64>())
 }
 
-/// Returns `value` if it is a valid speed, which is above zero and finite.
+/// Returns `value` if it is a valid speed: above zero and finite.
 fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }

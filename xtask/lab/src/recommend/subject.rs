@@ -33,7 +33,7 @@ impl Metadata for Header<'_> {
     }
 
     fn numbers(&self, key: &str) -> Option<Vec<u64>> {
-        // If the file cannot be read any more, it was removed a moment ago, so treat the key as absent.
+        // If the file can no longer be read, it was removed a moment ago, so treat the key as absent.
         self.0.numbers(key).ok().flatten()
     }
 }
@@ -43,12 +43,15 @@ pub fn model_of_shape(name: &str, quant: &str) -> Result<ModelFacts> {
     let quant = quant.to_ascii_uppercase();
     let Some(shape) = shapes::find(name) else {
         let names: Vec<&str> = shapes::SHAPES.iter().map(|shape| shape.name).collect();
-        return Err(exit::usage(format!("unknown shape {name:?}\nhint: shapes are {}", names.join(", "))));
+        return Err(exit::usage(format!(
+            "unknown shape {name:?}\nhint: supported shapes: {}",
+            names.join(", ")
+        )));
     };
     let Some(quant) = mixture::find(&quant) else {
         let names: Vec<&str> = mixture::QUANTS.iter().map(|quant| quant.name).collect();
         return Err(exit::usage(format!(
-            "unknown quantisation {quant:?}\nhint: quantisations are {}",
+            "unknown quantisation {quant:?}\nhint: supported quantisations: {}",
             names.join(", ")
         )));
     };

@@ -100,7 +100,7 @@ pub struct BuildAdvice {
     pub variants: Vec<Status>,
 }
 
-/// Variant, with a flag for an existing profile.
+/// Variant, with a flag that is true if its profile exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Row of the variant.
@@ -110,7 +110,7 @@ pub struct Status {
     pub there: bool,
 }
 
-/// Returns the table, with a flag for existing profiles.
+/// Returns all variants, each with a flag that is true if its profile exists.
 pub fn statuses(profiles: &[String]) -> Vec<Status> {
     let there = |name: &str| profiles.iter().any(|profile| profile == name);
     VARIANTS.iter().map(|variant| Status { variant: *variant, there: there(variant.profile) }).collect()

@@ -1,15 +1,18 @@
-//! Sections about rows of `anneal bench`: speed over threads, share of the roofline, and variation of the times.
+//! Sections about rows of `anneal bench`: speed by number of threads, share of the roofline, and variation of the
+//! times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use build_info::Roofline;
 use build_info::roofline::Rates;
+use build_info::words::count;
 use measure::quantile;
 use report::{Block, Curves, Plot, PlotKind, Point, Roof, Series, Spread, Spreads, Table};
 
 use super::rows::TestRow;
 
-/// Returns the rows of one test with the same settings, sorted by threads. For a repeated test, the last run counts.
+/// Returns the rows of one test with the same settings, sorted by number of threads. If a test was repeated, the last
+/// run counts.
 fn curve(rows: &[&TestRow]) -> Vec<(f64, f64, f64)> {
     let mut newest: BTreeMap<u64, &TestRow> = BTreeMap::new();
     for row in rows {
@@ -21,8 +24,8 @@ fn curve(rows: &[&TestRow]) -> Vec<(f64, f64, f64)> {
     newest.into_iter().map(|(threads, row)| (threads as f64, row.speed.0, row.speed.1)).collect()
 }
 
-/// Returns a plot for each model and kind of test that ran with several numbers of threads, and a table of all other
-/// tests.
+/// Returns a plot for each model and kind of test that ran with several numbers of threads. Also returns a table of
+/// all other tests.
 pub fn threads(rows: &[TestRow]) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut alone: Vec<&TestRow> = Vec::new();
@@ -114,12 +117,12 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
         roofs.extend(bf16);
         blocks.push(Block::Plot(Plot {
             name: format!("roofline {}", roofline.cpu),
-            title: format!("{}, {} threads", roofline.cpu, most.threads),
+            title: format!("{}, {}", roofline.cpu, count(most.threads, "thread")),
             caption: "The slope is the memory limit; the flat lines are the limits of the vector units. No \
                       point can lie above them. Decode reads each weight once per token, so its points are \
                       on the left; prefill reads each weight once per graph, so its points are on the \
-                      right. Each test is represented by its run nearest to its roof, labelled with its \
-                      share of the roof."
+                      right. Each point is the best run of a test; its label is the share of the limit that \
+                      the run reached."
                 .to_string(),
             kind: PlotKind::Roofline(report::Roofline { bandwidth: most.read_bytes, roofs, points }),
         }));
@@ -128,7 +131,7 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
     blocks
 }
 
-/// For each test of each model and build, returns the row nearest to its roof.
+/// For each test of each model and build, returns the row that comes closest to its limit.
 fn best<'a>(rows: impl Iterator<Item = &'a TestRow>) -> Vec<&'a TestRow> {
     let mut best: Vec<&TestRow> = Vec::new();
     let share = |row: &TestRow| row.roof.as_ref().map_or(0.0, |roof| roof.0);
@@ -156,7 +159,7 @@ fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
     let together = match row.case {
         (prompt, 0, _) => prompt.min(row.ubatch.max(1)).max(1) as f64,
         (0, _, _) => 1.0,
-        // A test of prompt and answer together has no single position.
+        // A combined test of prompt and answer has no single position.
         _ => return None,
     };
     let intensity = weights / bytes * together;
@@ -170,7 +173,8 @@ fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
 }
 
 /// Returns the rate of multiply-adds that the engine compared the row with: the rate of the weights' float type, or
-/// of 8-bit integers for quantised weights. F16 counts as F32, and so does BF16 if the CPU does not support it.
+/// of 8-bit integers for quantised weights. F16 counts as F32. BF16 also counts as F32 if the CPU does not support
+/// BF16.
 fn compute(row: &TestRow, rates: &Rates) -> f64 {
     match row.floats {
         "BF16" => rates.bf16_macs.unwrap_or(rates.f32_macs),
@@ -207,7 +211,7 @@ pub fn jitter(rows: &[TestRow]) -> Vec<Block> {
     let all: Vec<&TestRow> =
         rows.iter().filter(|row| !row.first_token.is_empty() || row.token_times.is_some()).collect();
     let label = |row: &TestRow| {
-        let threads = super::words::count(row.threads as usize, "thread");
+        let threads = count(row.threads, "thread");
         let apart = row.apart(&all, &["prefill threads", "path"]);
         let parts = [row.test(), threads, apart];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<String>>().join(", ")
@@ -226,7 +230,7 @@ pub fn jitter(rows: &[TestRow]) -> Vec<Block> {
         let at = |share: f64| quantile(&row.first_token, share) / 1e6;
         Spread { group: row.model.clone(), label: label(row), p50: at(0.5), p95: at(0.95), p99: at(0.99) }
     });
-    let few = "With few samples, high percentiles are the slowest sample";
+    let few = "With few samples, high percentiles equal the slowest sample";
     let plots = [
         (
             "Time of a token",

@@ -81,7 +81,7 @@ fn gain_plot(info: &BuildInfo, gain: &Gain, what: &str) -> Plot {
     };
     let overall = interval("all models", "prefill and decode", &gain.overall, 0);
     let phases = gain.phases.iter().map(|phase| interval(&phase.model, &phase.phase, &phase.ratio, 1));
-    let kept = if gain.kept { "It became current." } else { "It did not become current." };
+    let kept = if gain.kept { "The build became current." } else { "The build did not become current." };
     let pairs = gain.overall.pairs;
     Plot {
         name: format!("gain {} {what}", name(info)),

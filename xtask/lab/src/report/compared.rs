@@ -2,9 +2,8 @@
 
 use build::compare::comparison::{Comparison, Figure};
 use build::compare::{Phase, Quantity};
+use build_info::words::count;
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
-
-use super::words::count;
 
 /// Returns the conditions, a plot for each phase, and a table of all results.
 pub fn blocks(comparisons: &[(String, Comparison)]) -> Vec<Block> {
@@ -32,7 +31,7 @@ fn conditions(comparison: &Comparison) -> String {
     let day = provenance.date.get(..10).unwrap_or(&provenance.date);
     let warm = match warm_up_rounds {
         0 => String::new(),
-        n => format!(", {n} more for warm-up"),
+        n => format!(", plus {n} for warm-up"),
     };
     let done = match rounds.len() {
         // Comparisons of older programs do not contain the number of rounds.
@@ -40,8 +39,7 @@ fn conditions(comparison: &Comparison) -> String {
         n if n == *pairs => count(n, "round"),
         n => format!("{n} of {}", count(*pairs, "round")),
     };
-    let mut text =
-        format!("{day}, {}: {}, {done}{warm}.", provenance.machine, count(*threads as usize, "thread"));
+    let mut text = format!("{day}, {}: {}, {done}{warm}.", provenance.machine, count(threads, "thread"));
     for remark in comparison.remarks() {
         text.push_str(&format!(" {}.", capital(&remark)));
     }
@@ -97,7 +95,7 @@ fn overall(name: &str, comparison: &Comparison) -> Option<Plot> {
         name: format!("{name} overall"),
         title: "Prefill and decode of all models".to_string(),
         caption: format!(
-            "{} Geometric mean of all ratios of a round.",
+            "{} Each paired ratio is the geometric mean of all ratios of a round.",
             reading(Quantity::Rate, baseline(comparison))
         ),
         kind: PlotKind::Intervals(Intervals { rows }),

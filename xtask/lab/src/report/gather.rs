@@ -16,7 +16,7 @@ pub fn gather(workspace: &Workspace, ui: &Ui) -> Result<Inputs> {
     let mut files: Vec<PathBuf> = current.map(|found| found.path.join("build_info.json")).collect();
     files.extend(results(&workspace.anneal().join("results")));
     let optimisation = workspace.anneal().join("optimize.json");
-    // This file exists only until the newer optimisation is finished.
+    // The copy of the previous result exists only until the newer optimisation is finished.
     files.push(crate::optimize::record::last(&optimisation));
     files.push(optimisation);
     if let Some(state) = host::state::folder() {

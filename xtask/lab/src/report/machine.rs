@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use build_info::words::count;
 use build_info::{Host, Policy, threads};
 use report::{Block, Table};
 
 use super::inputs::Inputs;
-use super::words::count;
 
 /// Returns one sentence on the inputs of the page.
 pub fn lead(inputs: &Inputs) -> String {
@@ -64,8 +64,8 @@ pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     blocks
 }
 
-/// Returns the descriptions of machines, each with the measurements made on it. Some files only contain the name of
-/// the CPU, others a longer description of the same machine; the longer description is used.
+/// Returns the descriptions of machines, each with the measurements made on it. Some files contain only the name of
+/// the CPU, and others contain a longer description of the same machine. The longer description is used.
 fn machines(inputs: &Inputs) -> Vec<(String, String)> {
     let mut all: Vec<(String, BTreeSet<String>)> = Vec::new();
     let mut add = |machine: &str, what: String| {
@@ -104,10 +104,10 @@ fn facts(host: &Host, name: Option<&str>, hostname: bool) -> Vec<Vec<String>> {
     let budget = threads::budget(host, Policy::Max);
     let level = cpu.x86_64_level.map_or(String::new(), |level| format!(", x86-64-v{level}"));
     let cores = format!(
-        "{} of {}, {} logical CPUs; {} for threads, limited by {}",
+        "{} of {}, {}; {} for threads, limited by {}",
         count(host.topology.cores.len(), "core"),
         count(host.topology.packages(), "package"),
-        host.topology.logical_cpus(),
+        count(host.topology.logical_cpus(), "logical CPU"),
         budget.cores,
         budget.bound_by
     );
@@ -116,7 +116,7 @@ fn facts(host: &Host, name: Option<&str>, hostname: bool) -> Vec<Vec<String>> {
         let said = caches.into_iter().filter_map(|(name, cache)| Some((name, cache.as_ref()?)));
         said.map(|(name, cache)| format!("{name} {}", cache.size)).collect::<Vec<_>>().join(", ")
     });
-    let quota = limits.cpu_quota.map(|quota| format!("{quota} cores"));
+    let quota = limits.cpu_quota.map(|quota| count(quota, "core"));
     let system = [
         os.distribution.as_deref().unwrap_or(&os.family),
         os.version.as_deref().unwrap_or_default(),

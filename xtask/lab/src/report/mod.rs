@@ -1,5 +1,5 @@
-//! Page with all measurements: reads files, recognises their kind by content, and lays out the page. The `report`
-//! crate draws it.
+//! Page with all measurements. This module reads files, recognises their kind by content, and lays out the page. The
+//! `report` crate renders the page.
 
 mod bench;
 mod builds;
@@ -16,7 +16,6 @@ mod servers;
 mod tests;
 mod tuned;
 mod validate_results;
-mod words;
 mod write;
 
 use report::{Block, ReportPage, Section};

@@ -1,5 +1,5 @@
-//! Sections with tables only: times of builds and of commands, rankings, validations. They are read field by field,
-//! because the formats keep growing.
+//! Sections with tables only: times of builds and of commands, rankings, validations. The results are read field by
+//! field, because their formats keep growing.
 
 use measure::{Ratio, median};
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};

@@ -60,7 +60,7 @@ impl Inputs {
     /// Reads a file with one JSON object per line.
     fn take_lines(&mut self, path: &Path, text: &str, whole: serde_json::Error) -> Result<()> {
         let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let Some((_, first)) = lines().next() else { bail!("it is empty") };
+        let Some((_, first)) = lines().next() else { bail!("the file is empty") };
         // If the first line of a damaged JSON file is not valid by itself, the file is not JSON lines.
         if lines().count() < 2 || serde_json::from_str::<Value>(first).is_err() {
             return Err(whole).context("the file is damaged or not JSON");
@@ -112,7 +112,7 @@ impl Inputs {
             } else if has(&["base", "steps", "result"]) {
                 Other::Steps
             } else {
-                bail!("unknown kind of file\nhint: supported are {KINDS}");
+                bail!("unknown kind of file\nhint: supported kinds: {KINDS}");
             };
             let ranking = value["ranking"].as_array().into_iter().flatten();
             validate_results::check_all(ranking.map(|row| &row["against_base"]).chain([&value["ratio"]]))?;
@@ -124,7 +124,7 @@ impl Inputs {
     fn take_tunings(&mut self, value: Value) -> Result<()> {
         let version = value["schema_version"].as_str().unwrap_or_default();
         if version.split('.').next() != Some("1") {
-            bail!("the tuning record has version {version:?}, but this program reads 1");
+            bail!("the tuning record has version {version:?}, but this program reads version 1");
         }
         match value["entries"].as_array() {
             Some(entries) => entries.iter().try_for_each(|entry| self.take_tuning(entry.clone())),

@@ -8,7 +8,7 @@ use report::Block;
 use super::inputs::Inputs;
 use super::rows::TestRow;
 
-/// Returns the commands for builds, for the measurements with these builds, and for this page. Each command appears
+/// Returns the commands that repeat the builds, the measurements of these builds, and this page. Each command appears
 /// once, without folders.
 pub fn blocks(inputs: &Inputs) -> Vec<Block> {
     let mut commands: Vec<String> = inputs.builds.iter().map(build).collect();

@@ -1,5 +1,5 @@
-//! Rows of `anneal bench -o json`. They contain llama-bench's fields, of which few are needed, and Anneal's own.
-//! Older programs do not write all fields; missing fields are not shown.
+//! Rows of `anneal bench -o json`. They contain llama-bench's fields, of which only a few are needed, and Anneal's
+//! own fields. Older programs do not write all fields; missing fields are not shown.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub struct TestRow {
     pub size: (f64, f64),
     /// Name of the CPU.
     pub cpu: String,
-    /// Share of the roof, and its kind: `memory` or `compute`.
+    /// Fraction of the limit that the test reached, and kind of the limit: `memory` or `compute`.
     pub roof: Option<(f64, String)>,
     /// Times to the first token, in nanoseconds.
     pub first_token: Vec<f64>,
@@ -71,7 +71,7 @@ const SETTINGS: [(&str, &str); 16] = [
 impl TestRow {
     /// Parses a row from JSON.
     pub fn take(value: Value) -> Result<Self> {
-        let row: BenchRow = serde_json::from_value(value).context("a damaged row of anneal bench")?;
+        let row: BenchRow = serde_json::from_value(value).context("cannot parse a row of anneal bench")?;
         let Some(speed) = row.avg_ts else { bail!("a row of anneal bench lacks the number `avg_ts`") };
         let Some(threads) = row.n_threads.map(u64::from) else {
             bail!("a row of anneal bench lacks the number `n_threads`")
@@ -127,7 +127,7 @@ impl TestRow {
         }
     }
 
-    /// Returns the row's settings that differ between `rows`, except those named in `but`, as text.
+    /// Returns, as text, the row's settings that differ between `rows`, except the settings named in `but`.
     pub fn apart(&self, rows: &[&TestRow], but: &[&str]) -> String {
         let names = SETTINGS.iter().map(|(_, name)| name).filter(|name| !but.contains(name));
         let differing = names.filter_map(|name| Some((name, self.differing(name, rows)?)));

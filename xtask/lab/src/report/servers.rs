@@ -1,8 +1,8 @@
 //! Section about comparisons of servers: `bench serve`.
 
+use build_info::words::count;
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
-use super::words::count;
 use crate::serving::Served;
 use crate::serving::figures::{ServerOutcome, show};
 
@@ -29,15 +29,15 @@ pub fn blocks(servers: &[(String, Served)]) -> Vec<Block> {
 fn conditions(served: &Served) -> String {
     let Served { provenance, model, threads, prompt, generate, requests, pairs, .. } = served;
     let day = provenance.date.get(..10).unwrap_or(&provenance.date);
-    let requests = count(*requests as usize, "request");
-    let warm = if served.warm_prefix { "with a shared prefix" } else { "" };
-    let threads = count(*threads as usize, "thread");
+    let requests = count(requests, "request");
+    let warm = if served.warm_prefix { " (with a shared prefix)" } else { "" };
+    let threads = count(threads, "thread");
     format!(
-        "{day}, {}: {model}, {threads}, {requests} of each client with {prompt} tokens of prompt{warm} and \
-         {generate} of answer, {}. Ratios of times are inverted, so for speeds and times, above 1 means that \
-         {} is faster; ratios of sizes are not inverted.",
+        "{day}, {}: {model}, {threads}, {requests} per client with {prompt} prompt tokens{warm} and {generate} \
+         answer tokens, {}. Ratios of times are inverted: for speeds and times, a ratio above 1 means that {} \
+         is faster. Ratios of sizes are not inverted.",
         provenance.machine,
-        count(*pairs, "round"),
+        count(pairs, "round"),
         ours(served),
     )
 }
@@ -66,7 +66,7 @@ fn ours(served: &Served) -> &str {
     served.programs.first().map_or("ours", |program| program.name.as_str())
 }
 
-/// Returns the results of a figure to compare: the result of our server, and each other result with its ratio.
+/// Returns the results of the other servers, each with the median, lower end and upper end of its ratio.
 fn others(results: &[ServerOutcome]) -> impl Iterator<Item = (&ServerOutcome, [f64; 3])> {
     results.iter().skip(1).filter_map(|other| {
         let ratio = other.ratio?;
@@ -83,7 +83,7 @@ fn plot(name: &str, served: &Served) -> Option<Plot> {
                 group: (*drawn).to_string(),
                 label: match several {
                     true => format!("{}, {}", figure.clients, other.program),
-                    false => count(figure.clients as usize, "client"),
+                    false => count(figure.clients, "client"),
                 },
                 value: figure.results.first().map_or(String::new(), |own| show(&figure.unit, own.median)),
                 verdict: other.verdict.clone().unwrap_or_default(),

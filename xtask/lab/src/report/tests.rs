@@ -1,4 +1,4 @@
-//! Tests from files to a page.
+//! Tests of reports, from the measurement files to the page.
 
 use std::path::Path;
 
@@ -149,8 +149,8 @@ fn what_is_not_understood_is_named_and_nothing_of_it_is_taken() {
     let good = row("m", 0, 64, 1, 1.0).to_string();
     let second_is_damaged = format!("{good}\n{{\"avg_ts\": 1\n");
     let cases: [(&str, &str); 14] = [
-        ("", "it is empty"),
-        ("\n \n", "it is empty"),
+        ("", "the file is empty"),
+        ("\n \n", "the file is empty"),
         ("{", "damaged or not JSON"),
         (half, "damaged or not JSON"),
         ("{\"a\": NaN}", "damaged or not JSON"),
@@ -229,8 +229,8 @@ fn what_a_file_says_of_its_ratios_is_what_they_say() {
         (stranger, "\"nobody\" does not belong to any listed build"),
         (strange_server, "\"nobody\" does not belong to any listed program"),
         (of_servers(1.3, 1.1, 1.2), "is impossible"),
-        (strange_figure, "beauty with 1 clients: unknown figure"),
-        (turned, "our server is not the first"),
+        (strange_figure, "beauty with 1 client: unknown figure"),
+        (turned, "the first result does not belong to the first listed program"),
         (json!({"ranking": [{"name": "native", "against_base": bad}]}), "is impossible"),
         (tuned, "is impossible"),
     ];
@@ -299,7 +299,7 @@ fn a_page_is_written_whole_and_the_plots_of_the_last_one_are_gone() {
         Page { report }.write(folder.path()).unwrap()
     };
     let first = write(&files);
-    // These are other people's files, one of them with a name like Anneal's.
+    // The user created these files, and one of them has a name like Anneal's files.
     for name in ["mine.svg", "99-mine.svg"] {
         std::fs::write(folder.path().join("plots").join(name), "keep").unwrap();
     }

@@ -1,7 +1,8 @@
 //! Section about tuning: the chosen settings, and their comparison with the defaults. Entries are read field by
-//! field, so that known fields of other versions' entries are shown.
+//! field, so that entries of other versions show the fields that this version knows.
 
 use build_info::Bytes;
+use build_info::words::count;
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 use serde_json::Value;
 
@@ -23,7 +24,8 @@ pub fn blocks(entries: &[Value]) -> Vec<Block> {
 fn model(entry: &Value) -> String {
     let model = &entry["key"]["model"];
     let words = |name: &str| model[name].as_str().unwrap_or("?").to_string();
-    let layers = model["layers"].as_u64().map_or(String::new(), |layers| format!(", {layers} layers"));
+    let layers =
+        model["layers"].as_u64().map_or(String::new(), |layers| format!(", {}", count(layers, "layer")));
     let size = model["weights"].as_u64().map_or(String::new(), |size| format!(", {}", Bytes(size)));
     format!("{} {}{layers}{size}", words("architecture"), words("quantisation"))
 }
@@ -66,8 +68,7 @@ pub fn ratio(value: &Value) -> Option<[f64; 3]> {
 
 fn interval(group: &str, label: &str, value: &Value, series: usize) -> Option<Interval> {
     let [median, low, high] = ratio(value)?;
-    let pairs =
-        value["pairs"].as_u64().map_or(String::new(), |pairs| super::words::count(pairs as usize, "pair"));
+    let pairs = value["pairs"].as_u64().map_or(String::new(), |pairs| count(pairs, "pair"));
     let (group, label) = (group.to_string(), label.to_string());
     Some(Interval { group, label, value: pairs, series, median, low, high, ..Interval::default() })
 }

@@ -1,8 +1,9 @@
-//! Validation of the figures in a file. They may be wrong by mistake or altered on purpose.
+//! Validation of the figures in a file, which may be wrong by mistake or altered on purpose.
 
 use anyhow::{Context, Result, bail};
 use build::compare::comparison::{Comparison, Figure};
 use build::compare::{Quantity, Ratio};
+use build_info::words::count;
 use serde_json::Value;
 
 use super::tuned;
@@ -40,17 +41,18 @@ fn judge_figure(figure: &mut Figure) -> Result<()> {
     Ok(())
 }
 
-/// Validates the result of `bench serve` in the same way.
+/// Rejects impossible ratios in the result of `bench serve`, and results of programs that it does not list.
+/// Recomputes verdicts from the ratios and ignores the verdicts in the file.
 pub fn judge_servers(served: &mut Served) -> Result<()> {
     let Served { programs, figures, .. } = served;
     for figure in figures {
-        let name = format!("{} with {} clients", figure.name, figure.clients);
+        let name = format!("{} with {}", figure.name, count(figure.clients, "client"));
         let title = || name.clone();
         // Use the quantity and unit from the definition of the figure, and ignore those in the file.
         let Some((quantity, unit)) = reading(&figure.name) else { bail!("{name}: unknown figure") };
         (figure.quantity, figure.unit) = (quantity, unit.to_string());
         if figure.results.first().map(|own| &own.program) != programs.first().map(|own| &own.name) {
-            bail!("{name}: our server is not the first");
+            bail!("{name}: the first result does not belong to the first listed program");
         }
         for result in &mut figure.results {
             if !programs.iter().any(|own| own.name == result.program) {

@@ -26,9 +26,11 @@ pub struct Written {
 }
 
 impl Page {
-    /// Writes all files into `folder`. The page comes last, so that it never refers to a missing plot. Plots of an
-    /// earlier page that are not part of this one are removed. Files that Anneal did not write are kept and cause an
-    /// error.
+    /// Writes all files into `folder`. Writes the page last, so that it never refers to a missing plot. Removes plots
+    /// of an earlier page that are not part of this page.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or `folder` contains a page that Anneal did not write.
     pub fn write(&self, folder: &Path) -> Result<Written> {
         let (page, markdown) = (folder.join("report.html"), folder.join("report.md"));
         // The user may have a document with this name.

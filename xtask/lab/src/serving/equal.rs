@@ -37,7 +37,7 @@ impl Equal {
     }
 }
 
-/// Returns the tokens of `server`'s greedy answer to `prompt`, without its prompt cache.
+/// Returns the tokens of `server`'s greedy answer to `prompt`. The request does not use the prompt cache.
 pub fn tokens(server: &Server, kind: ServerKind, prompt: &[u32], count: u32) -> Result<Vec<u32>> {
     let answer = match (kind, &server.socket) {
         (ServerKind::Anneal, Some(socket)) => line(socket, &request(prompt, count))?,

@@ -1,4 +1,4 @@
-//! Results of a race of servers: figures with ratios, and the runs they are computed from.
+//! Results of a race of servers: figures with ratios, and the runs that the figures are computed from.
 
 use std::fmt::Display;
 
@@ -73,7 +73,7 @@ pub struct ServerOutcome {
     pub program: String,
     /// Median of the samples.
     pub median: f64,
-    /// Ratio of our server to this program. Speeds and sizes are compared directly and times are inverted. A ratio
+    /// Ratio of our server to this program. Ratios of times are inverted; ratios of speeds and sizes are not. A ratio
     /// above 1 means that our server is faster, or larger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
@@ -209,7 +209,7 @@ pub fn reading(name: &str) -> Option<(Quantity, &'static str)> {
     Some((measure.quantity, measure.unit))
 }
 
-/// Computes the figures of `runs`, without those of round 0. The first of `programs` is our server.
+/// Computes the figures of `runs`, without the runs of round 0. The first of `programs` is our server.
 pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
     let mut clients: Vec<u32> = Vec::new();
     for run in runs {

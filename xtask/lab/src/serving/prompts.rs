@@ -1,5 +1,4 @@
-//! Prompts as tokens. All prompts have the same length and differ from each other, and both servers get the same
-//! prompts.
+//! Prompts as tokens. All prompts have the same length and differ from each other. Both servers get the same prompts.
 
 use std::path::Path;
 
@@ -28,8 +27,9 @@ impl Prompts {
             GgufFile::open(model).with_context(|| format!("cannot use the model {}", model.display()))?;
         // 1 is a normal token (`enum llama_token_type`); control tokens and unused tokens have other values.
         let kinds = file.numbers("tokenizer.ggml.token_type")?;
-        let kinds =
-            kinds.with_context(|| format!("{} does not contain the types of its tokens", model.display()))?;
+        let kinds = kinds.with_context(|| {
+            format!("{} does not contain token types (tokenizer.ggml.token_type)", model.display())
+        })?;
         let tokens: Vec<u32> =
             (0u32..).zip(&kinds).filter(|(_, kind)| **kind == 1).map(|(token, _)| token).collect();
         Self::new(tokens, length, warm)
@@ -54,8 +54,7 @@ impl Prompts {
             .collect()
     }
 
-    /// Returns the requests of each client, for `tokens` tokens each. `round` makes the requests differ between
-    /// rounds.
+    /// Returns the requests of each client, each for `tokens` tokens. Requests differ between values of `round`.
     pub fn clients(&self, round: u64, clients: u32, requests: u32, tokens: u32) -> Vec<Vec<Ask>> {
         let ask = |client: u32, request: u32| {
             let seed = (round << 40) | (u64::from(client) << 20) | u64::from(request);

@@ -1,4 +1,4 @@
-//! Race of servers. Runs of the servers are interleaved in each round, with each number of clients.
+//! Race of servers. In each round, the runs of the servers are interleaved, for each number of clients.
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use build::compare::comparison::Contender;
 use build::compare::{CandidateBuild, Phase, Provenance, RunRequest, RunShape, measure_once};
 use build::process;
 use build::ui::Ui;
+use build_info::words::count;
 use gguf::memory::CTX_STEP;
 use load::Interface;
 use measure::schedule;
@@ -30,7 +31,7 @@ pub struct Race {
     pub model: PathBuf,
     /// Numbers of concurrent clients, measured one after the other.
     pub clients: Vec<u32>,
-    /// Maximum number of slots. If there are more clients, they wait for each other.
+    /// Maximum number of slots. If there are more clients than slots, some clients wait.
     pub most_slots: u32,
     /// Number of tokens of a prompt.
     pub prompt: u32,
@@ -87,7 +88,7 @@ impl Race {
             ));
         }
         if !std::fs::metadata(&self.model)
-            .with_context(|| format!("no model {}", self.model.display()))?
+            .with_context(|| format!("cannot find the model {}", self.model.display()))?
             .is_file()
         {
             anyhow::bail!("the model {} is not a file", self.model.display());
@@ -99,7 +100,7 @@ impl Race {
         clients.min(self.most_slots).max(1)
     }
 
-    /// Returns the context size in tokens for `slots`. Each slot has room for its prompt, its answer and a margin
+    /// Returns the context size in tokens for `slots`. Each slot needs room for its prompt, its answer and a margin
     /// that servers keep free. llama-server divides its context among the slots.
     fn context(&self, slots: u32) -> Option<u32> {
         const FREE: u32 = 64;
@@ -141,11 +142,11 @@ impl Race {
                     return Err(self.keep_part(error, served, ui));
                 }
                 done += 1;
-                progress.step(done as u64, steps as u64, "runs with so many clients");
+                progress.step(done as u64, steps as u64, "runs");
             }
             served.figures = figures(&served.runs, &served.programs);
-            served.stopped = (round < self.pairs)
-                .then(|| format!("{round} of {} rounds were complete by then", self.pairs));
+            served.stopped =
+                (round < self.pairs).then(|| format!("only {round} of {} rounds are complete", self.pairs));
             if round > 0 {
                 self.keep(&served)?;
             }
@@ -199,7 +200,7 @@ impl Race {
         })
     }
 
-    /// Runs every participant once, in the order of this round.
+    /// Runs every participant once, in the order of round `round`.
     fn turns(&self, round: usize, clients: u32, prompts: &Prompts, runs: &mut Vec<Run>) -> Result<()> {
         let mut all: Vec<Turn<'_>> = self.subjects.iter().map(Turn::Server).collect();
         if self.bench && clients == 1 {
@@ -220,7 +221,7 @@ impl Race {
                         interface: self.interface,
                     };
                     let sample = sample(subject, &self.settings(clients), &work)
-                        .with_context(|| format!("{} with {clients} clients", subject.name()))?;
+                        .with_context(|| format!("{} with {}", subject.name(), count(clients, "client")))?;
                     (subject.name().to_string(), ServingFigures::Served(Box::new(sample)))
                 }
                 Turn::Bench => (self.bench_name(), self.bench()?),
@@ -232,7 +233,7 @@ impl Race {
         Ok(())
     }
 
-    /// Runs `anneal bench` at a depth equal to the prompt's length, and measures the time to load the model.
+    /// Runs `anneal bench` at a depth equal to the prompt's length. Also measures the time to load the model.
     fn bench(&self) -> Result<ServingFigures> {
         let build = CandidateBuild { program: MeasuredProgram::Anneal, ..self.subjects[0].build.clone() };
         let request = RunRequest {
@@ -256,7 +257,8 @@ impl Race {
         }
     }
 
-    /// Adds the path of the measurements so far to `error`. If there is no file, prints the measurements.
+    /// Adds the path of the file with the measurements so far to `error`. If the user named no file, prints the
+    /// measurements.
     fn keep_part(&self, error: anyhow::Error, mut served: Served, ui: &Ui) -> anyhow::Error {
         served.figures = figures(&served.runs, &served.programs);
         if served.figures.is_empty() {
@@ -354,7 +356,7 @@ mod tests {
             (Race { clients: vec![0], ..base.clone() }, "--clients"),
             (Race { prompt: u32::MAX, ..base.clone() }, "context would be too large"),
             (Race { subjects: twice, ..base.clone() }, "both servers are called a"),
-            (Race { model: folder.path().join("gone"), ..base.clone() }, "no model"),
+            (Race { model: folder.path().join("gone"), ..base.clone() }, "cannot find the model"),
             (Race { out: Some(folder.path().join("none/o.json")), ..base }, "its folder does not exist"),
         ];
         for (race, words) in cases {

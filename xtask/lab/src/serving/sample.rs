@@ -45,7 +45,7 @@ pub struct Sample {
     pub after_bytes: u64,
     /// Peak resident memory in bytes.
     pub peak_bytes: u64,
-    /// Tokens per second of all clients. The time includes the prompts.
+    /// Tokens per second of all clients together. The measured time includes the evaluation of the prompts.
     pub tokens_per_second: f64,
     /// Tokens per second of a stream from its first piece to its last: the median of all streams.
     pub stream_per_second: f64,
@@ -125,12 +125,12 @@ fn distinct(errors: &[&str]) -> Vec<String> {
     found
 }
 
-/// Returns the seconds in which `server` has evaluated batches so far.
+/// Returns the seconds that `server` has spent on batches so far.
 fn batch_seconds(server: &Server) -> Option<f64> {
     metric(&server.get("/metrics").ok()?, "anneal_batch_seconds_total")
 }
 
-/// Returns the value of `name` in a page of Prometheus's text format.
+/// Returns the value of the metric `name` in a page in Prometheus's text format.
 pub fn metric(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }

@@ -57,7 +57,7 @@ impl MeasuredServer {
         let kind = match name.as_str() {
             "llama-bench" => {
                 return Err(exit::usage(format!(
-                    "{text}: llama-bench is not a server\nhint: use llama-server or a build"
+                    "{text}: llama-bench is not a server\nhint: use llama-server or a build of anneal"
                 )));
             }
             name if name.starts_with("llama-server") => ServerKind::LlamaServer,
@@ -91,7 +91,7 @@ pub struct Settings {
     pub config: Option<PathBuf>,
 }
 
-/// Returns the command-line arguments of the program.
+/// Returns the command-line arguments for a server of this `kind`.
 pub fn arguments(kind: ServerKind, settings: &Settings, port: u16, socket: &Path) -> Vec<String> {
     let Settings { model, threads, slots, clients, context, reuse, config } = settings;
     let mut words: Vec<String> = Vec::new();
@@ -322,14 +322,14 @@ impl Drop for Server {
     }
 }
 
-/// Returns a port that is free at the moment.
+/// Returns a port that is currently free.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .context("cannot find a free port on the loopback interface")?;
     Ok(listener.local_addr().context("cannot find a free port on the loopback interface")?.port())
 }
 
-/// Reads continuously, because a full pipe would block the server.
+/// Reads the output continuously, because a full pipe would block the server.
 fn keep_tail(stream: Option<Box<dyn Read + Send>>, tail: &Tail) {
     let (Some(stream), tail) = (stream, Arc::clone(tail)) else { return };
     std::thread::spawn(move || {

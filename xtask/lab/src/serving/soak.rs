@@ -1,5 +1,5 @@
-//! Soak of one server with many requests of all kinds, valid and invalid. It checks that answers stay right, slots
-//! become free and memory does not grow.
+//! Soak test of one server with many requests of all kinds, valid and invalid. The test checks that answers stay
+//! right, slots become free and memory does not grow.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use build::compare::Provenance;
 use build::process;
 use build::ui::Ui;
 use build_info::Bytes;
+use build_info::words::count;
 use serde::{Deserialize, Serialize};
 
 use super::prompts::{Prompts, Random};
@@ -70,10 +71,10 @@ pub struct Soaked {
     pub kinds: BTreeMap<String, u64>,
     /// Number of right answers to prompts with known answers.
     pub right: u64,
-    /// Number of answers with the other of two nearly equal tokens that continued correctly.
+    /// Number of right answers in which another token with nearly the same probability replaced the likeliest token.
     pub near_ties: u64,
-    /// Largest difference in log probability (natural logarithm) between such a token and the likelier one. The
-    /// server is queried without other clients for this.
+    /// Largest difference in log probability (natural logarithm) between a replacing token and the likeliest token.
+    /// The difference is measured when the server has no other clients.
     #[serde(default)]
     pub widest_tie: f64,
     /// Number of requests that the server refused because it was busy.
@@ -92,9 +93,10 @@ pub struct Soaked {
     pub stuck_slots: f64,
     /// Number of requests that were still waiting after all clients had ended.
     pub waiting: f64,
-    /// Number of connections that were still open after all clients had ended, except the connection of this query.
+    /// Number of connections that were still open after all clients had ended, except the connection that asked for
+    /// this number.
     pub connections: f64,
-    /// Result of asking the server to end.
+    /// Exit code or signal with which the server ended.
     pub end: String,
     /// Problems found by the soak; empty if there are none.
     pub complaints: Vec<String>,
@@ -120,7 +122,7 @@ struct Tally {
     busy: u64,
     wrong: Vec<String>,
     wrong_count: u64,
-    /// Answers that differ from the known ones. They are judged when the server is idle.
+    /// Answers that differ from the known answers. The answers are judged when the server is idle.
     doubtful: Vec<(usize, SampledAnswer)>,
 }
 
@@ -191,11 +193,11 @@ impl Soak {
         let begun = shared.begun.load(Ordering::Relaxed).min(self.requests);
         let tally = shared.tally.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         process::check_interrupted()?;
-        server.check().context("the server did not survive")?;
+        server.check().context("the server ended during the soak")?;
         Ok((tally, thinned(samples), begun))
     }
 
-    /// Examines the idle server.
+    /// Collects the remaining results from the idle server.
     fn look(
         &self,
         server: &Server,
@@ -213,7 +215,10 @@ impl Soak {
                 Deviation::Tie(less) => (near_ties, widest_tie) = (near_ties + 1, widest_tie.max(less)),
                 Deviation::Wrong(why) => {
                     let known = &known[number].tokens;
-                    tally.blame(format!("prompt {number}: {why}: {:?} instead of {known:?}", answer.tokens));
+                    tally.blame(format!(
+                        "prompt {number}: {why}; received the tokens {:?} instead of {known:?}",
+                        answer.tokens
+                    ));
                 }
             }
         }
@@ -274,7 +279,7 @@ fn client_loop(shared: &Shared<'_>, client: u64) {
 fn settle(server: &Server) -> Result<(f64, f64, f64)> {
     let begun = Instant::now();
     loop {
-        let page = server.get("/metrics").context("the server did not respond at the end")?;
+        let page = server.get("/metrics").context("the server did not respond after the last request")?;
         let value = |name: &str| metric(&page, name).unwrap_or(f64::NAN);
         let (busy, waiting) = (value("anneal_slots_busy"), value("anneal_requests_waiting"));
         let connections = value("anneal_connections") - 1.0;
@@ -300,7 +305,7 @@ fn thinned(samples: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 fn complaints(soaked: &Soaked) -> Vec<String> {
     let mut complaints = Vec::new();
     if soaked.wrong_count > 0 {
-        complaints.push(format!("{} answers were wrong", soaked.wrong_count));
+        complaints.push(format!("the server gave {}", count(soaked.wrong_count, "wrong answer")));
     }
     if soaked.right == 0 {
         complaints.push("no answer was right".to_string());
@@ -308,13 +313,16 @@ fn complaints(soaked: &Soaked) -> Vec<String> {
     // A missing metric is NaN. NaN differs from 0, so it counts as a problem.
     if soaked.stuck_slots != 0.0 || soaked.waiting != 0.0 {
         complaints.push(format!(
-            "{} slots were still busy and {} requests still waiting after all clients had ended",
-            soaked.stuck_slots, soaked.waiting
+            "after all clients had ended, the server still had {} and {}",
+            count(soaked.stuck_slots, "busy slot"),
+            count(soaked.waiting, "waiting request")
         ));
     }
     if soaked.connections > 0.0 {
-        complaints
-            .push(format!("{} connections were still open after all clients had ended", soaked.connections));
+        complaints.push(format!(
+            "after all clients had ended, the server still had {}",
+            count(soaked.connections, "open connection")
+        ));
     }
     let growth = soaked.growth();
     // The growth is NaN if it is unknown.
@@ -337,14 +345,14 @@ impl Soaked {
     pub fn text(&self) -> String {
         let kinds: Vec<String> = self.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let mut text = format!(
-            "{} requests by {} clients in {:.1} s: {}\n{} answers right, {} of them with the other of two \
-             nearly equal tokens (at most {:.4} apart), {} wrong, {} refused as busy\nmemory {} after the \
-             warm-up, {} at the end ({:+.1} %); {} slots stuck; {}",
-            self.requests,
-            self.clients,
+            "{} by {} in {:.1} s: {}\n{} right, {} of them with near ties between tokens (at most {:.4} \
+             apart), {} wrong, {} refused as busy\nmemory {} after the warm-up, {} at the end ({:+.1} %); \
+             {} stuck; {}",
+            count(self.requests, "request"),
+            count(self.clients, "client"),
             self.seconds,
             kinds.join(", "),
-            self.right + self.near_ties,
+            count(self.right + self.near_ties, "answer"),
             self.near_ties,
             self.widest_tie,
             self.wrong_count,
@@ -352,7 +360,7 @@ impl Soaked {
             Bytes(self.warm_bytes),
             Bytes(self.end_bytes),
             100.0 * self.growth(),
-            self.stuck_slots,
+            count(self.stuck_slots, "slot"),
             self.end
         );
         for words in self.wrong.iter().take(5) {
@@ -399,11 +407,11 @@ mod tests {
     fn each_fault_is_a_complaint_and_none_is_none() {
         assert_eq!(complaints(&soaked()), Vec::<String>::new());
         let cases: [(Soaked, &str); 8] = [
-            (Soaked { wrong_count: 2, ..soaked() }, "2 answers were wrong"),
+            (Soaked { wrong_count: 2, ..soaked() }, "the server gave 2 wrong answers"),
             (Soaked { right: 0, ..soaked() }, "no answer was right"),
-            (Soaked { stuck_slots: 1.0, ..soaked() }, "1 slots were still busy"),
-            (Soaked { waiting: f64::NAN, ..soaked() }, "NaN requests still waiting"),
-            (Soaked { connections: 3.0, ..soaked() }, "3 connections"),
+            (Soaked { stuck_slots: 1.0, ..soaked() }, "still had 1 busy slot and 0 waiting requests"),
+            (Soaked { waiting: f64::NAN, ..soaked() }, "0 busy slots and NaN waiting requests"),
+            (Soaked { connections: 3.0, ..soaked() }, "3 open connections"),
             (Soaked { end_bytes: 106 << 20, ..soaked() }, "grew by 6.0 %"),
             (Soaked { warm_bytes: 0, end_bytes: 0, ..soaked() }, "memory grew"),
             (Soaked { end: "signal: 6".to_string(), ..soaked() }, "ended with signal: 6"),

@@ -1,5 +1,5 @@
 //! Difference between the logits of two engines. The files are read row by row, because files for a real vocabulary
-//! have hundreds of megabytes.
+//! take hundreds of megabytes.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -39,8 +39,8 @@ pub fn compare(a: &Path, b: &Path, mode: Mode) -> Result<Divergence> {
     let (mut a, mut b) = (Rows::open(a)?, Rows::open(b)?);
     if a.tokens != b.tokens || a.row.len() != b.row.len() {
         bail!(
-            "the tokenizers differ: A evaluated {} tokens with a vocabulary of {}, B {} with a vocabulary \
-             of {}, and the tokens or vocabularies differ",
+            "the tokenizers differ: A evaluated {} tokens with a vocabulary of {}, B evaluated {} tokens \
+             with a vocabulary of {}",
             a.tokens.len(),
             a.row.len(),
             b.tokens.len(),
@@ -135,7 +135,8 @@ mod tests {
         assert_eq!((same.positions, same.mean_kld, same.top1), (2, Some(0.0), 1.0));
         assert!(same.is_inside(&limits) && same.finite == [true; 2]);
 
-        // ln 3 against equal logits gives 1/2 ln(1/2 / 3/4) + 1/2 ln(1/2 / 1/4), at one of two positions.
+        // Logits of ln 3 and 0 against equal logits give 1/2 ln(1/2 / 3/4) + 1/2 ln(1/2 / 1/4), at one of two
+        // positions.
         let other = file(folder.path(), "c", &[(1, [3f32.ln(), 0.0]), (2, [1.0, 0.0])]);
         let found = compare(&a, &other, Mode::Prefill).unwrap();
         let expected = 0.5 * 0.5 * (4.0f64 / 3.0).ln();

@@ -28,13 +28,13 @@ const TICK: Duration = Duration::from_millis(20);
 pub struct Stay(Option<Duration>);
 
 impl Stay {
-    /// Returns no limit; only ctrl-C ends the run.
+    /// Returns no time limit; only Ctrl-C ends the run.
     pub fn forever() -> Self {
         Self(None)
     }
 
-    /// Returns the limit of B's run if A's run took `a` seconds. The limit detects engines that hang, not slow
-    /// engines.
+    /// Returns the limit of B's run if A's run took `a` seconds. The limit is generous: it stops engines that hang,
+    /// not engines that are slow.
     pub fn after(a: f64) -> Self {
         Self(Some(
             Duration::from_secs(60)
@@ -110,12 +110,12 @@ pub fn run(
     process::check_interrupted()?;
     let mut command = Command::new(subject.program());
     command.args(arguments).args(&subject.flags);
-    // Only the command `run` uses the tuning record. Without the record, all commands run with the same settings.
+    // Only the command `run` uses the tuning record. Hiding the record gives all commands the same settings.
     command.env("ANNEAL_TUNING", NO_TUNING);
     let line = line_without_folders(&command);
     let broken = |why: String| anyhow::Error::from(Broken::new(subject.side, why));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // In a separate process group, the engine does not receive ctrl-C. This program receives ctrl-C and stops the
+    // In a separate process group, the engine does not receive Ctrl-C. This program receives Ctrl-C and stops the
     // engine.
     command.process_group(0);
     let started = Instant::now();

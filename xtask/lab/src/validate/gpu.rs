@@ -43,12 +43,12 @@ impl Placement {
         })
     }
 
-    /// True if any layers are on a GPU.
+    /// True if at least one layer is on a GPU.
     pub fn is_on_gpu(&self) -> bool {
         self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()
     }
 
-    /// Returns those of `gpus` that may contain layers, or all GPUs if this cannot be determined.
+    /// Returns the GPUs in `gpus` that may contain layers, or all GPUs if this cannot be determined.
     fn held<'a>(&self, gpus: &'a [GpuUse]) -> Vec<&'a GpuUse> {
         let number = |name: &str| name.to_ascii_uppercase().strip_prefix("CUDA")?.parse::<usize>().ok();
         let of = |number: usize| gpus.iter().find(|gpu| gpu.number == Some(number));
@@ -66,7 +66,7 @@ fn are_numbered(gpus: &[GpuUse]) -> bool {
     gpus.len() < 2 || gpus.iter().all(|gpu| gpu.number.is_some())
 }
 
-/// Returns the checks of GPU use in all phases. `driver` is true if NVIDIA's driver is loaded.
+/// Returns the checks of GPU use in all phases. `driver` is true if the NVIDIA driver is loaded.
 pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules) -> Vec<Check> {
     let computes = [0, 1].map(|side| computes(speeds, subjects, side));
     if !driver && computes[0] && !speeds.is_empty() {
@@ -89,15 +89,15 @@ pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules)
 fn unnumbered(speeds: &[Speed]) -> Option<Check> {
     let mut laps = speeds.iter().flat_map(|speed| speed.laps.iter().flatten());
     laps.any(|lap| !are_numbered(&lap.usage.gpus)).then(|| {
-        let said = "all GPUs count, because CUDA's numbering is unknown: the GPUs differ, or MIG has \
-                    partitioned them; set CUDA_DEVICE_ORDER=PCI_BUS_ID";
+        let said = "the use of all GPUs counts, because CUDA's numbering is unknown: the GPUs differ, or MIG \
+                    has partitioned them; set CUDA_DEVICE_ORDER=PCI_BUS_ID";
         Check::new("GPUs", CheckState::Told, said.to_string())
     })
 }
 
-/// True if a side has layers on a GPU. A side that merely finds a GPU may leave it idle, so that the GPU's
-/// utilisation comes from other processes. An engine that is too old to report its placement is assumed to use every
-/// GPU.
+/// True if a side has layers on a GPU. Finding a GPU is not enough: the engine may leave the GPU idle, so that the
+/// GPU's utilisation comes from other processes. An engine that is too old to report its placement is assumed to use
+/// every GPU.
 pub fn computes(speeds: &[Speed], subjects: &[About], side: usize) -> bool {
     let laps = || speeds.iter().flat_map(|speed| &speed.laps[side]);
     let mut told = laps().filter_map(|lap| lap.placement.as_ref()).peekable();
@@ -112,7 +112,7 @@ fn has_gpu(about: &About) -> bool {
     about.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty())
 }
 
-/// Returns the GPUs of a lap that may contain layers.
+/// Returns the GPUs that may have contained layers during `lap`.
 fn held(lap: &Lap) -> Vec<GpuUse> {
     let gpus = &lap.usage.gpus;
     let held = lap.placement.as_ref().map(|placement| placement.held(gpus));
@@ -145,7 +145,7 @@ fn memory(speed: &Speed, side: usize) -> Option<u64> {
     speed.laps[side].iter().filter_map(|lap| together(&held(lap))?.memory_peak).max()
 }
 
-/// Returns B's utilisation as a multiple of A's, by round.
+/// Returns B's utilisation divided by A's, paired by round.
 fn ratio(speed: &Speed) -> Option<Ratio> {
     let busy = |of: &Lap| lap(of)?.utilisation;
     let pairs = speed.laps[0].iter().zip(&speed.laps[1]).filter_map(|(a, b)| busy(a).zip(busy(b)));
@@ -179,13 +179,13 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     let Some((a, b)) = busy(0).zip(busy(1)) else { return Some(not_measured(check, speed, rules)) };
     if a >= GPU_AT_WORK && b < a / 10.0 {
         return Some(check(CheckState::Failed, "CPU fallback".to_string()).because(format!(
-            "B falls back to the CPU in {}: the GPU is {:.0} % busy, but {:.0} % with A",
+            "B falls back to the CPU in {}: the GPU is {:.0} % busy with B, but {:.0} % busy with A",
             speed.phase,
             100.0 * b,
             100.0 * a
         )));
     }
-    // This includes a GPU that was lost in the last lap, because its earlier readings are incomplete.
+    // If a GPU is lost in the last lap, its earlier readings are incomplete.
     if speed.laps.iter().flatten().any(|lap| fault(lap).is_some()) {
         return Some(not_measured(check, speed, rules));
     }
@@ -195,14 +195,15 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     let Some(ratio) = ratio(speed) else { return Some(not_measured(check, speed, rules)) };
     let (state, word) = judge(&ratio, 1.0 - rules.gpu_tolerance);
     let check = check(state, format!("{ratio} {word}"));
-    let idle = idle(speed).map_or(String::new(), |idle| format!("; it is idle {} and {}", idle.a, idle.b));
+    let idle = idle(speed)
+        .map_or(String::new(), |idle| format!("; GPU idle time: {} (A) and {} (B)", idle.a, idle.b));
     Some(match state {
         CheckState::Failed => {
             check.because(format!("B keeps the GPU less busy in {}: {ratio}{idle}", speed.phase))
         }
         CheckState::Unclear => check.because(format!(
-            "the GPU use in {} is not known precisely enough: {ratio}; measure more rounds (--pairs, and \
-             --precision 0 for all)",
+            "GPU use in {} was measured too imprecisely: {ratio}; measure more rounds (raise --pairs, or run \
+             all pairs with --precision 0)",
             speed.phase
         )),
         _ => check,
@@ -224,8 +225,8 @@ fn judge(ratio: &Ratio, least: f64) -> (CheckState, &'static str) {
     }
 }
 
-/// Returns the check for a missing measurement. With a tolerance of 1 or more, nothing can fail, so no measurement is
-/// needed.
+/// Returns the check for a missing measurement. With a tolerance of 1 or more, a low GPU use cannot fail, so the
+/// measurement is not needed.
 fn not_measured(check: impl Fn(CheckState, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
     let mut laps = speed.laps.iter().flatten();
     let why = match laps.clone().find_map(fault) {
@@ -244,12 +245,14 @@ fn not_measured(check: impl Fn(CheckState, String) -> Check, speed: &Speed, rule
     if rules.gpu_tolerance >= 1.0 {
         return check(CheckState::Told, why);
     }
-    let reason =
-        format!("GPU use in {} is {why}; with --gpu-tolerance 1, validate does not need it", speed.phase);
+    let reason = format!(
+        "GPU use in {} is {why}; with --gpu-tolerance 1, validate does not need this measurement",
+        speed.phase
+    );
     check(CheckState::Unclear, "not measured".to_string()).because(reason)
 }
 
-/// Returns the time per token for which the GPU waits.
+/// Returns the check that shows how long the GPU waits per token.
 fn idle(speed: &Speed) -> Option<Check> {
     let milliseconds = |side: usize| {
         of(speed, side, |lap, gpu| {
@@ -351,7 +354,7 @@ mod tests {
         assert_eq!((check.a.as_str(), check.b.as_str()), ("87 %, 412 W, 1980 MHz", "80 %, 412 W, 1980 MHz"));
         let reason = check.reason.as_ref().unwrap();
         assert!(
-            reason.contains("0.920") && reason.contains("1.300 ms/t, 13 % and 2.000 ms/t, 20 %"),
+            reason.contains("0.920") && reason.contains("1.300 ms/t, 13 % (A) and 2.000 ms/t, 20 % (B)"),
             "{reason}"
         );
         let told = named(&found, "GPU idle, decode").unwrap();
@@ -383,7 +386,7 @@ mod tests {
                 "{check:?}"
             );
             assert!(check.reason.as_ref().unwrap().contains(why), "{check:?}");
-            // With full tolerance, the result is reported and the validation continues.
+            // With a tolerance of 1, the result is reported and the validation continues.
             let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(1.0));
             let check = named(&found, "GPU, decode").unwrap();
             assert!(check.state == CheckState::Told && check.said.contains(why), "{check:?}");

@@ -1,7 +1,7 @@
-//! Long generation with A and with B. It checks the growth of memory and the drift of speed and CPU use.
+//! Long generation with A and with B. The checks cover the growth of memory and the drift of speed and CPU use.
 //!
-//! As a context fills up, every engine becomes slower and its KV cache larger. Therefore B is compared with A, not
-//! with a constant.
+//! As a context fills up, every engine becomes slower and its KV cache becomes larger. Therefore B is compared with
+//! A, not with a constant.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -25,17 +25,18 @@ const EVERY: f64 = 0.1;
 /// Minimum number of samples in a quarter of the run for the quarter's figures to count.
 const FEWEST: usize = 3;
 
-/// Maximum growth of B's memory beyond A's, in bytes. Huge pages have two megabytes, and allocators keep some memory.
+/// Maximum growth of B's memory beyond A's, in bytes. The limit allows for huge pages of two megabytes and for memory
+/// that allocators keep.
 const GROWTH: f64 = (16 << 20) as f64;
 
 /// Maximum growth of B's memory beyond A's, as a fraction of A's peak.
 const GROWTH_PART: f64 = 0.02;
 
 /// Maximum difference between A's and B's change of speed or CPU use, as a fraction of A's change. A run of minutes
-/// is only one sample: on a machine with other load, two runs of one build differ by several per cent.
+/// is only one sample: on a machine with other load, two runs of the same build differ by several per cent.
 const DRIFT: f64 = 0.10;
 
-/// Number of cores that other processes may use before a drift is attributed to them.
+/// Number of cores that other processes may use before a drift is attributed to the other processes.
 const OTHERS: f64 = 0.25;
 
 /// State of a run at one time.
@@ -331,7 +332,7 @@ fn memory(a: &LongRun, b: &LongRun) -> Option<Check> {
         |state, said: &str| Check::new("memory growth", state, said.to_string()).with(show(of_a), show(of_b));
     Some(if of_b - of_a > most {
         check(CheckState::Failed, "grows").because(format!(
-            "B's memory grows by {} over the last three quarters of the long run, A's by {}",
+            "over the last three quarters of the long run, B's memory grows by {} and A's by {}",
             show(of_b),
             show(of_a)
         ))
@@ -340,7 +341,7 @@ fn memory(a: &LongRun, b: &LongRun) -> Option<Check> {
     })
 }
 
-/// Compares B's change from the first quarter to the last with A's.
+/// Compares B's change from the first quarter to the last with A's change.
 fn drift(name: &str, a: &LongRun, b: &LongRun, pick: impl Fn(&LongRun) -> &Vec<f64>) -> Option<Check> {
     let (of_a, of_b) = LongRun::drift(pick(a)).zip(LongRun::drift(pick(b)))?;
     let show = |drift: f64| format!("{:+.1} %", 100.0 * (drift - 1.0));
@@ -358,7 +359,7 @@ fn drift(name: &str, a: &LongRun, b: &LongRun, pick: impl Fn(&LongRun) -> &Vec<f
         ))
     } else {
         check(CheckState::Failed, format!("{against:.3}")).because(format!(
-            "B's {name} from the first quarter of the long run to the last is {}, and A's {}",
+            "from the first quarter of the long run to the last, B's {name} is {} and A's is {}",
             show(of_b),
             show(of_a)
         ))

@@ -181,7 +181,7 @@ impl Validation<'_> {
         }
         let computes = [0, 1].iter().any(|side| gpu::computes(&record.speed, &record.subjects, *side));
         let driver = self.driver.as_ref().filter(|_| computes);
-        // After a failure, skip the long part, because the verdict is already known.
+        // After a failure, skip the long run, because the verdict is already known.
         if (long.is_none() && driver.is_none()) || (self.has_failed(record) && !keep_going) {
             return Ok(());
         }
@@ -206,7 +206,7 @@ impl Validation<'_> {
     fn checks(&self, record: &Record) -> Vec<Check> {
         let mut checks = devices(&record.subjects);
         checks.extend(record.output.iter().flat_map(Output::checks));
-        // While phases remain, a single phase may be slower or equal.
+        // Until all phases are measured, a later phase may still be faster.
         let all = record.speed.len() == self.options.phases.len();
         let speed = speed::checks(&record.speed, &self.options.rules);
         checks.extend(speed.into_iter().filter(|check| all || check.name != "faster"));
@@ -224,14 +224,15 @@ impl Validation<'_> {
         }
     }
 
-    /// Writes the record. If writing fails, only warns: the measurements continue, and the page is printed anyway.
+    /// Writes the record. If writing fails, only warns: the measurements continue, and the page is still printed.
     fn keep_or_warn(&self, record: &Record, ui: &Ui) {
         if let Err(error) = self.keep(record) {
             ui.warn(format_args!("cannot write the record: {error:#}"));
         }
     }
 
-    /// Adds the path of the measurements so far to `error`. If there is no file, prints the measurements.
+    /// Adds the path of the file with the measurements so far to `error`. If the user named no file, prints the
+    /// measurements.
     fn keep_part(&self, error: anyhow::Error, mut record: Record, ui: &Ui) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
@@ -265,7 +266,7 @@ fn devices(subjects: &[About]) -> Vec<Check> {
     let Some((of_a, of_b)) = a.gpus.as_ref().zip(b.gpus.as_ref()) else {
         let unclear = Check::new("devices", CheckState::Unclear, "unknown".to_string());
         return vec![unclear.because(
-            "an engine is linked for GPUs but too old to report its devices: build it again".to_string(),
+            "A or B supports GPUs but is too old to report its devices: build it again".to_string(),
         )];
     };
     let mut left = of_b.clone();

@@ -12,7 +12,7 @@ use super::engine::{self, Broken, Stay};
 use super::subject::{Side, Subject};
 use super::verdict::{Check, CheckState};
 
-/// Text that the engines continue, and whose logits are compared: prose, code, numbers and other scripts.
+/// Text that the engines continue and whose logits are compared: prose, code, numbers and several writing systems.
 pub const TEXT: &str = include_str!("text.txt");
 
 /// Number of bytes of [`TEXT`] that form the prompt.
@@ -46,8 +46,8 @@ pub struct Output {
     pub seeded: [bool; 2],
     /// Divergence of B's logits from A's on a text, in each mode.
     pub divergence: Vec<Divergence>,
-    /// Divergence between A's logits when the text is fed as a whole and when it is fed token by token. This is the
-    /// effect of rounding alone. `None` unless the tokens differ.
+    /// Divergence between A's logits when the text is fed in one batch and when it is fed token by token. This
+    /// divergence shows the effect of rounding alone. `None` unless the tokens differ.
     #[serde(default)]
     pub own: Option<Divergence>,
 }
@@ -114,7 +114,7 @@ impl Talk<'_> {
         };
         let modes = if same { &[Mode::Prefill][..] } else { &[Mode::Prefill, Mode::Decode] };
         let positions = if same { FEW_POSITIONS } else { POSITIONS };
-        // Estimate the number of bytes for this many tokens.
+        // Estimate the number of bytes that contain `positions` tokens.
         let bytes = positions * PROMPT / prompt_tokens.max(1);
         let text = self.write("text.txt", beginning(bytes))?;
         for &mode in modes {
@@ -226,11 +226,11 @@ impl Output {
             let measure = if by_itself { "as close as A to itself" } else { "within the gate's limits" };
             return row(CheckState::Passed, format!("{measure}: {figures}"));
         }
-        let whence = if by_itself { ", the divergence of A from itself if fed token by token" } else { "" };
+        let whence =
+            if by_itself { " (the divergence of A from itself when fed token by token)" } else { "" };
         let reason = format!(
-            "B's output differs from A's: {equal} of {tokens} greedy tokens are equal, {figures}; the limits \
-             are a mean KL divergence of {:.0e} nats and the same best token at {:.1} % of the \
-             positions{whence}",
+            "B's output differs from A's: {equal} of {tokens} greedy tokens are equal, {figures}; limits: \
+             KLD {:.0e}, top-1 {:.1} %{whence}",
             limits.mean_kld,
             100.0 * limits.top1
         );
@@ -266,7 +266,7 @@ impl Output {
     }
 }
 
-/// Returns a rank for a divergence; a lower rank is worse.
+/// Returns a rank by which divergences are sorted; a lower rank is worse.
 fn rank(found: &Divergence) -> f64 {
     found.mean_kld.map_or(f64::NEG_INFINITY, |kld| -kld)
 }
@@ -324,7 +324,8 @@ mod tests {
             (5e-3, 0.96, own(8e-3, 0.95), CheckState::Passed, "as close as A to itself: KLD 5.0e-3"),
             (9e-3, 0.96, own(8e-3, 0.95), CheckState::Failed, "KLD 9.0e-3"),
             (5e-3, 0.90, own(8e-3, 0.95), CheckState::Failed, "top-1 90.0 %"),
-            // The gate's limits are the minimum. They also apply if A's own logits are not valid numbers.
+            // The gate's limits are the minimum. The gate's limits also apply if A's own logits are not valid
+            // numbers.
             (1e-5, 0.999, own(1e-9, 1.0), CheckState::Passed, "within the gate's limits"),
             (1e-3, 0.999, own(f64::NAN, 0.1), CheckState::Failed, "KLD 1.0e-3"),
         ];

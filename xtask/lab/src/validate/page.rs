@@ -3,6 +3,7 @@
 use std::fmt;
 
 use build::ui;
+use build_info::words::count;
 
 use super::Record;
 use super::verdict::{Check, CheckState};
@@ -31,10 +32,10 @@ impl fmt::Display for Page<'_> {
         write_wrapped(f, "model    ", &record.model)?;
         write_wrapped(f, "machine  ", &record.provenance.machine)?;
         if !record.speed.is_empty() {
-            // Each phase ends as soon as the ratio is precise enough.
+            // Measuring a phase ends as soon as its ratio is precise enough.
             let sizes = record.speed.iter().map(|speed| {
                 let (phase, tokens, pairs) = (speed.phase, speed.tokens, speed.laps[0].len());
-                format!("{phase} of {tokens} tokens x {} in {pairs} pairs", speed.repetitions)
+                format!("{phase} of {tokens} tokens x {} in {}", speed.repetitions, count(pairs, "pair"))
             });
             let text = format!("{}, [95 % interval]", sizes.collect::<Vec<_>>().join(", "));
             write_wrapped(f, "samples  ", &text)?;

@@ -37,11 +37,11 @@ pub struct Sizes {
     pub generate: u32,
     /// Maximum number of rounds.
     pub pairs: usize,
-    /// Half the width of an interval that is narrow enough to stop.
+    /// Half the width of a ratio's interval at which measuring stops.
     pub precision: f64,
     /// Time after the start of a lap from which a GPU reading describes this lap alone. The driver reports averages
-    /// over the preceding time. Without this delay, the faster of two engines with equal GPU use has a shorter lap
-    /// and would appear to use the GPU less.
+    /// over the preceding time. Without the delay, readings would include time before the lap. Of two engines with
+    /// equal GPU use, the faster engine has shorter laps, so it would appear to use the GPU less.
     pub settles: Duration,
 }
 
@@ -138,7 +138,7 @@ impl Bench<'_> {
     }
 
     /// Runs three tests, of which only the second counts. The end of the first test shows that the model is loaded.
-    /// The third test keeps the process alive while the resources used by the second are read.
+    /// The third test keeps the process alive until the resources used by the second test have been read.
     fn run(&self, subject: &Subject) -> Result<BenchFigures> {
         let (prompts, generations) = match self.phase {
             Phase::Prefill => (format!("1,{},1", self.tokens), "0".to_string()),

@@ -14,13 +14,13 @@ pub(super) const DISTURBED: f64 = 0.05;
 /// Criteria for acceptance.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Phases that must each be faster. If empty, at least one phase must be faster, and no phase slower.
+    /// Phases in which B must be faster. If empty, B must be faster in at least one phase and slower in none.
     pub decisive: Vec<Phase>,
-    /// True if a B without a difference is accepted too.
+    /// True if a B that is as fast as A is also accepted.
     pub accept_equal: bool,
     /// Maximum additional CPU time per token of B, as a fraction of A's.
     pub cpu_tolerance: f64,
-    /// Maximum reduction in B's GPU use, as a fraction of A's; from 1 on, only a fallback to the CPU fails.
+    /// Maximum reduction in B's GPU use, as a fraction of A's; if 1 or more, only a fallback to the CPU fails.
     pub gpu_tolerance: f64,
 }
 
@@ -29,8 +29,8 @@ pub struct Rules {
 pub struct Lap {
     /// Mean tokens per second of the run's repetitions.
     pub tokens_per_second: f64,
-    /// CPU seconds (user and system) per thousand tokens. `None` if the kernel does not report them, or the time was
-    /// too short.
+    /// CPU seconds (user and system) per thousand tokens. `None` if the kernel does not report CPU time, or the run
+    /// was too short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
     /// Times between tokens; `None` for prefill.
@@ -68,9 +68,9 @@ pub struct Speed {
     /// Reason why the phase ended; `None` if it was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
-    /// B's speed as a multiple of A's.
+    /// B's speed divided by A's.
     pub ratio: Option<Ratio>,
-    /// B's CPU time per token as a multiple of A's.
+    /// B's CPU time per token divided by A's.
     pub cpu_ratio: Option<Ratio>,
     /// Smallest difference in speed that the measurement can be expected to show.
     pub floor: Option<f64>,
@@ -179,9 +179,9 @@ impl Speed {
                 self.phase,
                 100.0 * floor
             ),
-            // A was steady, so the noise is B's own or only occurred while B ran.
+            // A was steady, so the noise comes from B or occurred only while B ran.
             (Some(_), Some(ratio)) if half(&ratio) > DISTURBED => format!(
-                "B was too unsteady to measure {}: its speed is known to within {:.0} % only: {ratio}",
+                "B was too unsteady to measure {}: its speed is known only to within {:.0} % ({ratio})",
                 self.phase,
                 100.0 * half(&ratio)
             ),
@@ -189,9 +189,9 @@ impl Speed {
         }
     }
 
-    /// Checks the CPU time per token. B must not be shown to use more than the tolerance allows. If B probably uses
-    /// more but the interval reaches below the limit, the result is unclear. Otherwise a wide interval would always
-    /// pass.
+    /// Checks the CPU time per token. The check fails if B is shown to use more than the tolerance allows. If B
+    /// probably uses more, but the interval reaches below the limit, the result is unclear. Otherwise a wide interval
+    /// would always pass.
     fn cheap(&self, rules: &Rules) -> Check {
         let name = format!("CPU, {}", self.phase);
         let show = |side: usize| {
@@ -218,8 +218,8 @@ impl Speed {
                 .because(format!("the machine was too disturbed to measure the CPU time of {}", self.phase))
         } else if ratio.median > most {
             check(CheckState::Unclear, "possibly more").because(format!(
-                "{} probably takes more CPU time per token than is allowed, but there are too few rounds for a \
-                 verdict: {ratio}; measure more (--pairs, and --precision 0 for all)",
+                "{} probably takes more CPU time per token than allowed, but there are too few rounds for a \
+                 verdict: {ratio}; measure more rounds (raise --pairs, or run all pairs with --precision 0)",
                 self.phase
             ))
         } else if ratio.high < 1.0 {
@@ -302,7 +302,7 @@ mod tests {
     /// Returns pairs as [`speed`] does, with separate noise for each side.
     fn speed_of(phase: Phase, factor: f64, cpu: f64, noise: [f64; 2]) -> Speed {
         let mut speed = Speed::new(phase, 64, 1);
-        // Neither side is ahead: of five ratios, three are slightly above 1 and two are further below.
+        // Neither side is ahead: of five ratios, three are slightly above 1, and two are further below 1.
         let steps = [[0.0, 1.0, -1.0, 2.0, -2.0], [2.0, -2.0, 1.0, -1.0, 0.0]];
         let wave = |side: usize, round: usize| 1.0 + noise[side] * steps[side][round % 5];
         let mut samples = vec![Vec::new(), Vec::new()];

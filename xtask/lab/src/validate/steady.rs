@@ -1,5 +1,5 @@
 //! Decode on a GPU from its first token to its last, from one monitored run of each side. The result is shown but not
-//! judged. Verdicts are based on the timed laps, which driver queries must not disturb.
+//! judged. Verdicts are based on the timed laps, which queries to the driver must not disturb.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use measure::Trace;
 use super::long::{Long, LongRun};
 use super::verdict::{Check, CheckState};
 
-/// Number of tokens of the run if no long run is requested. The run takes seconds, and the driver's readings cover
+/// Number of tokens of the run if no long run is requested. Such a run takes seconds, and the driver's readings cover
 /// parts of it.
 const TOKENS: u32 = 1024;
 
-/// Returns [`TOKENS`], or fewer if the trained context of the model has less room after the prompt. An engine may
+/// Returns [`TOKENS`], or fewer if the model's training context has less room after the prompt. An engine may
 /// refuse a longer context.
 pub fn tokens(model: &Path, prompt_tokens: usize) -> u32 {
     let room = |trained: u32| (trained as usize).saturating_sub(prompt_tokens + 1).max(1);
@@ -233,8 +233,8 @@ mod tests {
         let no_pcie = with(|trace| trace.gpus[0].pcie_fault = Some("Not Supported".to_string()));
         assert_eq!(told(&no_pcie, "PCIe")[2], "not measured: Not Supported");
         assert_eq!(told(&no_pcie, "steady GPU")[1], "90 % busy");
-        // The GPU is throttled by heat in one reading of ten, and by power in two. Without PCIe traffic of B, there
-        // is no ratio to estimate.
+        // The GPU is throttled by heat in one of ten readings, and by power in two readings. Without PCIe traffic
+        // from B, there is no ratio to estimate.
         let idle = with(|trace| {
             for (at, moment) in trace.moments.iter_mut().enumerate() {
                 let gpu = &mut moment.gpus[0];

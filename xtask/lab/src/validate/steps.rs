@@ -34,15 +34,15 @@ pub struct Setting {
 pub struct Step {
     /// Name of the step in the results.
     pub name: String,
-    /// Overrides of the profile's keys. They replace earlier overrides of the same keys.
+    /// Overrides of the profile's keys, which replace earlier overrides of the same keys.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Flags of the engine. They replace earlier values of the same flags.
+    /// Flags of the engine, which replace earlier values of the same flags.
     #[serde(default)]
     pub flags: String,
 }
 
-/// Content of a plan file.
+/// Content of a file for `--steps`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepsFile {
@@ -120,7 +120,7 @@ impl Setting {
         Ok((profile::load_with(profiles, &self.profile, &keys)?.name, keys))
     }
 
-    /// Returns this setting with the changes of `step`.
+    /// Returns this setting changed by `step`.
     pub fn with(&self, step: &Step) -> Result<Self> {
         let key = |text: &str| text.split(['=', ':']).next().unwrap_or_default().trim().to_string();
         let mut set = self.set.clone();

@@ -89,7 +89,7 @@ pub struct About {
     pub build: Contender,
     /// Flags of every run.
     pub flags: Vec<String>,
-    /// Devices other than the CPU that the engine finds; `None` if the engine does not report them.
+    /// Devices other than the CPU that the engine finds; `None` if the engine does not report its devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<String>>,
 }
@@ -156,7 +156,7 @@ impl Subject {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Asks the engine for its devices. This also shows that the engine starts and accepts the flags.
+    /// Asks the engine for its devices. The query also shows that the engine starts and accepts the flags.
     pub fn look(&self) -> Result<About> {
         let arguments: Vec<OsString> = ["info", "--json"].map(OsString::from).into();
         let ended = engine::run(self, arguments, Stay::forever(), &mut |_, _| {}).map_err(wrong_flags)?;

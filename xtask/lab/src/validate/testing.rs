@@ -1,4 +1,4 @@
-//! Engines for tests, which are scripts.
+//! Fake engines for tests. The engines are scripts.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -31,7 +31,7 @@ pub struct Check {
     pub a: String,
     /// Value of B.
     pub b: String,
-    /// Reason why this check prevents B's acceptance.
+    /// Reason why this check prevents the acceptance of B.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -48,7 +48,7 @@ impl Check {
         self
     }
 
-    /// Adds a reason against B.
+    /// Adds the reason why B is not accepted.
     pub fn because(mut self, reason: String) -> Self {
         self.reason = Some(reason);
         self
@@ -63,7 +63,7 @@ pub enum Verdict {
     Accepted,
     /// B may not replace A.
     NotAccepted,
-    /// The measurements do not decide; repeat them on a quieter machine.
+    /// The measurements are inconclusive; repeat them on a quieter machine.
     CannotTell,
 }
 
@@ -78,8 +78,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// Combines the checks. A single failure decides. An unclear check only prevents acceptance. Without checks,
-    /// there is no verdict.
+    /// Combines the checks. A single failure decides. An unclear check only prevents acceptance. If there are no
+    /// checks, the verdict is [`Verdict::CannotTell`].
     pub fn of(checks: &[Check]) -> Self {
         let any = |state| checks.iter().any(|check| check.state == state);
         if any(CheckState::Failed) {

@@ -76,7 +76,7 @@ fn the_first_toolkit_that_suits_the_card_and_its_driver_is_taken_with_a_compiler
     let toolchain = reference_toolchain("x86_64").unwrap();
     // GPUs; then the toolkit, its host compiler and the architectures.
     let cases = [
-        // The driver is that of CUDA 12.8.
+        // The driver belongs to CUDA 12.8.
         (vec![RTX_4060_TI], "12.9.86", CompilerKind::Gcc, vec!["89-real"]),
         (vec![RTX_4090], "13.5.37", CompilerKind::Clang, vec!["89-real"]),
         (vec![H200, H200], "13.5.37", CompilerKind::Clang, vec!["90-real"]),
@@ -91,7 +91,7 @@ fn the_first_toolkit_that_suits_the_card_and_its_driver_is_taken_with_a_compiler
     }
 }
 
-/// Fixes: those that `setup` makes, and those for cases in which `setup` cannot help.
+/// Advice for cases that `setup` can fix, and for cases that it cannot fix.
 const SETUP: &str = "`cargo xtask setup --cuda` installs CUDA 13.5 into this checkout";
 const PASCAL: &str =
     "CUDA 12 is the last version that compiles for compute capability 5.0 to 7.2: install 12.9 from https://";
@@ -118,7 +118,7 @@ fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
         (
             RTX_4090,
             &none,
-            "cannot find a CUDA toolkit: CUDA_HOME is not set, and neither this checkout, the path, /usr/local/cuda nor /opt/cuda has one",
+            "cannot find a CUDA toolkit in this checkout, on the path, in /usr/local/cuda or in /opt/cuda, and CUDA_HOME is not set",
             SETUP,
         ),
         (
@@ -135,12 +135,7 @@ fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
         ),
         (V100, &none, "cannot find a CUDA toolkit", PASCAL),
         (K80, &both, "5.0 to 12.1: too new for 3.7 (NVIDIA K80)", "install 11.8 from https://"),
-        (
-            NEXT,
-            &both,
-            "7.5 to 12.1: too old for 13.0 (NVIDIA Next)",
-            "install one that compiles for 13.0 from",
-        ),
+        (NEXT, &both, "7.5 to 12.1: too old for 13.0 (NVIDIA Next)", "install a toolkit for 13.0 from"),
         (ODD, &both, "7.5 to 12.1: not for 8.4 (NVIDIA Odd)", SETUP),
         (H200, &old, "compute capabilities 5.0 to 8.6: too old for 9.0 (NVIDIA H200)", SETUP),
         (H200, &bare, "it lacks cuBLAS's headers, ptxas", SETUP),
@@ -189,14 +184,14 @@ fn the_toolkit_that_the_user_names_is_missed_where_it_is_not_taken() {
         fault: fault.map(str::to_string),
     };
     let with = |fault: Option<&str>| Toolchain { cuda_home: Some(named(fault)), ..both.clone() };
-    // GPU, named architectures, and note.
+    // GPU, toolkits, and expected note.
     let cases = [
         (RTX_4090, with(None), None),
         (
             RTX_4090,
             with(Some("there is no such folder")),
             Some(
-                "CUDA_HOME=/opt/x contains no toolkit (there is no such folder): using the one in /usr/local/cuda-13.5",
+                "CUDA_HOME=/opt/x contains no toolkit (there is no such folder): using the CUDA toolkit in /usr/local/cuda-13.5",
             ),
         ),
         (
@@ -204,14 +199,14 @@ fn the_toolkit_that_the_user_names_is_missed_where_it_is_not_taken() {
             with(None),
             Some(
                 "CUDA_HOME=/opt/x contains CUDA 13.5.37, which is not suitable (it compiles for compute capabilities 7.5 to 12.1: too new \
-                 for 6.1 (NVIDIA GeForce GTX 1080)): using the one in /usr/local/cuda-12.9",
+                 for 6.1 (NVIDIA GeForce GTX 1080)): using the CUDA toolkit in /usr/local/cuda-12.9",
             ),
         ),
         (GTX_1080, both.clone(), None),
     ];
     for (card, toolchain, expected) in cases {
         let (_, notes) = cuda_of(&profile("cuda-dense"), &machine(&[card]), &toolchain).unwrap();
-        let found = notes.iter().find(|note| note.contains("using the one in")).map(String::as_str);
+        let found = notes.iter().find(|note| note.contains("using the CUDA toolkit in")).map(String::as_str);
         assert_eq!(found, expected, "{notes:?}");
     }
     let faulty = with(Some("it has no bin/nvcc"));
@@ -219,7 +214,7 @@ fn the_toolkit_that_the_user_names_is_missed_where_it_is_not_taken() {
     let only_new = Toolchain { cuda: vec![both.cuda[0].clone()], ..faulty };
     for toolchain in [none, only_new] {
         let error = refusal(&profile("cuda-dense"), &machine(&[GTX_1080]), &toolchain);
-        assert!(error.contains("CUDA_HOME=/opt/x contains none (it has no bin/nvcc)"), "{error}");
+        assert!(error.contains("CUDA_HOME=/opt/x contains no toolkit (it has no bin/nvcc)"), "{error}");
     }
 }
 
@@ -244,7 +239,7 @@ fn architectures_are_asked_of_the_cards_or_named() {
         ["75-real", "80-real", "86-real", "89-real", "90-real", "100-real", "103", "120a-real", "121a-real"]
     );
     let wrong: [(&[&str], &str); 8] = [
-        (&["native"], "the machine shows none (`cargo xtask doctor` shows the reason)"),
+        (&["native"], "none was found (`cargo xtask doctor` shows the reason)"),
         (&["0"], "\"0\" is not an architecture"),
         (&["9000"], "is not an architecture"),
         (&["900-virtual"], "is not an architecture"),
@@ -283,7 +278,7 @@ fn mmq_is_forced_where_that_changes_something_and_said_where_it_does_not() {
         let (cuda, notes) = cuda_of(&profile, &machine(&[]), &toolchain).unwrap();
         assert_eq!(cuda.mul_mat == CudaMulMat::Mmq, forced, "{architectures}");
         assert_eq!(
-            notes.iter().any(|note| note.contains("only has an effect on Volta")),
+            notes.iter().any(|note| note.contains("only changes the kernels for Volta")),
             !forced,
             "{architectures}"
         );
@@ -340,7 +335,7 @@ fn what_a_variant_does_at_run_time_is_in_its_plan_and_makes_no_other_build() {
     assert_eq!(VARIANTS.map(layers), expected, "docs/src/build/cuda-variants.md has them in a table");
     let dense = of("cuda-dense");
     for name in VARIANTS {
-        // The profiles differ in nothing else, as the page says.
+        // The profiles have no other difference, as docs/src/build/cuda-variants.md says.
         let defaults = Defaults { gpu_layers: dense.defaults.gpu_layers, ..of(name).defaults };
         assert_eq!(defaults, dense.defaults, "{name}");
     }
@@ -367,7 +362,10 @@ fn defaults_that_a_build_cannot_obey_are_refused() {
         ),
         ("native+defaults.kv_offload:false", None),
         ("native+defaults.gpu_layers:0+defaults.flash_attention:off", None),
-        ("cuda-trimmed+defaults.flash_attention:on", Some("the CPU would compute flash attention")),
+        (
+            "cuda-trimmed+defaults.flash_attention:on",
+            Some("without GPU kernels for flash attention, the CPU would compute it"),
+        ),
         ("cuda-dense+defaults.flash_attention:on+defaults.cuda_fusion:false", None),
     ];
     for (keys, words) in cases {

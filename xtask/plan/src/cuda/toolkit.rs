@@ -33,7 +33,9 @@ pub(super) fn choose<'a>(
                     )),
                     (None, None) => None,
                 });
-                notes.extend(why.map(|why| format!("{why}: using the one in {}", cuda.root.display())));
+                notes.extend(
+                    why.map(|why| format!("{why}: using the CUDA toolkit in {}", cuda.root.display())),
+                );
                 return Ok((cuda, compiler));
             }
             Err(why) => refusals.push((cuda, why)),
@@ -42,15 +44,15 @@ pub(super) fn choose<'a>(
     Err(none_does(toolchain, &refusals, &Mend::of(wanted, host)))
 }
 
-/// Returns the error that no toolkit is suitable, with the reason for each.
+/// Returns the error that no toolkit is suitable, with the reason for each toolkit.
 fn none_does(toolchain: &Toolchain, refusals: &[(&Cuda, String)], mend: &Mend) -> anyhow::Error {
     let home = toolchain.cuda_home.as_ref();
-    let fault = home.and_then(|home| Some(format!("{home} contains none ({})", home.fault.as_ref()?)));
+    let fault = home.and_then(|home| Some(format!("{home} contains no toolkit ({})", home.fault.as_ref()?)));
     if refusals.is_empty() {
         let named = fault.unwrap_or("CUDA_HOME is not set".to_string());
         return anyhow!(
-            "cannot find a CUDA toolkit: {named}, and neither this checkout, the path, /usr/local/cuda nor \
-             /opt/cuda has one\nhint: {}",
+            "cannot find a CUDA toolkit in this checkout, on the path, in /usr/local/cuda or in /opt/cuda, \
+             and {named}\nhint: {}",
             mend.text
         );
     }
@@ -111,16 +113,16 @@ impl Mend {
         }
         if let Some(highest) = numbers().max().filter(|highest| *highest > last) {
             return other(format!(
-                "CUDA {major}.{minor}, which `cargo xtask setup --cuda` installs, compiles for at most {}: \
-                 install one that compiles for {} {by_hand}",
+                "CUDA {major}.{minor}, which `cargo xtask setup --cuda` installs, supports compute \
+                 capabilities up to {}: install a toolkit for {} {by_hand}",
                 dotted(last),
                 dotted(highest)
             ));
         }
         let needed = driver_at_least(major).unwrap_or_default();
         let setup = format!(
-            "`cargo xtask setup --cuda` installs CUDA {major}.{minor} into this checkout, which compiles for \
-             compute capability {} and later and requires driver {needed} or later",
+            "`cargo xtask setup --cuda` installs CUDA {major}.{minor} into this checkout; this toolkit \
+             compiles for compute capability {} and later, and requires driver {needed} or later",
             dotted(first),
         );
         match host.gpus.iter().find(|gpu| is_older(gpu, needed)) {

@@ -10,12 +10,12 @@ use serde::Deserialize;
 use super::Files;
 use super::overrides::Override;
 
-/// Build that a file stands for.
+/// Content of an alias file.
 #[derive(Debug)]
 pub(super) struct Alias {
     /// Name of the profile.
     pub inherits: String,
-    /// Overrides of its keys.
+    /// Overrides of the profile's keys.
     pub sets: Vec<Override>,
 }
 
@@ -81,7 +81,7 @@ mod tests {
         let mut other = mine.clone();
         other.alias = None;
         assert_eq!(other, same);
-        // With further overrides, the build is not the aliased one and has no alias.
+        // With further overrides, the build differs from the aliased build and has no alias.
         let further = load_with(folder.path(), "mine", &["repack=false".parse().unwrap()]).unwrap();
         assert_eq!((further.name.as_str(), further.alias), ("native+lto:thin+repack:false", None));
     }

@@ -31,7 +31,7 @@ choice!(
         X86_64V3 = "x86-64-v3",
         /// aarch64 level that corresponds to x86-64-v3.
         Aarch64Dotprod = "armv8.2-a+dotprod",
-        /// Baseline for the program, which loads one of the kernel libraries next to it, one per kind of CPU.
+        /// Baseline for the program. Next to it is one kernel library per kind of CPU; the program loads one of them.
         AllVariants = "all-variants",
         /// Only the psABI's baseline, without kernels for any instruction set.
         Scalar = "scalar",
@@ -59,7 +59,7 @@ choice!(
         Clang = "clang",
         /// Newest gcc, 11 or later.
         Gcc = "gcc",
-        /// Pinned zig: clang for another glibc than this machine's.
+        /// Pinned zig: a clang that compiles for a given glibc version.
         Zig = "zig",
     }
 );

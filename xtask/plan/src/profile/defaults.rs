@@ -10,7 +10,7 @@ pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Default
     let table = toml::Table::deserialize(deserializer)?;
     if let Some(unknown) = table.keys().find(|key| !Defaults::KEYS.contains(&key.as_str())) {
         return Err(D::Error::custom(format!(
-            "`defaults` has no key `{unknown}`; the keys are {}",
+            "`defaults` has no key `{unknown}`; supported keys: {}",
             Defaults::KEYS.join(", ")
         )));
     }

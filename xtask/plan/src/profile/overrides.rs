@@ -84,8 +84,8 @@ impl Override {
 pub(super) fn split(name: &str) -> Result<(&str, Vec<Override>)> {
     if name.contains('~') {
         return Err(exit::usage(format!(
-            "{name:?} is the shortened name of a build and cannot be parsed\nhint: write the overrides out, as \
-             in --profile 'native+extra_flags:-fno-plt,-fwrapv'"
+            "{name:?} is a shortened build name and cannot be parsed\nhint: write the overrides out, as in \
+             --profile 'native+extra_flags:-fno-plt,-fwrapv'"
         )));
     }
     let mut parts = name.split('+');

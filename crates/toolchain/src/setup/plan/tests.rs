@@ -302,7 +302,12 @@ fn what_builds_for_aarch64_comes_from_the_system_and_from_rustup() {
     let made = planned(Manager::Pacman, false);
     assert!(commands(&made)[0].ends_with("qemu-user aarch64-linux-gnu-glibc"), "{made:?}");
     assert_eq!(made.unavailable[0].0, Requirement::RustAarch64);
-    assert!(made.unavailable[0].1.contains("install rust-std of rustc's version"), "{made:?}");
+    assert!(
+        made.unavailable[0]
+            .1
+            .contains("install rust-std for aarch64-unknown-linux-gnu, in the same version as rustc"),
+        "{made:?}"
+    );
 
     let mut there = bare();
     there.rust_targets = vec![crate::tools::AARCH64.to_string()];

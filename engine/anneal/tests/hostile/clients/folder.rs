@@ -101,6 +101,10 @@ fn a_folder_of_ones_own_is_fine_also_below_one_that_all_share() {
         let mut words = String::new();
         let mut stderr = server.child.stderr.take().expect("piped");
         std::io::Read::read_to_string(&mut stderr, &mut words).expect("text");
-        assert_eq!(words.contains("can create one there while no server runs"), warned, "{words}");
+        assert_eq!(
+            words.contains("can create a socket in this folder while no server runs"),
+            warned,
+            "{words}"
+        );
     }
 }

@@ -199,7 +199,7 @@ fn a_removed_key_loses_what_it_left() {
             assert!(begin.elapsed() < PATIENCE, "the keys are not read again");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        // The scheduler reads changed keys only while it is awake.
+        // The scheduler reads changed keys only while the scheduler is awake.
         assert!(ask(1) > 200);
     }
     assert_eq!(ask(0), 0, "the key came back, what it left did not");
@@ -222,7 +222,7 @@ fn the_state_of_a_server_tells_a_key_no_numbers_of_other_clients() {
         let slots = seen["models"][0]["slots"].as_array().expect("slots");
         slots.iter().filter_map(|slot| slot["held_tokens"].as_u64()).sum::<u64>()
     };
-    // Counters are updated before a batch, and once more after it.
+    // Counters are updated before and after a batch.
     let begin = std::time::Instant::now();
     while held(None) < long {
         assert!(begin.elapsed() < PATIENCE, "nothing is held");

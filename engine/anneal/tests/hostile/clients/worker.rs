@@ -61,7 +61,7 @@ impl Worker {
         all
     }
 
-    /// Returns the number of bytes that the worker answers to a greeting of this user.
+    /// Returns the number of bytes in the worker's answer to a greeting of this user.
     fn greet(&self) -> usize {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
@@ -72,8 +72,8 @@ impl Worker {
         stream.read_exact(&mut answer).map_or(0, |()| ANSWER)
     }
 
-    /// Returns the number of bytes that the worker answers to a greeting of another user. The other user waits for
-    /// the answer or disconnects immediately.
+    /// Returns the number of bytes in the worker's answer to a greeting of another user. The other user waits for the
+    /// answer or disconnects immediately.
     fn greet_as_another(&self, waits: bool) -> usize {
         let hello = r"\x0e\x18\x00\x00\x00\x00\x00\x00\x00".to_string() + &r"\x00".repeat(24);
         let rest = if waits { format!("head -c {ANSWER} <&3 | wc -c") } else { "echo 0".to_string() };

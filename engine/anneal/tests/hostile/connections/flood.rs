@@ -36,7 +36,7 @@ const KINDS: [Kind; 8] = [
     Kind::Tls,
 ];
 
-/// Number of IP addresses that the connections come from.
+/// Number of IP addresses from which the connections come.
 const ADDRESSES: usize = 16;
 
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -49,7 +49,7 @@ async fn attack(number: usize, address: std::net::SocketAddr) {
     let kind = KINDS[number % KINDS.len()];
     let source = std::net::Ipv4Addr::new(127, 0, 1, 1 + (number / KINDS.len() % ADDRESSES) as u8);
     loop {
-        // Errors of an attack do not matter, because it is repeated.
+        // Errors of an attack are ignored, because the attack is repeated.
         let _ = timeout(Duration::from_secs(20), once(kind, source, address)).await;
         sleep(Duration::from_secs(1)).await;
     }

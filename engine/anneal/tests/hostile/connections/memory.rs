@@ -11,7 +11,8 @@ use crate::effort::choose;
 /// Default maximum size of a request, in bytes.
 const SIZE: usize = 8 << 20;
 
-/// Fixed allowance in bytes, for values in trees. Their number is limited independently of a request's size.
+/// Fixed allowance in bytes, for values in trees. The number of such values is limited independently of a request's
+/// size.
 const ALLOWANCE: u64 = 32 << 20;
 
 /// Builds a body that starts with `head` and ends with `tail`. Between them, `part` is repeated as often as it fits,

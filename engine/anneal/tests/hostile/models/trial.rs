@@ -1,8 +1,8 @@
 //! Tests of a file that passes validation but makes llama.cpp abort, in a server, a command and the library.
 //!
-//! The set of such files changes with each new check and each new llama.cpp. Therefore these tests use a good file:
-//! an environment variable names it, and the trial's child process then fails an assertion. The fuzz test finds real
-//! files.
+//! The set of such files changes with each new check and each new llama.cpp. Therefore, these tests use a good file.
+//! An environment variable names this file, and makes the trial's child process fail an assertion. The fuzz test
+//! finds real files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ const ASSERTION: &str =
     "failed an assertion of llama.cpp: llama.cpp/src/test.cpp:1: GGML_ASSERT(false) failed";
 const KNOWN: &str = "(found at an earlier load)";
 
-/// Writes a good model to `folder`, which the trial treats as a bad model.
+/// Writes a good model, which the trial treats as a bad model, to `folder`.
 fn bad(folder: &Path) -> PathBuf {
     let path = folder.join("bad.gguf");
     std::fs::copy(tiny(), &path).expect("a copy");
@@ -126,8 +126,8 @@ fn a_command_says_what_failed_and_what_to_do() {
     assert_eq!(code, Some(0), "{stderr}");
 }
 
-/// Environment variable for a separate process with its own state folder. It contains the program for trials, and the
-/// model.
+/// Environment variable for a separate process with its own state folder. The variable contains the program for
+/// trials, and the model.
 const LIBRARY: &str = "ANNEAL_TEST_TRIAL_LIBRARY";
 
 #[test]

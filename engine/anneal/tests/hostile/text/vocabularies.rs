@@ -128,7 +128,7 @@ impl Vocabulary {
     }
 }
 
-/// Returns the character that represents `byte` in GPT-2's spelling.
+/// Returns the character that represents `byte` in GPT-2's byte encoding.
 fn byte_token(byte: u8) -> char {
     let is_shown = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let hidden = (0..byte).filter(|byte| !is_shown(*byte)).count() as u32;

@@ -19,7 +19,7 @@ use crate::commands::table::Format;
 /// Valid values for the numbers of tokens of a test, for error messages.
 const TOKENS: &str = "0 or more tokens, as a list: 0,128,512";
 
-/// Measure prefill and decode speed by llama-bench's method
+/// Measure prefill and decode speed with llama-bench's method
 ///
 /// Separate list values with commas. Write ranges of numbers as 1-8, 1-8+2 (every second number) or 1-8*2 (doubling).
 /// Every combination of values is measured. Each result is printed to stdout as soon as it is complete, with
@@ -68,8 +68,8 @@ pub struct Args {
     /// Repack weights for the CPU's kernels: on, off [default: on]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lists::on_off, conflicts_with = "no-repack")]
     pub(super) repack: Vec<bool>,
-    /// Replace the defaults by the settings that `anneal tune` found for this purpose: chat, rag, batch, latency or
-    /// P:G; needs a single model
+    /// Replace the defaults with the settings that `anneal tune` found for this purpose: chat, rag, batch, latency,
+    /// or P:G (tokens of prompt and answer); needs a single model
     #[arg(long, value_name = "PURPOSE", conflicts_with_all = ["roofline", "compare_layouts", "parts", "quants"])]
     pub(super) tuned: Option<Objective>,
     /// Tuning record for --tuned [default: $ANNEAL_TUNING, else tuning.json in the state folder]
@@ -101,7 +101,7 @@ pub struct Args {
         conflicts_with_all = ["end_to_end", "prompt_gen", "split-layout"]
     )]
     pub(super) parts: Vec<Part>,
-    /// UTF-8 text file for --parts [default: built-in text with prose, code, numbers and eight scripts]
+    /// UTF-8 text file for --parts [default: built-in text: prose, code, numbers and eight writing systems]
     #[arg(long, value_name = "FILE", requires = "parts")]
     pub(super) text: Option<PathBuf>,
     /// Measure and save this machine's read bandwidth and multiply-add rates for each thread count of -t; later tests

@@ -39,8 +39,8 @@ pub fn settings(
     each(&mut all, &flat(&args.threads), |requested, n| requested.decode_threads = Some(n));
     all.iter()
         .map(|requested| {
-            // Settings that contradict the tuning record are refused, because the result would not be that of the
-            // tuned settings.
+            // Settings that contradict the tuning record are refused, because the result would not measure the tuned
+            // settings.
             tuned.map_or(Ok(()), |tuned| Settings::goes_with(requested, tuned))?;
             Settings::resolve_tuned(requested, tuned, runtime_host)
         })

@@ -91,10 +91,10 @@ impl Curve {
             let _ = writeln!(text, "    {:>4} {:<WIDTH$} {mean:.2}{mark}", point.threads, bar(mean / best));
         }
         let words = match knee {
-            None => "knee: unknown, because a single sample shows no noise; take more samples, for example with -r 5".to_string(),
+            None => "knee: unknown, because a single sample does not show the noise; take more samples, for example with -r 5".to_string(),
             Some(1) => "knee: 1 thread; more threads are not measurably faster".to_string(),
             Some(threads) if Some(threads) == points.last().map(|point| point.threads) => {
-                format!("knee: {threads} threads; perhaps a larger number, not measured, is faster")
+                format!("knee: {threads} threads, the largest number measured; more threads may be faster")
             }
             Some(threads) => format!("knee: {threads} threads; more threads are not measurably faster"),
         };
@@ -116,8 +116,8 @@ impl Point {
 }
 
 /// Returns the smallest number of threads whose mean is close to the best mean: within two standard errors of their
-/// difference. Chance exceeds this bound in about one case of twenty. `None` if a point has only one sample, which
-/// gives no standard error.
+/// difference. Noise alone exceeds this bound in about one of twenty cases. `None` if a point has only one sample,
+/// which gives no standard error.
 fn knee(points: &[&Point]) -> Option<u32> {
     let best = points.iter().max_by(|a, b| a.mean().total_cmp(&b.mean()))?;
     let mut fewest = best.threads;
@@ -156,14 +156,14 @@ mod tests {
         let cases: [(Samples<'_>, &str); 6] = [
             // Four threads are fastest, and two threads are equally fast within the noise.
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 20.0]), (4, &[19.5, 20.1])], "knee: 2 threads; more"),
-            (&[(1, &[10.0, 10.2]), (2, &[19.0, 19.1]), (4, &[29.5, 30.1])], "knee: 4 threads; perhaps"),
+            (&[(1, &[10.0, 10.2]), (2, &[19.0, 19.1]), (4, &[29.5, 30.1])], "knee: 4 threads, the largest"),
             // More threads are slower.
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 19.1]), (4, &[9.5, 9.6])], "knee: 2 threads; more"),
             (&[(2, &[10.0, 10.2]), (1, &[10.1, 10.3])], "knee: 1 thread;"),
             (&[(1, &[10.0]), (2, &[20.0])], "knee: unknown"),
             // The result depends neither on the order of the measurements nor on the number of records that contain
             // the samples.
-            (&[(2, &[20.0]), (1, &[10.0]), (2, &[20.2]), (1, &[10.2])], "knee: 2 threads; perhaps"),
+            (&[(2, &[20.0]), (1, &[10.0]), (2, &[20.2]), (1, &[10.2])], "knee: 2 threads, the largest"),
         ];
         for (points, words) in cases {
             let text = curves(points).draw();

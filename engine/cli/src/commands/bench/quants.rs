@@ -146,7 +146,7 @@ impl QuantBench<'_> {
         let mut all: Vec<(QuantizeOptions, u64)> = Vec::new();
         for &kind in &flags.quants {
             if all.iter().any(|(options, _)| options.kind == kind) {
-                return Err(Error::Usage(format!("--quants names {} twice", kind.name())).into());
+                return Err(Error::Usage(format!("--quants lists the type {} twice", kind.name())).into());
             }
             let imatrix = imatrix.clone();
             let allow_requantize = flags.allow_requantize;

@@ -225,7 +225,8 @@ impl Roof {
         test.share(work?, [prefill, decode], self.caches.0, record.seconds())
     }
 
-    /// Returns the rates for exactly `threads` threads. If these rates were not measured, prints a note once.
+    /// Returns the rates for exactly `threads` threads. If the rates for `threads` were not measured, prints a note
+    /// once.
     fn rates(&self, threads: u32) -> Option<&Rates> {
         let found = self.roofline.exactly(threads);
         if found.is_none() && !self.said.replace(true) {
@@ -236,7 +237,7 @@ impl Roof {
             let _ = writeln!(
                 io::stderr(),
                 "note: the roofline was not measured with {threads} threads, so tests with {threads} threads do not show \
-                their share of it; measure it with anneal bench --roofline -t {}",
+                their share of the roofline; measure it again with anneal bench --roofline -t {}",
                 all.join(",")
             );
         }

@@ -1,6 +1,6 @@
 //! Entries of a chat: a single line, several lines that are joined by backslashes, or lines between `"""` and `"""`.
 
-/// Mark at the start and end of an entry of several lines.
+/// Marker at the start and end of an entry of several lines.
 const BLOCK: &str = "\"\"\"";
 
 /// True if `text` is a complete entry. `text` contains all lines typed so far.
@@ -11,7 +11,7 @@ pub fn is_whole(text: &str) -> bool {
     }
 }
 
-/// Returns the entry in `text` without its marks. Accepts an entry that is incomplete because the input ended.
+/// Returns the entry in `text` without its markers. Accepts an entry that is incomplete because the input ended.
 pub fn meaning(text: &str) -> String {
     if let Some(block) = text.trim_start().strip_prefix(BLOCK) {
         let block = block.strip_prefix('\n').unwrap_or(block);
@@ -63,10 +63,10 @@ pub const HELP: &str = "\
 /system [TEXT]  set the system prompt to TEXT; without TEXT, show it
 /save FILE      write the conversation to FILE as JSON
 /regen          discard the last answer and generate another
-/stats          show the use of the context, and speeds
+/stats          show the context use and the speeds
 /exit           end the chat; ctrl-D does the same
 A line that ends with \\ continues on the next line.
-\"\"\" begins and ends a text of several lines.
+\"\"\" begins and ends a message of several lines.
 Ctrl-C stops an answer.";
 
 impl ChatCommand {

@@ -110,7 +110,7 @@ impl Terminal {
 
 fn load(editor: &mut Editor<Lines, FileHistory>, path: &Path) {
     if let Some(folder) = path.parent() {
-        // If this fails, writing the history reports an error.
+        // If the folder cannot be created, writing the history reports an error.
         let _ = std::fs::create_dir_all(folder);
     }
     match editor.load_history(path) {
@@ -144,7 +144,7 @@ fn from_pipe(lines: &mut impl BufRead) -> Result<Read> {
     }
 }
 
-/// Editor helper that decides if Enter begins another line.
+/// Editor helper that decides whether Enter begins another line.
 struct Lines;
 
 impl Validator for Lines {

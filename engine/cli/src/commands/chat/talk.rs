@@ -82,11 +82,11 @@ impl Talk {
             }
             ChatCommand::System(Some(text)) => {
                 self.conversation.set_system(Some(text));
-                self.say("system prompt set, from the next message on")
+                self.say("the new system prompt applies from the next message on")
             }
             ChatCommand::System(None) => match self.conversation.system() {
                 Some(text) => self.say(text),
-                None => self.say("no system prompt is set: /system TEXT sets one"),
+                None => self.say("no system prompt is set; to set one, type /system TEXT"),
             },
             ChatCommand::Save(path) => self.save(Path::new(&path)),
             ChatCommand::Stats => self.say(&self.state()),
@@ -129,8 +129,8 @@ impl Talk {
             }
             Ok(None) => Ok(self.refuse("there is no answer to discard")),
             Err(llama::error::Error::PromptTooLong { prompt, context, .. }) => Ok(self.refuse(&format!(
-                "the conversation with this message has {prompt} tokens, but the context holds only {context}; the \
-                message was ignored: use /clear to begin a new conversation, or start with a larger -c"
+                "the message was ignored: with it, the conversation has {prompt} tokens, but the context holds only \
+                {context}; use /clear to begin a new conversation, or start with a larger -c"
             ))),
             Err(error) => {
                 let mut said = words::chain(&error);

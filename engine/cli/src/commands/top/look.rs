@@ -86,7 +86,7 @@ impl Looker {
 }
 
 impl Rates {
-    /// Computes the rates. `None` if the states are not of the same server process.
+    /// Computes the rates. `None` if the states belong to different server processes.
     pub fn between(before: &Status, after: &Status, time: Duration) -> Option<Self> {
         let seconds = time.as_secs_f64();
         let prefill = after.totals.prefill_tokens.checked_sub(before.totals.prefill_tokens)?;

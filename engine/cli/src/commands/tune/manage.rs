@@ -20,11 +20,11 @@ use super::{Args, defaults, lock, partial, print};
 
 pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     let _lock = match args.reset.then(|| lock(path)).transpose()? {
-        // A running tuning would save the deleted results again.
+        // A tuning run in progress would save the deleted results again.
         Some(None) => {
             let _ = writeln!(
                 io::stderr(),
-                "error: a tuning is running\nhint: stop it with ctrl-C, or try again when it has finished"
+                "error: a tuning run is in progress\nhint: stop it with ctrl-C, or try again when it has finished"
             );
             return Ok(ExitCode::from(TRY_AGAIN));
         }
@@ -54,7 +54,7 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     let json = serde_json::to_string_pretty(&record)? + "\n";
     if let Some(out) = &args.export {
         if record.entries.is_empty() {
-            bail!("cannot export: {} has no matching entry\nhint: run a tuning first", path.display());
+            bail!("cannot export: {} has no matching entry\nhint: run `anneal tune` first", path.display());
         }
         return export(out, path, &json, record.entries.len());
     }
@@ -63,8 +63,8 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     }
     if record.entries.is_empty() {
         let what = match model.is_some() || purpose.is_some() {
-            true => "no matching tuning",
-            false => "no tuning yet",
+            true => "no matching entry",
+            false => "no entry yet",
         };
         let _ = writeln!(io::stderr(), "{what} in {}", printable(&path.to_string_lossy()));
         return Ok(ExitCode::SUCCESS);
@@ -88,7 +88,7 @@ fn not_used(entry: &Entry, runtime_host: &RuntimeHost) -> Option<Miss> {
     record.lookup(&tuning::build_of(runtime_host), &defaults, &cpu, &entry.key.model, None).err()
 }
 
-/// Deletes `entries`, and the progress of an interrupted tuning for the same model and purpose.
+/// Deletes `entries`, and the progress of an interrupted tuning run for the same model and purpose.
 ///
 /// # Errors
 /// If the record cannot be changed.
@@ -143,7 +143,7 @@ fn export(out: &Path, record: &Path, json: &str, entries: usize) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// True if `path` may be overwritten: it does not exist, is empty (like a file of `mktemp`), or is a tuning record.
+/// True if `path` may be overwritten: it does not exist, is empty (like a file from `mktemp`), or is a tuning record.
 fn may_be_replaced(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return true };
     // The first byte distinguishes records from models, so that no model is read into memory.

@@ -1,29 +1,28 @@
-//! Detection of several tunings on one machine. Tunings with the same record use a lock file. Tunings with different
-//! records detect each other through this socket.
+//! Detection of simultaneous tuning runs on one machine. Runs with the same record use a lock file. Runs with
+//! different records detect each other through a socket.
 
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-/// Warning about two tunings at the same time.
-pub const BESIDE: &str =
-    "another tuning, with its own record, is running on this machine; the two tunings disturb each other";
+/// Warning about two simultaneous tuning runs.
+pub const BESIDE: &str = "another tuning run, with a different record, is in progress on this machine; the two runs disturb each other";
 
 /// Name in the abstract socket namespace, so that a killed process leaves no file. Containers with their own network
 /// namespace do not detect each other.
 const NAME: &str = "anneal-tune";
 
-/// Machine-wide lock of a tuning, held until it is dropped.
+/// Machine-wide lock of a tuning run, held until it is dropped.
 pub enum TuningLock {
     Held(UnixListener),
-    /// Another tuning holds the lock.
+    /// Another tuning run holds the lock.
     Taken,
     /// The system has no abstract sockets.
     Unknown,
 }
 
 impl TuningLock {
-    /// Takes the lock, or notifies the tuning that holds it.
+    /// Takes the lock, or notifies the tuning run that holds it.
     pub fn take() -> Self {
         Self::named(NAME)
     }
@@ -41,12 +40,12 @@ impl TuningLock {
         }
     }
 
-    /// True if another tuning holds the lock.
+    /// True if another tuning run holds the lock.
     pub fn is_taken(&self) -> bool {
         matches!(self, TuningLock::Taken)
     }
 
-    /// True if another tuning ran at any time since the lock was taken.
+    /// True if another tuning run has been active at any time since the lock was taken.
     pub fn was_shared(&self) -> bool {
         match self {
             TuningLock::Held(listener) => listener.set_nonblocking(true).is_ok() && listener.accept().is_ok(),

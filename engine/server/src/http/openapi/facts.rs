@@ -12,7 +12,7 @@ pub(super) struct ServerFacts {
     pub(super) names: Vec<String>,
     pub(super) last_token: u32,
     pub(super) n_ctx: u32,
-    /// True if a prompt may be empty, because the model adds its own token at the beginning of each text.
+    /// True if a prompt may be empty, because the tokenizer adds a begin token to each text.
     pub(super) begins: bool,
     /// Number of dimensions of an embedding. `None` if the model is not loaded.
     pub(super) width: Option<usize>,
@@ -26,7 +26,7 @@ impl ServerFacts {
         let model = server.as_ref().map(|server| &server.model);
         ServerFacts {
             names,
-            // The last token of a model that is not loaded is unknown.
+            // If the model is not loaded, its last token is unknown.
             last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),
             n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
             begins: model.is_none_or(|model| model.begin_token().is_some()),

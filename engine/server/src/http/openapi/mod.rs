@@ -1,5 +1,5 @@
 //! Route `GET /openapi.json`: machine-readable description of the API. Names, ranges and codes come from the code
-//! that checks the requests. Tokens, defaults and model names are those of this server.
+//! that checks the requests. Tokens, defaults and model names are specific to this server.
 
 mod facts;
 mod requests;
@@ -31,8 +31,7 @@ fn document(facts: &ServerFacts) -> Value {
         "info": {
             "title": "anneal serve",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Text generation over HTTP, compatible with OpenAI's API. A field that is null counts as \
-                           missing.",
+            "description": "Text generation over HTTP, compatible with OpenAI's API. A null field counts as missing.",
             "license": { "name": "MIT", "identifier": "MIT" },
         },
         "servers": [{ "url": "/" }],

@@ -68,7 +68,7 @@ fn token(facts: &ServerFacts) -> Value {
     json!({ "type": "integer", "minimum": 0, "maximum": facts.last_token })
 }
 
-/// Returns the fields of the sampler: the numbers from the sampler's own table, and the other fields.
+/// Returns the fields of the sampler: numeric parameters, which come from the sampler's table, and the other fields.
 fn sampling(facts: &ServerFacts) -> Map<String, Value> {
     let number = |parameter: &Parameter| {
         let default = parameter.text(&facts.defaults.sampling).parse::<f64>().unwrap_or_default();

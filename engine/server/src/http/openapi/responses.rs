@@ -187,7 +187,7 @@ pub(super) fn tokens() -> Value {
     json!({ "type": "array", "items": { "type": "integer", "minimum": 0 } })
 }
 
-/// Returns the schemas of the fields about the end of an answer, which OpenAI's API does not have.
+/// Returns the schemas of Anneal's own fields about the end of an answer.
 pub(super) fn ends() -> Value {
     let ends = [
         FinishReason::End,

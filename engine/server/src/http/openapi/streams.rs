@@ -4,15 +4,14 @@ use serde_json::{Map, Value, json};
 
 use super::responses::{chat_logprobs, ends, object, text_logprobs, tokens};
 
-/// Returns the schema of one event. Its data are a chunk with the schema `chunk`, or the end mark. OpenAPI 3.2
-/// defines `itemSchema` for this, and programs that read 3.1 accept it too. A plain `schema` would describe the whole
-/// stream.
+/// Returns the schema of one event, whose data is a chunk with the schema `chunk`, or the end mark. `itemSchema`
+/// comes from OpenAPI 3.2, but programs that read 3.1 accept it. A plain `schema` would describe the whole stream.
 pub fn events(chunk: &str) -> Value {
     let one_of = [chunk, "Error"].map(|name| json!({ "$ref": format!("#/components/schemas/{name}") }));
     json!({ "itemSchema": {
         "type": "object",
-        "description": "Server-sent event. With `stream`, there is one for each part of the answer, or one for an \
-                       error. The last event is [DONE], unless it is an error.",
+        "description": "Server-sent event. With `stream`, the server sends one event for each part of the answer. \
+                        The last event is [DONE] or an error.",
         "properties": { "data": { "anyOf": [
             { "type": "string", "const": "[DONE]" },
             {

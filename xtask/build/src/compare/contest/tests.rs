@@ -268,7 +268,7 @@ fn what_cannot_be_compared_is_told_before_anything_runs() {
         (Contest { models: &empty, ..base.clone() }, "is empty"),
         (Contest { models: &doubled, ..base.clone() }, "two models are called m"),
         (Contest { phases: &[Phase::Prefill, Phase::Prefill], ..base.clone() }, "a phase is named twice"),
-        (Contest { shapes: &[base.shapes[0], base.shapes[0]], ..base.clone() }, "are named twice"),
+        (Contest { shapes: &[base.shapes[0], base.shapes[0]], ..base.clone() }, "is named twice"),
         (Contest { shapes: &flat, ..base.clone() }, "0 prompt tokens"),
         (Contest { pairs: 0, ..base }, "at least one pair"),
     ];
@@ -298,7 +298,7 @@ fn a_round_around_a_disturbed_baseline_is_measured_again() {
 #[test]
 fn a_build_that_is_disturbed_alone_makes_the_floor_its_own() {
     let stage = Stage::new();
-    // Every other run of `shaken` is 20 % slower, which the baseline does not show.
+    // Every other run of `shaken` is 20 % slower; the baseline's runs are not.
     let builds = [
         stage.engine("plain", 100, 50, ""),
         stage.engine("shaken", 100, 50, "[ $((n % 2)) = 1 ] && jitter=-200"),

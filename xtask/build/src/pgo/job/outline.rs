@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use build_info::words::count;
 use plan::Plan;
 use serde::Serialize;
 
@@ -19,7 +20,7 @@ pub struct Outline {
     steps: Vec<PgoStep>,
 }
 
-/// One step.
+/// Step of `pgo`, with a description of its work.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct PgoStep {
     name: &'static str,
@@ -41,7 +42,8 @@ impl Outline {
                 None => PgoStep {
                     name: step::TRAIN,
                     does: format!(
-                        "{runs} runs of {}; llvm-profdata {} merges the counts",
+                        "{} of {}; llvm-profdata {} merges the counts",
+                        count(runs, "run"),
                         names.join(", "),
                         ready.tool.version
                     ),
@@ -53,14 +55,19 @@ impl Outline {
             },
             PgoStep {
                 name: step::COMPARE,
-                does: format!("{} pairs of runs on each of {} models", args.pairs, models.len()),
+                does: format!(
+                    "{} of runs per model; {}",
+                    count(args.pairs, "pair"),
+                    count(models.len(), "model")
+                ),
             },
         ];
         steps.extend(ready.bolt.as_ref().map(|tools| PgoStep {
             name: step::BOLT,
             does: format!(
-                "llvm-bolt {} instruments, trains and rewrites the program; then {} more pairs of runs",
-                tools.bolt.version, args.pairs
+                "llvm-bolt {} instruments, trains and rewrites the program; then {} of runs",
+                tools.bolt.version,
+                count(args.pairs, "more pair")
             ),
         }));
         Self { plans: vec![ready.plan.clone(), instrumented], steps }
@@ -77,12 +84,12 @@ impl fmt::Display for Outline {
     }
 }
 
-/// Returns the name of the build folder, and whether its work is finished.
+/// Returns the name of the build folder, marked if the build exists.
 fn folder(plan: &Plan, workspace: &Workspace) -> String {
     let name = plan.folder_name();
     // The record is written last. An instrumented build has no record; its stages are kept one by one.
     if workspace.anneal().join(&name).join("build_info.json").is_file() {
-        format!("{name}, which exists")
+        format!("{name} (exists)")
     } else {
         name
     }
@@ -157,7 +164,7 @@ mod tests {
         assert!(decode[3].does.starts_with("4 runs of decode; "), "{:?}", decode[3]);
         assert!(decode[1].does.contains("small-qwen2/Q4_K_M"), "{:?}", decode[1]);
         let own = Args { model: Some("m.gguf".into()), ..args };
-        assert!(outline(&own).steps[3].does.starts_with("1 runs of decode; "));
+        assert!(outline(&own).steps[3].does.starts_with("1 run of decode; "));
     }
 
     #[test]
@@ -173,7 +180,7 @@ mod tests {
         tools.llvm_profdata = vec![old(14)];
         let cases = [
             (tools, "requires llvm-profdata 22"),
-            (toolchain::Toolchain { llvm_profdata: Vec::new(), ..reference_tools() }, "there is none"),
+            (toolchain::Toolchain { llvm_profdata: Vec::new(), ..reference_tools() }, "none is installed"),
             (toolchain::Toolchain { llvm_bolt: Vec::new(), ..reference_tools() }, "llvm-bolt 22 is missing"),
             (toolchain::Toolchain { llvm_bolt: vec![old(14)], ..reference_tools() }, "20 or later"),
         ];

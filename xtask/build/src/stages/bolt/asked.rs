@@ -28,10 +28,10 @@ impl fmt::Display for Gather {
 }
 
 impl Gather {
-    /// Returns the method to use. `branch_records` tests if perf provides branch records, or returns the reason why
-    /// it does not.
+    /// Returns the method to use. `branch_records` succeeds if perf provides branch records; its error is the reason
+    /// why perf provides none.
     ///
-    /// Counters are the default: they count every branch on every CPU, including virtual ones, and the resulting
+    /// Counters are the default, because they count every branch on every CPU, including virtual ones. The resulting
     /// profile is equally good for every run of the same program.
     ///
     /// # Errors
@@ -43,9 +43,10 @@ impl Gather {
             Gather::Perf => match branch_records() {
                 Ok(()) => Ok(BoltMethod::Perf),
                 Err(why) => bail!(
-                    "perf cannot record branches here: {why}\nhint: this needs a CPU with LBR, BRBE or BRS, a \
-                     kernel that permits it (/proc/sys/kernel/perf_event_paranoid), and usually no virtual \
-                     machine; `--method instrument` works everywhere"
+                    "perf cannot record branches on this machine: {why}\nhint: branch records need a CPU \
+                     with LBR, BRBE or BRS, and a kernel that permits them \
+                     (/proc/sys/kernel/perf_event_paranoid); most virtual machines have none. `--method \
+                     instrument` works everywhere"
                 ),
             },
         }

@@ -32,15 +32,15 @@ pub fn check_input(path: &Path, target: &str) -> Result<()> {
     }
     if file.symbols().next().is_none() {
         bail!(
-            "{} is stripped: without symbols BOLT cannot distinguish functions from data\nhint: build it without \
-             `strip`",
+            "{} is stripped: without symbols BOLT cannot distinguish functions from data\nhint: build the \
+             program without `strip`",
             path.display()
         );
     }
     let relocations = file.section_by_name(".rela.text").map_or(0, |section| section.size());
     if relocations == 0 {
         bail!(
-            "{} contains no relocations of its code, which BOLT needs to move functions: the linker ignored \
+            "{} contains no code relocations, which BOLT needs to move functions: the linker ignored \
              --emit-relocs",
             path.display()
         );
@@ -56,7 +56,7 @@ pub fn check_output(before: &Path, after: &Path) -> Result<()> {
     let (old, new) = (read(before)?, read(after)?);
     let (old, new) = (parse(before, &old)?, parse(after, &new)?);
     if new.section_by_name(BOLT_INFO).is_none() {
-        bail!("llvm-bolt did not change {}: it has no section {BOLT_INFO}", after.display());
+        bail!("llvm-bolt did not rewrite {}: the section {BOLT_INFO} is missing", after.display());
     }
     let (was, is) = (Guard::of(&old)?, Guard::of(&new)?);
     if old.architecture() == Architecture::X86_64 && (was.functions.is_empty() || was.first.is_empty()) {
@@ -67,8 +67,8 @@ pub fn check_output(before: &Path, after: &Path) -> Result<()> {
     }
     if was != is {
         bail!(
-            "BOLT changed the CPU guard of {}, which must run before all other code and contain only plain \
-             x86-64; its functions were {:?} and are now {:?}",
+            "BOLT changed the CPU guard of {}; the guard must run before all other code and use only plain \
+             x86-64 instructions\n  functions before: {:?}\n  functions after:  {:?}",
             after.display(),
             was.names(),
             is.names()
@@ -110,7 +110,7 @@ impl Guard {
     }
 }
 
-/// Returns the entries of `.preinit_array`. In a position-independent program they are dynamic relocations.
+/// Returns the entries of `.preinit_array`. In a position-independent program, the entries are dynamic relocations.
 fn first(file: &Elf) -> Vec<(u64, i64)> {
     let Some(section) = file.section_by_name(".preinit_array") else { return Vec::new() };
     let range = section.address()..section.address() + section.size();
@@ -175,7 +175,7 @@ mod tests {
         std::fs::write(&text, "no program").unwrap();
         check_input(&good, &here).unwrap();
         let cases = [
-            (&plain, here.as_str(), "no relocations"),
+            (&plain, here.as_str(), "no code relocations"),
             (&stripped, here.as_str(), "is stripped"),
             (&good, foreign, "but this build is for"),
             (&text, here.as_str(), "as a 64-bit ELF program"),

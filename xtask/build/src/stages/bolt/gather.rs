@@ -39,7 +39,7 @@ impl Profile {
     pub fn of(&self, program: &BoltTarget) -> Result<PathBuf> {
         let path = self.folder.join(format!("{}.fdata", program.name));
         if !path.is_file() {
-            bail!("there is no profile of {}: {} does not exist", program.name, path.display());
+            bail!("cannot find the profile of {}: {} does not exist", program.name, path.display());
         }
         Ok(path)
     }
@@ -134,7 +134,8 @@ fn engine(files: &Files, programs: &[BoltTarget]) -> Result<PathBuf> {
     Ok(files.counting.join(&first.name))
 }
 
-/// Creates the counting variants of the programs: instrumented programs, or scripts that run them under perf.
+/// Creates the counting variants of the programs: instrumented programs, or scripts that run the original programs
+/// under perf.
 fn make_counting(
     build: &Build,
     programs: &[BoltTarget],
@@ -196,8 +197,8 @@ fn check_raw(raw: &Path, runs: u32) -> Result<()> {
     }
     if good < runs.max(1) {
         bail!(
-            "only {good} of {runs} training runs left counts in {}: the other runs were killed before the \
-             end, or the disk is full",
+            "only {good} of {runs} training runs left counts in {}: the other runs were killed before they \
+             exited, or the disk is full",
             raw.display()
         );
     }

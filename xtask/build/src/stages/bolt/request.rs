@@ -9,7 +9,7 @@ use plan::bolt::BoltTools;
 /// Program or shared library that BOLT rewrites.
 #[derive(Clone, Debug)]
 pub struct BoltTarget {
-    /// Base name of the files that are made from it.
+    /// Base name of the files that BOLT makes from the program.
     pub name: String,
     /// Path of the program.
     pub path: PathBuf,

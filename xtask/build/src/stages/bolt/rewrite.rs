@@ -17,8 +17,8 @@ use crate::process::Run;
 use crate::ui::Progress;
 
 /// Maximum growth factor of a program. The old code stays in the file, because pointers that BOLT cannot trace may
-/// lead to the old code. Code, a third of the engine, therefore appears twice. A program that more than doubles in
-/// size indicates an error in BOLT and would start more slowly.
+/// lead to the old code. The code, which is a third of the engine, therefore occurs twice. A program that more than
+/// doubles in size indicates an error in BOLT and would start more slowly.
 const GROWTH: u64 = 2;
 /// Additional bytes allowed for a small program, for padding to pages of 2 MiB.
 const PADDING: u64 = 16 << 20;
@@ -63,8 +63,8 @@ pub fn rewrite(
     elf::check_output(&program.path, &beside)?;
     if layout.hot_functions == 0 {
         bail!(
-            "the profile in {} matches no function of {}\nhint: remove the profile, and run the same command \
-             again to gather a new one",
+            "the profile in {} matches no function of {}\nhint: remove the profile, then run the same \
+             command again, which gathers a new profile",
             profile.folder().display(),
             program.path.display()
         );
@@ -87,7 +87,7 @@ fn check_size(made: &Path, before: Bytes) -> Result<()> {
     let most = before.0 * GROWTH + PADDING;
     if size > most {
         bail!(
-            "llvm-bolt enlarged the program to {} from {before}: loading more than {} at every start costs \
+            "llvm-bolt enlarged the program from {before} to {}: loading more than {} at every start costs \
              more time than a better layout saves",
             Bytes(size),
             Bytes(most)

@@ -21,8 +21,8 @@ use crate::ui::{self, Progress};
 pub use reference::Reference;
 pub use run::Engine;
 
-/// Profile that the reference is made with. Builds of this profile skip the gate, because they would be compared with
-/// themselves.
+/// Profile that the reference is made with. Builds of this profile skip the gate, because the gate would compare the
+/// reference with itself.
 pub const REFERENCE_PROFILE: &str = "reference";
 
 /// Compares the candidate with the reference.

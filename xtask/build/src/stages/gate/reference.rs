@@ -94,11 +94,14 @@ impl Reference {
     /// # Errors
     /// If the reference is damaged.
     pub fn kept() -> Result<Self> {
-        Self::parse(KEPT)
-            .context("the gate's reference in this xtask is damaged\nhint: check out the file again")
+        Self::parse(KEPT).context(
+            "the gate's reference in this xtask is damaged\nhint: check out \
+                 xtask/build/src/stages/gate/reference.bin again",
+        )
     }
 
-    /// Returns the digest of the reference. Stages depend on it, so a new reference makes builds run the gate again.
+    /// Returns the digest of the reference. Stages depend on the digest, so a new reference makes builds run the gate
+    /// again.
     pub fn digest() -> Sha256 {
         Sha256::of(KEPT)
     }
@@ -109,17 +112,17 @@ impl Reference {
     }
 
     fn parse(bytes: &[u8]) -> Result<Self> {
-        let end = bytes.iter().position(|&byte| byte == b'\n').context("it has no first line")?;
-        let header: Header = serde_json::from_slice(&bytes[..end]).context("cannot parse its first line")?;
+        let end = bytes.iter().position(|&byte| byte == b'\n').context("the file has no first line")?;
+        let header: Header = serde_json::from_slice(&bytes[..end]).context("cannot parse the first line")?;
         let mut rest = &bytes[end + 1..];
         if Sha256::of(rest) != header.sha256 {
-            bail!("its content does not match the digest in its first line");
+            bail!("the content does not match the digest in the first line");
         }
         let mut probes = Vec::new();
         for about in header.probes {
             let size = about.vocabulary.saturating_mul(about.positions).saturating_mul(2);
             if about.vocabulary == 0 || size > rest.len() {
-                bail!("it ends within the rows of {}", about.name);
+                bail!("the file ends within the rows of {}", about.name);
             }
             let (rows, after) = rest.split_at(size);
             rest = after;

@@ -100,7 +100,7 @@ impl Engine<'_> {
         let expected = POSITIONS + if feed.mode == Mode::Decode { GREEDY } else { 0 };
         if logits.tokens.len() != expected || logits.vocabulary() != feed.probe.vocabulary() as usize {
             bail!(
-                "{}: {expected} rows of {} logits were requested, but the engine wrote {} of {}",
+                "{}: {expected} rows of {} logits were requested, but the engine wrote {} rows of {}",
                 feed.name(),
                 feed.probe.vocabulary(),
                 logits.tokens.len(),
@@ -160,7 +160,7 @@ impl Engine<'_> {
     }
 }
 
-/// Returns the rows of `probe` in the reference, if they belong to the same model.
+/// Returns the reference's rows for `probe`, or an error if the rows belong to another model.
 fn rows(reference: &Reference, probe: Probe, model: Sha256) -> Result<&Rows> {
     let found = reference.probes.iter().find(|rows| rows.about().name == probe.name());
     match found {
@@ -172,8 +172,8 @@ fn rows(reference: &Reference, probe: Probe, model: Sha256) -> Result<&Rows> {
             Ok(rows)
         }
         _ => bail!(
-            "the gate's reference does not match the current probe {}\nhint: make a new one with `cargo xtask \
-             build --profile reference`, then `cargo xtask gate --write-reference`",
+            "the gate's reference does not match the current probe {}\nhint: make a new reference with \
+             `cargo xtask build --profile reference`, then `cargo xtask gate --write-reference`",
             probe.name()
         ),
     }

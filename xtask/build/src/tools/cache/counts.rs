@@ -144,7 +144,7 @@ impl Counts {
 fn explained(reason: &str) -> &str {
     match reason {
         "crate-type" => "Rust programs and macros",
-        "-fprofile-use" => "compilations by gcc with a profile (-fprofile-use)",
+        "-fprofile-use" => "gcc compilations with a profile (-fprofile-use)",
         // cargo and CMake run a compiler to learn its kind and its predefined macros.
         "-" | "missing input" => "queries to compilers",
         other => other,
@@ -192,7 +192,7 @@ mod tests {
         let now = Counts::of_sccache(&sccache(113, 9, rest)).unwrap();
         assert_eq!(
             now.since(&before).to_string(),
-            "103 of 111 objects were cached, 2 were compiled on other machines; not cacheable: compilations by gcc with a \
+            "103 of 111 objects were cached, 2 were compiled on other machines; not cacheable: gcc compilations with a \
              profile (-fprofile-use) (4), queries to compilers (3); errors: failed writes (3)"
         );
         assert!(!now.since(&now).any());

@@ -43,7 +43,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let given = args.preset.as_deref().unwrap_or_default();
     let Some(preset) = Preset::all().into_iter().find(|preset| preset.name() == given) else {
         let names = Preset::all().map(Preset::name);
-        return Err(exit::usage(format!("unknown preset {given:?}\nhint: presets are {}", names.join(", "))));
+        return Err(exit::usage(format!(
+            "unknown preset {given:?}\nhint: available presets: {}",
+            names.join(", ")
+        )));
     };
     let quant = args.quant.to_ascii_uppercase();
     // Check the quantisation before writing gigabytes.

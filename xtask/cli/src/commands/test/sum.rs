@@ -149,7 +149,7 @@ mod tests {
             "test whole ... ok",
             "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ];
-        // The second run stands for a run with other kernels.
+        // The second run represents a run with other kernels.
         let sum = sum(&[&run, &run]);
         let expected = "skipped shell::signed: minisign is missing (install minisign)\n\
                         skipped shell::signed: wget is missing (install wget)\n2 passed, 0 failed, 1 skipped";

@@ -10,6 +10,7 @@ use build::stages::{Build, CheckoutLock};
 use build::ui::Ui;
 use build::workspace::Workspace;
 use build::{profile, tools};
+use build_info::words::count;
 use plan::Plan;
 use serde::{Deserialize, Serialize};
 
@@ -38,12 +39,12 @@ pub struct BuildTimes {
     pub xtask_seconds: Vec<f64>,
     /// Seconds of each build with plain cmake and ninja.
     pub plain_seconds: Vec<f64>,
-    /// Build time with xtask's stages, as a multiple of the build time with plain cmake and ninja.
+    /// Build time with xtask's stages divided by build time with plain cmake and ninja.
     pub ratio: Ratio,
 }
 
-/// Builds llama.cpp from scratch, alternately with xtask's stages and with plain cmake and ninja. Both use the same
-/// definitions.
+/// Builds llama.cpp from scratch, alternately with xtask's stages and with plain cmake and ninja. Both kinds of
+/// builds use the same definitions.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
@@ -87,11 +88,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         plain_seconds: theirs,
     };
     let text = format!(
-        "xtask {:.1} s, plain cmake and ninja {:.1} s, ratio {} over {} pairs",
+        "xtask {:.1} s, plain cmake and ninja {:.1} s, ratio {} over {}",
         median(&times.xtask_seconds),
         median(&times.plain_seconds),
         times.ratio,
-        times.ratio.pairs
+        count(times.ratio.pairs, "pair")
     );
     ui.result(&times, text)
 }

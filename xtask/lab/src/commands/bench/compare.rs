@@ -63,8 +63,8 @@ fn percent(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "use a number of at least 0 and less than 100, such as 1.5".to_string())
 }
 
-/// Default models. They have the widths of real models, because speed depends on the widths, and few layers, so that
-/// a round is short.
+/// Default models, with few layers, so that a round is short, and with the widths of real models, because speed
+/// depends on the widths.
 const MODELS: [&str; 4] =
     ["llama-1b-4l/Q4_K_M", "llama-1b-4l/Q8_0", "llama-1b-4l/F16", "qwen2.5-1.5b-4l/Q4_K_M"];
 
@@ -90,8 +90,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     comparison.remarks().iter().for_each(|remark| ui.say(remark));
     if let Some((median, most)) = comparison.disturbance().filter(|(median, _)| *median > 0.1) {
         ui.warn(format_args!(
-            "other processes kept {median:.2} cores busy (at most {most:.2}) during the measurement: expect \
-             wide intervals"
+            "other processes used {median:.2} cores in the median round and {most:.2} in the worst round: \
+             expect wide intervals"
         ));
     }
     ui.result(&comparison, comparison.table())?;
@@ -105,7 +105,7 @@ pub(super) fn check(args: &Args, ui: &Ui) -> Result<()> {
     contest(args, &[], &shapes, &phases, ui).check_inputs()
 }
 
-/// Returns the contest that `args` describes, on the models that `args` names.
+/// Returns the contest that `args` describes, with the models that `args` names.
 fn contest<'a>(
     args: &'a Args,
     builds: &'a [CandidateBuild],
@@ -137,7 +137,7 @@ fn shapes(args: &Args) -> Result<Vec<RunShape>> {
     let (prompts, generations) = (&args.prompt, &args.generate);
     if prompts.len() != generations.len() {
         return Err(exit::usage(format!(
-            "-p has {} numbers and -n has {}, but each shape needs one of each",
+            "-p has {} values and -n has {}: give both the same number of values",
             prompts.len(),
             generations.len()
         )));

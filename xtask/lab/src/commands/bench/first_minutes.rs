@@ -90,7 +90,7 @@ struct Measured {
     cpu_seconds: Vec<f64>,
     /// CPU seconds of each run of the other commit.
     against_cpu_seconds: Vec<f64>,
-    /// Time of the measured commit, as a multiple of the other commit's.
+    /// Time of the measured commit divided by the time of the other commit.
     ratio: Ratio,
 }
 
@@ -270,7 +270,7 @@ fn find(folder: &Path, end: &str) -> Result<PathBuf> {
             }
         }
     }
-    bail!("found no {end} in {}", folder.display())
+    bail!("cannot find a file whose path ends with {end} in {}", folder.display())
 }
 
 impl FirstMinutes {

@@ -8,6 +8,7 @@ use build::compare::Provenance;
 use build::process;
 use build::ui::Ui;
 use build::workspace::Workspace;
+use build_info::words::count;
 use load::Interface;
 
 use crate::serving::soak::Soak;
@@ -52,7 +53,7 @@ pub struct Args {
     /// Send JSON lines to `anneal serve` over its Unix socket instead of HTTP
     #[arg(long)]
     socket: bool,
-    /// With one client, also run `anneal bench` of the --build program in each round
+    /// In rounds with one client, also run the `anneal bench` command of the --build program
     #[arg(long)]
     bench: bool,
     /// Soak the server instead: send this many valid and invalid requests of all kinds; fail if an answer is wrong, a
@@ -67,7 +68,7 @@ pub struct Args {
     note: Option<String>,
 }
 
-/// Measures servers, or soaks one.
+/// Measures servers, or soaks one server.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
@@ -117,7 +118,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&Short(&served), served.table())?;
     if failed > 0 {
         bail!(
-            "{failed} requests failed, so the figures cover only the successful requests: {}",
+            "{} failed, so the figures cover only the successful requests: {}",
+            count(failed, "request"),
             words.join("; ")
         );
     }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// Options of `bench` without a subcommand.
 #[derive(Debug, clap::Args)]
-// A struct can name only one clap group, so these fields are flattened next to the other struct's.
+// A struct can name only one clap group, so `bench` flattens these fields next to those of another struct.
 #[group(id = "side-by-side")]
 pub struct Args {
     /// Builds to compare; the first is the baseline. Each is a profile, a build folder, a program (`anneal` or
@@ -97,8 +97,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     if let Some(word) = args.tests.first().filter(|word| !word.starts_with('-')) {
         return Err(base::exit::usage(format!(
-            "bench has no subcommand {word:?}\nhint: the subcommands are compare, switches, overhead, serve, \
-             first-minutes and build; arguments of `anneal bench` begin with a hyphen"
+            "bench has no subcommand {word:?}\nhint: subcommands: compare, switches, overhead, serve, \
+             first-minutes, build; arguments of `anneal bench` begin with a hyphen"
         )));
     }
     let builds: Vec<CandidateBuild> =
@@ -108,7 +108,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     {
         let name = &build.name;
         return Err(base::exit::usage(format!(
-            "--builds: number {} has the same name as an earlier build, {name}\nhint: give it a label: \
+            "--builds: build {} has the same name as an earlier build: {name}\nhint: give it a label: \
              LABEL=PATH",
             number + 1
         )));
@@ -135,7 +135,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     progress.finish();
     let all: Vec<Vec<Row>> =
         rounds.iter().zip(&builds).map(|(rounds, build)| together(rounds, &build.name)).collect();
-    // Sort by test, with the builds of each test below one another.
+    // Sort by test, so that the builds of each test are on adjacent lines.
     let tests = all.iter().map(Vec::len).max().unwrap_or(0);
     let rows: Vec<Row> =
         (0..tests).flat_map(|test| all.iter().filter_map(move |rows| rows.get(test).cloned())).collect();
@@ -219,7 +219,7 @@ fn together(rounds: &[Vec<Row>], build: &str) -> Vec<Row> {
         .collect()
 }
 
-/// Returns one field, combined over all rounds; `first` is its value in the first round.
+/// Returns one field, combined over all rounds; `first` is the field's value in the first round.
 fn summed(key: &str, first: &Value, rows: &[&Row]) -> Value {
     let values = || rows.iter().filter_map(|row| row.get(key));
     let once = key.starts_with("tpot_") || ["load_ns", "time_to_first_token_ns", "roof_share"].contains(&key);
@@ -228,7 +228,7 @@ fn summed(key: &str, first: &Value, rows: &[&Row]) -> Value {
     }
     let told: Vec<f64> = values().filter_map(Value::as_f64).collect();
     match once && !told.is_empty() {
-        // Keep whole nanoseconds whole.
+        // Keep integers, such as nanoseconds, as integers.
         true if first.is_u64() => (measure::median(&told).round() as u64).into(),
         true => measure::median(&told).into(),
         false => first.clone(),
@@ -332,8 +332,8 @@ fn table(all: &[Vec<Row>], builds: &[CandidateBuild], rows: &[Row], ui: &Ui) -> 
     ui.result(&rows, ui::columns(&header, lines))
 }
 
-/// Returns the names of the settings that differ between rows and so identify them. The number of threads is always
-/// included.
+/// Returns the names of the settings that differ between rows and therefore identify the rows. The number of threads
+/// is always included.
 fn varied(rows: &[Row]) -> Vec<&str> {
     const RESULTS: [&str; 5] = ["avg_", "stddev_", "samples_", "tpot_", "anneal_"];
     const NAMED: [&str; 8] =

@@ -68,9 +68,8 @@ pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
     let record = workspace.current(&args.profile).join("build_info.json");
     if BuildInfo::read(&record).is_ok_and(|record| record.base_plan.is_some()) {
         bail!(
-            "cannot compare switches: the current {0} build is a PGO or BOLT build, and the builds with a \
-             changed key would not be\nhint: `cargo xtask build --profile {0} --plain` makes the plain build \
-             current",
+            "cannot compare switches: the current {0} build is a PGO or BOLT build, but builds with a changed key \
+             are plain builds\nhint: `cargo xtask build --profile {0} --plain` makes the plain build current",
             args.profile
         );
     }

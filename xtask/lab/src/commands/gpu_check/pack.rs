@@ -16,7 +16,8 @@ use plan::profile::Gpu;
 
 use crate::gpu_check::archive::{self, Contents, Item, MOST, Missing};
 
-/// This program, which runs the check on the other machine. It is packed without features, so that it is small.
+/// This program, which runs the check on the other machine. To make the packed program small, it is built without
+/// features.
 const OURSELVES: Program = Program { name: "lab", features: "", purpose: "checks GPUs" };
 
 /// Cargo arguments that leave out debug symbols.
@@ -31,7 +32,7 @@ const OF_FEW_CPUS: [&str; 3] = ["avx512", "amx", "avx_vnni"];
 /// Options of `gpu-check pack`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile whose current build to pack; without a current build, build it first
+    /// Profile to pack; if it has no current build, build it first
     #[arg(short, long, default_value = "cuda-dense")]
     profile: String,
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub struct Args {
     yes: bool,
 }
 
-/// Packs the engine, this program and, if there is one, llama-bench.
+/// Packs the engine, this program and, if it exists, llama-bench.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let out = match &args.out {
@@ -64,7 +65,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         check_program(program)?;
     }
     let engine = engine(&args, &workspace, ui)?;
-    // Only set after the build: an interrupted build resumes, but interrupted packing starts again.
+    // Call this function only after the build: an interrupted build resumes, but interrupted packing starts again.
     process::begins_anew();
     let record = BuildInfo::read(&engine.join("build_info.json"))?;
     warn_of_cpus(&record, ui);
@@ -116,8 +117,7 @@ fn engine(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &sets)?;
     if profile.gpu != Gpu::Cuda {
         return Err(exit::usage(format!(
-            "--profile {}: the profile uses no GPU, so there is nothing to check\nhint: profiles for GPUs are \
-             {}",
+            "--profile {}: the profile uses no GPU, so there is nothing to check\nhint: GPU profiles: {}",
             args.profile,
             profile::names_for_gpus(&workspace.build_profiles())?.join(", ")
         )));
@@ -142,7 +142,7 @@ fn check_program(path: &Path) -> Result<()> {
     }
 }
 
-/// Returns the path of llama-bench, or the reason why there is none.
+/// Returns the path of llama-bench, or the reason why llama-bench is missing.
 fn bench(args: &Args, workspace: &Workspace) -> Result<PathBuf, String> {
     if args.no_llama_bench {
         return Err("left out with --no-llama-bench".to_string());
@@ -172,8 +172,8 @@ fn warn_of_cpus(record: &BuildInfo, ui: &Ui) {
         .collect();
     if !rare.is_empty() {
         ui.warn(format_args!(
-            "this engine runs only on CPUs with {}\nhint: --set isa=x86-64-v3 packs an engine for any x86-64 \
-             CPU since 2013",
+            "this engine runs only on CPUs with {}\nhint: --set isa=x86-64-v3 packs an engine for every x86-64 \
+             CPU with AVX2",
             rare.join(", ")
         ));
     }

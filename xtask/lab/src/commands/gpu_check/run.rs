@@ -106,7 +106,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::check_interrupted()?;
     ensure!(
         report.models.iter().any(|model| !(model.runs.is_empty() && model.decodes.is_empty())),
-        "nothing was measured\nhint: {} lists each step with the reason",
+        "nothing was measured\nhint: {} contains the reason for each failed or skipped step",
         args.out.display()
     );
     Ok(())
@@ -131,7 +131,7 @@ fn check_whole<'a>(archive: &Contents, programs: impl Iterator<Item = &'a Progra
 struct Places {
     anneal: PathBuf,
     llama_bench: Option<PathBuf>,
-    /// Reason why there is no llama-bench.
+    /// Reason why llama-bench is missing.
     missing: Option<String>,
     archive: Option<Contents>,
 }
@@ -143,7 +143,7 @@ impl Places {
         let beside = |name: &str| own.parent().map(|folder| folder.join(name)).filter(|path| path.is_file());
         let there = |path: &PathBuf| match path.is_file() {
             true => Ok(path.clone()),
-            false => Err(exit::usage(format!("{} is not a program", path.display()))),
+            false => Err(exit::usage(format!("{} does not exist or is not a file", path.display()))),
         };
         let named = args.anneal.as_ref().map(there).transpose()?;
         let Some(anneal) = named.or_else(|| beside("anneal")) else {
@@ -166,7 +166,7 @@ impl Places {
         });
         let missing = llama_bench.is_none().then(|| {
             why.unwrap_or_else(|| {
-                "no llama-bench is in the folder of gpu-check, and none was named".to_string()
+                "the folder of gpu-check contains no llama-bench, and --llama-bench was not given".to_string()
             })
         });
         Ok(Self { anneal, llama_bench, missing, archive })
@@ -219,9 +219,8 @@ fn program(path: &Path) -> Result<ProgramReport> {
     Ok(ProgramReport { name, bytes, sha256: fs::digest_file(path)?, build: record_of(path)?.map(Box::new) })
 }
 
-/// Returns the record of a program, or `None` if there is none. Looks for a record next to the program, then in the
-/// folder above, then in the build folder that contains the program.
-///
+/// Returns the record of a program, or `None` if the program has no record. Looks for a record next to the program,
+/// then in the folder above, then in the build folder that contains the program.
 /// # Errors
 /// If the record exists but cannot be read.
 fn record_of(program: &Path) -> Result<Option<BuildInfo>> {
@@ -230,7 +229,7 @@ fn record_of(program: &Path) -> Result<Option<BuildInfo>> {
         "{}.build_info.json",
         program.file_name().unwrap_or_default().to_string_lossy()
     ));
-    // A llama-bench in a build tree lies beside an engine; the record above both is the engine's, so it is skipped.
+    // In a build tree, the record above llama-bench describes the engine, so that record is skipped.
     let is_bench = program.file_name().is_some_and(|name| name == "llama-bench");
     let above = program.ancestors().skip(if is_bench { 3 } else { 2 });
     let above = above.take(if is_bench { 1 } else { 2 }).map(|folder| folder.join("build_info.json"));

@@ -44,8 +44,8 @@ pub fn read(path: &Path) -> Result<Report> {
     let major = |version: &str| version.split('.').next().unwrap_or_default().to_string();
     if major(&found.schema_version) != major(SCHEMA_VERSION) {
         bail!(
-            "{shown} has format {}, but this program reads {SCHEMA_VERSION}\nhint: use the version of \
-             `gpu-check show` that belongs to this report",
+            "{shown} has format {}, but this program reads format {SCHEMA_VERSION}\nhint: use the version of \
+             `gpu-check show` that matches the report",
             found.schema_version
         );
     }

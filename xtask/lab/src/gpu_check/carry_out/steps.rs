@@ -41,7 +41,7 @@ impl RunningCheck<'_> {
         }
     }
 
-    /// Checks that the engine refuses to run without a GPU. The model for this step has a few megabytes.
+    /// Checks that the engine refuses to run without a GPU. The step makes a model of a few megabytes.
     fn refusal(&mut self) -> Result<()> {
         let tiny =
             GpuCheckModel::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
@@ -103,8 +103,8 @@ impl RunningCheck<'_> {
         Ok(())
     }
 
-    /// Runs both programs once. Their order alternates between rounds. If one program fails, the measurements of the
-    /// other are kept.
+    /// Runs both programs once. The order of the programs alternates between rounds. If one program fails, the
+    /// measurements of the other program are kept.
     fn round(&mut self, model: usize, round: u32) -> Result<()> {
         let programs = if self.options.llama_bench.is_some() { 2 } else { 1 };
         let mut failed = None;
@@ -144,7 +144,7 @@ impl RunningCheck<'_> {
         kernel.and(sampled).and(decode)
     }
 
-    /// Runs llama-bench's tests; only the decode tests if prompts cannot be evaluated.
+    /// Runs llama-bench's tests. If prompts cannot be evaluated, runs only the decode tests.
     fn kernel(&mut self, model: usize) -> Result<Output> {
         let path = self.models[model].path.clone();
         let engine = &self.options.engine;
@@ -152,7 +152,7 @@ impl RunningCheck<'_> {
             Err(error) if !self.decode_only.contains(&model) && !process::interrupted() => {
                 self.decode_only.push(model);
                 let kernel = engine.kernel(&path, &self.sizes(model), self.limit())?;
-                let step = format!("tests with prompts of {}", self.names[model]);
+                let step = format!("prefill tests of {}", self.names[model]);
                 let reason = self.without_folders(&format!("prefill fails, but decode works: {error:#}"));
                 self.report.left_out.push(LeftOut { step, reason });
                 Ok(kernel)
@@ -167,7 +167,7 @@ impl RunningCheck<'_> {
     }
 
     fn theirs(&self, model: usize) -> Result<Output> {
-        let program = self.options.llama_bench.as_deref().context("there is no llama-bench")?;
+        let program = self.options.llama_bench.as_deref().context("llama-bench is missing")?;
         engine::llama_bench(program, &self.models[model].path, &self.sizes(model), self.limit())
     }
 

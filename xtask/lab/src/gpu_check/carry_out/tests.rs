@@ -48,8 +48,7 @@ fn report() -> Report {
     }
 }
 
-/// Returns an engine that simulates a GPU in `folder`. The engine writes each of its calls to the file `calls` in
-/// that folder.
+/// Returns a fake engine in `folder` that simulates a GPU and logs each call in the file `calls`.
 fn engine(folder: &std::path::Path) -> Engine {
     let placement = json!({ "placement": { "devices": ["CUDA0 (NVIDIA H100)"], "faults": [] } }).to_string();
     for (name, text) in [

@@ -124,7 +124,7 @@ fn bandwidth_is_the_weights_times_the_speed() {
     assert!((half.value.unwrap() - 0.5).abs() < 0.01, "{half:?}");
     assert!((half.effective_bandwidth.unwrap() / 1.6e12 - 1.0).abs() < 0.01, "{half:?}");
     assert_eq!((half.verdict, half.measured_copy_bandwidth), (FigureVerdict::Miss, None));
-    // Between a certain miss and a certain pass, the copy bandwidth decides.
+    // Between a definite miss and a definite pass, the copy bandwidth decides.
     for (speed, copy, verdict) in [
         (1300.0, None, FigureVerdict::Unclear),
         (1700.0, None, FigureVerdict::Pass),

@@ -48,11 +48,11 @@ fn several_gpus_share_the_layers() {
     assert_eq!((one.gpu.as_str(), one.gpus, one.is_whole()), ("RTX 4090", 1, false));
     let two = of(&[("RTX 4090", 24), ("RTX 4090", 24)]);
     assert_eq!((two.gpu.as_str(), two.gpus, two.layers), ("2 × RTX 4090", 2, 81));
-    // Every GPU has its own driver memory and buffers.
+    // Each GPU reserves memory for its own driver and buffers.
     let twice = |bytes: Bytes| Bytes(2 * bytes.0);
     let kept = (twice(one.memory), twice(one.reserve), twice(one.compute));
     assert_eq!((two.memory, two.reserve, two.compute), kept);
-    // A part that fits on no single GPU is not split.
+    // GPU memory that is too small for a whole layer stays unused.
     let small = of(&[("A", 16), ("B", 16)]);
     let each = of(&[("A", 16)]);
     assert_eq!((small.layers, small.is_whole()), (2 * each.layers, false));

@@ -38,7 +38,7 @@ fn the_work_of_a_token_is_counted() {
     let llama = shape("llama-3.1-8b", "F16");
     // Each weight has 2 bytes; the weights of the 65 norms of 4,096 have 4 bytes.
     assert_eq!(llama.weights.0, 2 * 8_030_261_248 + 2 * 65 * 4096);
-    // Decode reads everything except the embedding, of which it reads one row.
+    // Decode reads all weights, except that it reads only one row of the embedding.
     assert_eq!(llama.bytes_per_token.0, llama.weights.0 - 2 * 128_256 * 4096 + 2 * 4096);
     // Each layer has q and o, k and v, and three matrices of the feed-forward network.
     let layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336;

@@ -19,12 +19,12 @@ pub const SHORT: u32 = 8;
 /// Maximum number of tokens in which a right answer may differ from the known answer.
 const TIES: usize = 3;
 
-/// Maximum difference in log probability (natural logarithm) between such a token and the likeliest token, when the
-/// server is queried without other clients. Rounding differences between batches are far smaller. Tokens of another
-/// prompt differ far more, even in a random model.
+/// Maximum difference in log probability (natural logarithm) between a deviating token and the likeliest token, when
+/// the server is queried without other clients. Rounding differences between batches are far smaller. Tokens of
+/// another prompt differ far more, even in a random model.
 const NEARLY: f64 = 0.05;
 
-/// Number of requested alternative tokens, which is the maximum.
+/// Number of alternative tokens to request, which is the maximum that the server allows.
 const ALTERNATIVES: u32 = 20;
 
 /// Prompt with its answer.
@@ -101,7 +101,8 @@ pub fn tokens_of(answer: &Value) -> Option<Vec<u32>> {
 /// Verdict on an answer that differs from the known answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deviation {
-    /// The answer is right: each deviating token is less likely than the best token by at most this much.
+    /// The answer is right. The value is the largest difference in log probability between a deviating token and the
+    /// best token.
     Tie(f64),
     /// The answer is wrong; the text gives the reason.
     Wrong(String),
@@ -114,9 +115,9 @@ impl Known {
     }
 
     /// Decides if a deviating `answer` is right. A batch of another size is summed in another order, which can decide
-    /// between two tokens of nearly equal probability. If a token of the answer differs from the server's token
-    /// without other clients, the server must give both tokens nearly the same probability, and must continue from
-    /// the answer's token as the answer does.
+    /// between two tokens of nearly equal probability. Without other clients, the server must therefore give nearly
+    /// the same probability to the deviating token and to its own token, and must continue from the deviating token
+    /// as the answer does.
     pub fn judge(&self, server: &Server, answer: &SampledAnswer) -> Result<Deviation> {
         let SampledAnswer { tokens, asked } = answer;
         if tokens.len() != *asked as usize {
@@ -146,7 +147,7 @@ fn behind(server: &Server, prompt: &[u32], token: u32) -> Result<Option<f64>> {
 }
 
 /// Checks that `tokens` equal the results of `next`, token by token, except for a few tokens. For each exception,
-/// `behind` returns how much less likely the token is.
+/// `behind` returns the difference in log probability to the best token.
 fn follows(
     tokens: &[u32],
     mut next: impl FnMut(&[u32], u32) -> Result<Vec<u32>>,
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn another_token_is_excused_and_another_answer_is_not() {
-        // Each token is the sum of the tokens before it, plus one.
+        // Each token is one more than the sum of the tokens before it.
         let next = |said: &[u32], left: u32| {
             let mut all = said.to_vec();
             for _ in 0..left {

@@ -139,7 +139,7 @@ fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Res
             .ok_or_else(|| format!("missing tokens or wrong text in {answer:.300}"));
     }
     if !body.ends_with("data: [DONE]\n\n") {
-        return Err(format!("the stream has no end: {body:.300}"));
+        return Err(format!("the stream does not end with `data: [DONE]`: {body:.300}"));
     }
     let (mut text, mut tokens) = (String::new(), Vec::new());
     for data in body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]") {
@@ -154,7 +154,7 @@ fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Res
         .ok_or_else(|| format!("the text does not match its tokens: {text:?}"))
 }
 
-/// Returns an answer of `tokens`. Returns `None` if the tokens equal the known tokens but `text` is not their text.
+/// Returns `tokens` as an answer. Returns `None` if the tokens are the known tokens but `text` is not the known text.
 fn with_text(known: &Known, tokens: Option<Vec<u32>>, text: &str) -> Option<VisitReply> {
     let answer = SampledAnswer { tokens: tokens?, asked: SHORT };
     (!known.is(&answer) || text == known.text).then_some(VisitReply::Answer(answer))

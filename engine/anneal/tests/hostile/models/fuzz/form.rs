@@ -1,4 +1,4 @@
-//! Parsed GGUF file that can be changed and written again, even if it is invalid.
+//! Parsed GGUF file that can be changed and written again, even if the file is invalid.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -63,7 +63,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Returns the size of the tensor's data. 0 if the size is not computable.
+    /// Returns the size of the tensor's data; 0 if the size cannot be computed.
     pub fn bytes(&self) -> u64 {
         let Ok(kind) = GgmlType::from_id(self.kind) else { return 0 };
         let row = kind.bytes_of(self.dims.first().copied().unwrap_or(1));

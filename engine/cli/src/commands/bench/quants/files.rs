@@ -1,4 +1,4 @@
-//! Folder of quantised models, which decides if an existing model can be reused.
+//! Folder of quantised models, and the check that an existing model can be reused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ impl QuantFolder {
     /// True if the file at `path` was made from `origin`.
     ///
     /// # Errors
-    /// If this command did not create the file, because it must not be overwritten.
+    /// If something other than this command created the file, because such a file must not be overwritten.
     pub fn holds(&self, path: &Path, origin: &QuantOrigin) -> Result<bool> {
         if !path.exists() {
             return Ok(false);

@@ -29,7 +29,7 @@ pub struct Flags {
     /// Importance matrix, as for `anneal quantize`
     #[arg(long, value_name = "FILE", requires = "quants")]
     pub(super) imatrix: Option<PathBuf>,
-    /// Accept a model that is already quantised; quantising it again loses more quality
+    /// Accept a model that is already quantised; quantising the model again loses more quality
     #[arg(long, requires = "quants")]
     pub(super) allow_requantize: bool,
     /// UTF-8 text file for the divergence [default: the built-in text of `anneal eval`]

@@ -27,7 +27,7 @@ impl Measured {
     fn read(text: &str) -> Result<Self, String> {
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         serde_json::from_value(value).map_err(|_| {
-            "holds none of the results of bench compare, bench build, bench overhead, bench first-minutes"
+            "contains no result of bench compare, bench build, bench overhead or bench first-minutes"
                 .to_string()
         })
     }
@@ -46,12 +46,12 @@ impl Measured {
         let (detail, table) = match self {
             Measured::Comparison(comparison) => (comparison_detail(comparison), comparison_table(comparison)),
             Measured::Build(times) => (
-                format!("{}. The ratio compares times: below 1 is faster.", pairs(times.ratio.pairs)),
+                format!("{}. The ratio compares times, so below 1 means faster.", pairs(times.ratio.pairs)),
                 build_table(times),
             ),
             Measured::Overhead(overhead) => (String::new(), overhead_table(overhead)),
             Measured::FirstMinutes(minutes) => {
-                ("Medians. The ratios compare times: below 1 is faster.".to_string(), minutes.table())
+                ("Medians. The ratios compare times, so below 1 means faster.".to_string(), minutes.table())
             }
         };
         let day = date.get(..10).unwrap_or(date);
@@ -69,11 +69,12 @@ fn comparison_detail(comparison: &Comparison) -> String {
     let plural = if *threads == 1 { "" } else { "s" };
     let left_out = match comparison.warm_up_rounds {
         0 => String::new(),
-        rounds => format!(" after {rounds} for warm-up"),
+        1 => " after 1 warm-up round".to_string(),
+        rounds => format!(" after {rounds} warm-up rounds"),
     };
     let mut text = format!(
-        "{threads} thread{plural}, {}{left_out}. Medians, and ratios to `{baseline}` with 95 % intervals: above \
-         1 is faster, or larger if the unit is bytes.",
+        "{threads} thread{plural}, {}{left_out}. Medians, and ratios to `{baseline}` with 95 % intervals. A \
+         ratio above 1 means faster, or larger if the unit is bytes.",
         pairs(comparison.pairs)
     );
     if let Some((median, most)) = comparison.disturbance() {
@@ -275,8 +276,8 @@ fn again(mut comparison: Comparison) -> Comparison {
     comparison
 }
 
-/// Checks that published ratios follow from their samples and that no unfinished result is published. With
-/// UPDATE_DOCS, rewrites the files after a change of the statistics.
+/// Checks that published ratios follow from their samples and that no unfinished result is published. If UPDATE_DOCS
+/// is set, rewrites the files, for use after a change of the statistics.
 #[test]
 fn published_ratios_are_those_of_the_samples() {
     if std::env::var_os("UPDATE_DOCS").is_some() {

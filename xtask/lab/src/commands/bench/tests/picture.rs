@@ -1,6 +1,6 @@
-//! docs/src/images/before-after.svg, the picture in README: tokens per second of upstream's default build and of
-//! builds with another compiler, other settings and patches, on one machine. The test in this file draws it from
-//! docs/results.
+//! Draws docs/src/images/before-after.svg, the picture in README, from docs/results. The picture shows tokens per
+//! second on one machine, for upstream's default build and for builds with another compiler, other settings and
+//! patches.
 
 use std::fmt::Write;
 
