@@ -8,7 +8,18 @@ use tidy::{circles, draw, imports, members, misplaced_tests, rust_files, type_na
 
 /// All crates, the lowest layer first. A crate may only depend on crates of lower layers.
 const LAYERS: &[&[&str]] = &[
-    &["base", "generated", "skipped", "random-weights", "audit", "load", "report", "sha256", "tidy"],
+    &[
+        "base",
+        "generated",
+        "skipped",
+        "random-weights",
+        "audit",
+        "kernels",
+        "load",
+        "report",
+        "sha256",
+        "tidy",
+    ],
     &["build-info", "llama-source"],
     &["host"],
     &["gguf", "measure", "roofline", "toolchain"],
@@ -23,7 +34,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Crates that may contain unsafe code.
-const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "roofline"];
+const UNSAFE: &[&str] = &["host", "kernels", "llama", "llama-link", "llama-sys", "roofline"];
 
 /// Files in other crates that may contain unsafe code, with the reason for each.
 const UNSAFE_FILES: &[(&str, &str)] =

@@ -13,7 +13,7 @@ use build_info::record::CpuVariant;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::{kernel_library, record};
+use crate::{kernel_library, own_kernels, record};
 
 /// Environment variable with the name of the kernels to load.
 const VARIABLE: &str = "ANNEAL_CPU_VARIANT";
@@ -121,6 +121,7 @@ pub fn load_wanted(wanted: Option<Wanted>) -> Result<Option<&'static Loaded>> {
         return Ok(done.as_ref());
     }
     let loaded = if kernel_library::has_cpu() { None } else { Some(load_from(&folder()?, wanted)?) };
+    own_kernels::set()?;
     Ok(LOADED.get_or_init(|| loaded).as_ref())
 }
 

@@ -32,6 +32,7 @@ mod model_options;
 pub mod notice;
 pub mod offload;
 pub mod options;
+pub mod own_kernels;
 mod placement;
 pub mod quantize;
 pub mod record;

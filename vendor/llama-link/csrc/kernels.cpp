@@ -53,3 +53,18 @@ bool anneal_kernels_load(const char * path, char * err, size_t err_size) {
     }
     return false;
 }
+
+bool anneal_set_outside_kernels(const void * table) {
+    try {
+        ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+        if (cpu == nullptr) {
+            return false;
+        }
+        // Not in a public header: the patch adds the function, and ggml_outside_kernels is laid out as `table` is.
+        auto * set = (bool (*)(const void *)) ggml_backend_reg_get_proc_address(
+            ggml_backend_dev_backend_reg(cpu), "ggml_backend_cpu_set_outside_kernels");
+        return set != nullptr && set(table);
+    } catch (...) {
+        return false;
+    }
+}

@@ -56,6 +56,10 @@ int32_t anneal_kernels_score(const char * path, char * err, size_t err_size);
 // Loads the kernels. Must be called at most once, before any computation.
 bool anneal_kernels_load(const char * path, char * err, size_t err_size);
 
+// Gives the CPU backend a table of kernels (struct ggml_outside_kernels of the patch 0012), for models that are loaded
+// later. Returns false if this llama.cpp was built without the patch or expects another version of the table.
+bool anneal_set_outside_kernels(const void * table);
+
 // Returns the numbers of CUDA graphs captured and dropped in this process, which ggml only reports in its log.
 void anneal_cuda_graphs(uint64_t * captured, uint64_t * dropped);
 

@@ -149,8 +149,16 @@ mod tests {
         let zen4 = cpu("AuthenticAMD", 0x19, 0x11, &["avx512f"]);
         let zen3 = cpu("AuthenticAMD", 0x19, 0x01, &[]);
         let cases = [
-            (&zen5, compiler(CompilerKind::Gcc, "12.2.0"), Some("means -march=znver3 -mavx512f -mavx512vnni;")),
-            (&zen5, compiler(CompilerKind::Gcc, "13.2.0"), Some("means -march=znver4 -mavx512f -mavx512vnni;")),
+            (
+                &zen5,
+                compiler(CompilerKind::Gcc, "12.2.0"),
+                Some("means -march=znver3 -mavx512f -mavx512vnni;"),
+            ),
+            (
+                &zen5,
+                compiler(CompilerKind::Gcc, "13.2.0"),
+                Some("means -march=znver4 -mavx512f -mavx512vnni;"),
+            ),
             (&zen5, compiler(CompilerKind::Gcc, "14.2.0"), None),
             (&zen5, compiler(CompilerKind::Clang, "18.1.0"), Some("means -march=znver4")),
             (&zen5, compiler(CompilerKind::Clang, "22.1.8"), None),

@@ -212,6 +212,7 @@ fn json(
         "huge_pages": llama::huge_pages(),
         "openmp": crate::openmp::runtime(),
         "kernels": llama::kernels::loaded(),
+        "matrix_kernels": llama::own_kernels::choice(),
         "system_info": llama::system_info(),
         "isa_required": required,
         "warnings": runtime_host.warnings,
@@ -320,6 +321,9 @@ fn text(
         lines.extend(kernel_lines(kernels));
     }
     lines.push(("uses", llama::system_info()));
+    if let Some(choice) = llama::own_kernels::choice() {
+        lines.push(("matmul", format!("kernels {} ({})", choice.name, choice.because)));
+    }
     lines.push(("allocator", AllocatorInUse::of_this_program().to_string()));
     lines.push(("pages", pages(llama::huge_pages())));
     if let Some(runtime) = crate::openmp::runtime() {

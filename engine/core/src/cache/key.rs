@@ -107,7 +107,7 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         }
     };
     format!(
-        "type_k={} type_v={} flash_attention={} repack={} tiled={} kernels={} split={split} \
+        "type_k={} type_v={} flash_attention={} repack={} tiled={} kernels={} matrix_kernels={} split={split} \
          beyond_training={}{variant}{placed}",
         settings.type_k.value,
         settings.type_v.value,
@@ -115,6 +115,7 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         settings.repack.value,
         settings.tiled.value,
         llama::kernels::loaded().map_or("own", |loaded| loaded.variant.as_str()),
+        llama::own_kernels::choice().map_or("ggml", |choice| choice.name),
         n_ctx > trained,
     )
 }

@@ -153,6 +153,9 @@ mod tests {
         assert!(check_fresh(&coverage).is_ok());
         coverage.mismatched = (0..6).map(|number| format!("f{number}")).collect();
         let error = check_fresh(&coverage).unwrap_err().to_string();
-        assert!(error.contains("of 100 functions, 6 changed") && error.contains("cargo xtask pgo"), "{error}");
+        assert!(
+            error.contains("of 100 functions, 6 changed") && error.contains("cargo xtask pgo"),
+            "{error}"
+        );
     }
 }

@@ -26,6 +26,7 @@ const SOURCES: &[&str] = &[
     "crates/base",
     "crates/gguf",
     "crates/host",
+    "crates/kernels",
     "crates/measure",
     "crates/random-weights",
     "crates/roofline",

@@ -1,0 +1,73 @@
+//! Prints the speed of each format's kernel on one thread: multiply-adds for a batch, bytes for one column.
+//!
+//! `cargo run --release -p kernels --example speed [-- FORMAT…]`
+
+#![cfg(target_arch = "x86_64")]
+
+use std::time::Instant;
+
+use kernels::activations::ColumnLayout;
+use kernels::avx2::{COLUMNS, Target, kernel};
+use kernels::format::{FORMATS, Format};
+use kernels::panel::{ROWS, panel_bytes};
+
+/// Number of elements of a row.
+const K: usize = 2048;
+
+/// Returns the best and the median duration of a call, in seconds.
+fn time(calls: usize, mut run: impl FnMut()) -> (f64, f64) {
+    let mut all: Vec<f64> = (0..60)
+        .map(|_| {
+            let start = Instant::now();
+            (0..calls).for_each(|_| run());
+            start.elapsed().as_secs_f64() / calls as f64
+        })
+        .collect();
+    all.sort_by(f64::total_cmp);
+    (all[0], all[all.len() / 2])
+}
+
+fn speed(format: Format, columns: usize, panels: usize, calls: usize) -> (f64, f64, f64) {
+    let bytes = panel_bytes(format, K).expect("K is a multiple of each block");
+    let packed = vec![0x35u8; bytes * panels];
+    let layout = ColumnLayout::of(format, K);
+    let x: Vec<f32> = (0..K).map(|at| (at as f32).sin()).collect();
+    let mut memory = vec![0u64; layout.bytes / 8 * columns];
+    let kernel = kernel(format);
+    let mut out = vec![[0f32; ROWS]; columns];
+    let mut targets = Vec::new();
+    for (column, out) in memory.chunks_exact_mut(layout.bytes / 8).zip(&mut out) {
+        // SAFETY: the memory has the layout's size.
+        unsafe { (kernel.quantise)(&x, 0, K / format.block_len(), column.as_mut_ptr().cast()) };
+        targets.push(Target { column: column.as_ptr().cast(), out: out.as_mut_ptr() });
+    }
+    let (best, median) = time(calls, || {
+        for panel in packed.chunks_exact(bytes) {
+            // SAFETY: panel, columns and outputs belong together.
+            unsafe { (kernel.multiply)(panel.as_ptr(), K, ROWS, &targets) };
+        }
+    });
+    (best, median, packed.len() as f64)
+}
+
+fn main() {
+    let named: Vec<String> = std::env::args().skip(1).collect();
+    println!(
+        "format | GMAC/s, {COLUMNS} columns: best, median | 4 columns | 1 column: GB/s from memory, from cache"
+    );
+    for format in FORMATS.into_iter().filter(|f| named.is_empty() || named.contains(&format!("{f:?}"))) {
+        let macs = |columns: usize, panels: usize| (ROWS * K * columns * panels) as f64 / 1e9;
+        let many = speed(format, COLUMNS, 1, 8);
+        let four = speed(format, 4, 1, 200);
+        let memory = speed(format, 1, 4096, 1);
+        let cache = speed(format, 1, 4, 200);
+        println!(
+            "{format:?} | {:.1}, {:.1} | {:.1} | {:.1}, {:.1}",
+            macs(COLUMNS, 1) / many.0,
+            macs(COLUMNS, 1) / many.1,
+            macs(4, 1) / four.0,
+            memory.2 / memory.0 / 1e9,
+            cache.2 / cache.0 / 1e9,
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! The C interface through which ggml calls the kernels: `ggml/src/ggml-cpu/outside.h` of the patched llama.cpp.
+
+use std::ffi::{c_int, c_void};
+use std::process::abort;
+use std::slice;
+
+use crate::format::Format;
+use crate::panel::{ROWS, dequantise_row, pack, panel_bytes, unpack_row};
+use crate::product::{self, Product};
+
+/// Version of the interface; ggml ignores a table of another version.
+pub const VERSION: u32 = 1;
+
+/// The threads that compute an operation together. Each calls the same function with its own `ith`.
+#[repr(C)]
+pub struct Team {
+    /// Number of this thread.
+    pub ith: c_int,
+    /// Number of threads.
+    pub nth: c_int,
+    /// Memory that the threads share.
+    pub work: *mut c_void,
+    /// Length of the memory in bytes.
+    pub work_size: usize,
+    /// First argument of the functions.
+    pub pool: *mut c_void,
+    /// Waits until all threads have called it.
+    pub barrier: unsafe extern "C" fn(*mut c_void),
+    /// Sets the counter that the threads share.
+    pub chunk_set: unsafe extern "C" fn(*mut c_void, c_int),
+    /// Adds to the counter and returns its value before.
+    pub chunk_add: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
+}
+
+/// Functions that ggml calls. `kind` is a number of `enum ggml_type`.
+#[repr(C)]
+pub struct KernelTable {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Returns the number of bytes of a packed matrix of `rows` rows of `k` elements, or 0 if no kernel takes it.
+    pub packed_size: extern "C" fn(kind: u32, k: i64, rows: i64) -> usize,
+    /// Packs a matrix from the file's layout.
+    pub pack: unsafe extern "C" fn(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8),
+    /// Restores the file's layout of a packed matrix.
+    pub unpack: unsafe extern "C" fn(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8),
+    /// Writes the values of one row of a packed matrix.
+    pub get_row: unsafe extern "C" fn(kind: u32, k: i64, packed: *const u8, row: i64, out: *mut f32),
+    /// Returns the number of bytes of memory that [`KernelTable::multiply`] needs.
+    pub work_size: unsafe extern "C" fn(product: *const Product) -> usize,
+    /// Computes a product.
+    pub multiply: unsafe extern "C" fn(team: *const Team, product: *const Product),
+}
+
+static TABLE: KernelTable =
+    KernelTable { version: VERSION, packed_size, pack: pack_all, unpack, get_row, work_size, multiply };
+
+/// Returns the kernels, or nothing if this CPU lacks AVX2, FMA or F16C.
+pub fn table() -> Option<&'static KernelTable> {
+    let able = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    able.then_some(&TABLE)
+}
+
+/// Runs `body` and ends the process if it panics, because a panic must not unwind into C++.
+fn guarded<T>(body: impl FnOnce() -> T) -> T {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| abort())
+}
+
+/// Returns the format with ggml's number `kind`, which ggml has asked [`packed_size`] about before.
+fn known(kind: u32) -> Format {
+    Format::of_ggml(kind).unwrap_or_else(|| abort())
+}
+
+extern "C" fn packed_size(kind: u32, k: i64, rows: i64) -> usize {
+    guarded(|| {
+        let (Ok(k), Ok(rows)) = (usize::try_from(k), usize::try_from(rows)) else { return 0 };
+        let panel = Format::of_ggml(kind).and_then(|format| panel_bytes(format, k)).unwrap_or(0);
+        panel.checked_mul(rows.div_ceil(ROWS)).unwrap_or(0)
+    })
+}
+
+/// # Safety
+/// `from` must be valid for the matrix in the file's layout, `to` for writes of its packed size.
+unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8) {
+    guarded(|| {
+        let (format, k, rows) = (known(kind), k as usize, rows as usize);
+        let row_bytes = k / format.block_len() * format.block_bytes();
+        let panel = panel_bytes(format, k).unwrap_or_else(|| abort());
+        // SAFETY: the caller's contract.
+        let (from, to) = unsafe {
+            let panels = rows.div_ceil(ROWS);
+            (slice::from_raw_parts(from, rows * row_bytes), slice::from_raw_parts_mut(to, panels * panel))
+        };
+        // A few threads, because packing delays the first token.
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+        let panels = rows.div_ceil(ROWS).div_ceil(threads).max(16);
+        std::thread::scope(|scope| {
+            for (rows, out) in from.chunks(panels * ROWS * row_bytes).zip(to.chunks_mut(panels * panel)) {
+                scope.spawn(move || {
+                    for (rows, out) in rows.chunks(ROWS * row_bytes).zip(out.chunks_exact_mut(panel)) {
+                        pack(format, k, rows, out);
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// # Safety
+/// `from` must be valid for the packed matrix, `to` for writes of the matrix in the file's layout.
+unsafe extern "C" fn unpack(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8) {
+    guarded(|| {
+        let (format, k, rows) = (known(kind), k as usize, rows as usize);
+        let row_bytes = k / format.block_len() * format.block_bytes();
+        let panel = panel_bytes(format, k).unwrap_or_else(|| abort());
+        // SAFETY: the caller's contract.
+        let (from, to) = unsafe {
+            let panels = rows.div_ceil(ROWS);
+            (slice::from_raw_parts(from, panels * panel), slice::from_raw_parts_mut(to, rows * row_bytes))
+        };
+        for (at, row) in to.chunks_exact_mut(row_bytes).enumerate() {
+            unpack_row(format, &from[at / ROWS * panel..][..panel], at % ROWS, row);
+        }
+    });
+}
+
+/// # Safety
+/// `packed` must be valid for a packed matrix with a row `row`, and `out` for writes of `k` floats.
+unsafe extern "C" fn get_row(kind: u32, k: i64, packed: *const u8, row: i64, out: *mut f32) {
+    guarded(|| {
+        let (format, k, row) = (known(kind), k as usize, row as usize);
+        let panel = panel_bytes(format, k).unwrap_or_else(|| abort());
+        // SAFETY: the caller's contract.
+        unsafe {
+            let packed = slice::from_raw_parts(packed.add(row / ROWS * panel), panel);
+            dequantise_row(format, packed, row % ROWS, slice::from_raw_parts_mut(out, k));
+        }
+    });
+}
+
+/// # Safety
+/// `product` must be valid for reads.
+unsafe extern "C" fn work_size(product: *const Product) -> usize {
+    // SAFETY: the caller's contract.
+    guarded(|| product::work_size(unsafe { &*product }))
+}
+
+/// # Safety
+/// `team` and `product` must describe memory that belongs to the operation; every thread of the team must call it.
+unsafe extern "C" fn multiply(team: *const Team, product: *const Product) {
+    // SAFETY: the caller's contract.
+    guarded(|| unsafe { product::multiply(&*team, &*product) });
+}

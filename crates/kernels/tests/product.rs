@@ -1,0 +1,241 @@
+//! Products by teams of threads, through the table that ggml calls.
+
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use std::ffi::{c_int, c_void};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use common::{Random, rows};
+use kernels::activations::ColumnLayout;
+use kernels::ffi::{KernelTable, Team, table};
+use kernels::format::{FORMATS, Format};
+use kernels::panel::{ROWS, panel_bytes};
+use kernels::product::Product;
+use kernels::reference::dot;
+
+/// What a team of threads shares.
+struct Pool {
+    barrier: Barrier,
+    chunk: AtomicI32,
+}
+
+unsafe extern "C" fn barrier(pool: *mut c_void) {
+    // SAFETY: `pool` is a `Pool`.
+    unsafe { &*pool.cast::<Pool>() }.barrier.wait();
+}
+
+unsafe extern "C" fn chunk_set(pool: *mut c_void, value: c_int) {
+    // SAFETY: `pool` is a `Pool`.
+    unsafe { &*pool.cast::<Pool>() }.chunk.store(value, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn chunk_add(pool: *mut c_void, value: c_int) -> c_int {
+    // SAFETY: `pool` is a `Pool`.
+    unsafe { &*pool.cast::<Pool>() }.chunk.fetch_add(value, Ordering::Relaxed)
+}
+
+fn kernels() -> &'static KernelTable {
+    table().expect("this test needs a CPU with AVX2")
+}
+
+/// Computes a product with `threads` threads.
+fn multiply(product: &Product, threads: usize) {
+    // SAFETY: the product is valid.
+    let size = unsafe { (kernels().work_size)(product) };
+    let mut work = vec![0u8; size];
+    let pool = Pool { barrier: Barrier::new(threads), chunk: AtomicI32::new(0) };
+    let (work, pool, product) =
+        (work.as_mut_ptr() as usize, &pool as *const Pool as usize, product as *const _ as usize);
+    std::thread::scope(|scope| {
+        for ith in 0..threads {
+            scope.spawn(move || {
+                let team = Team {
+                    ith: ith as c_int,
+                    nth: threads as c_int,
+                    work: work as *mut c_void,
+                    work_size: size,
+                    pool: pool as *mut c_void,
+                    barrier,
+                    chunk_set,
+                    chunk_add,
+                };
+                // SAFETY: product and work memory outlive the scope, and all threads of the team make this call.
+                unsafe { (kernels().multiply)(&team, product as *const Product) };
+            });
+        }
+    });
+}
+
+/// Packs a matrix of `count` rows in the file's layout.
+fn packed(format: Format, k: usize, count: usize, rows: &[u8]) -> Vec<u8> {
+    let size = (kernels().packed_size)(format.ggml(), k as i64, count as i64);
+    assert_eq!(size, panel_bytes(format, k).unwrap() * count.div_ceil(ROWS));
+    let mut packed = vec![0; size];
+    // SAFETY: both buffers have the sizes of the matrix.
+    unsafe { (kernels().pack)(format.ggml(), k as i64, count as i64, rows.as_ptr(), packed.as_mut_ptr()) };
+    packed
+}
+
+/// Returns what the exact rule gives for row `row` and the activations `x`.
+fn exact(format: Format, packed: &[u8], row: usize, x: &[f32]) -> f32 {
+    let panel = panel_bytes(format, x.len()).unwrap();
+    let mut column = vec![0u64; ColumnLayout::of(format, x.len()).bytes / 8];
+    let blocks = x.len() / format.block_len();
+    // SAFETY: the column has the layout's size, and is filled before it is read.
+    unsafe {
+        kernels::activations::quantise(format, x, 0, blocks, column.as_mut_ptr().cast());
+        dot(format, &packed[row / ROWS * panel..][..panel], row % ROWS, x.len(), column.as_ptr().cast())
+    }
+}
+
+/// Describes a plain product of contiguous matrices.
+fn plain(format: Format, k: usize, count: usize, packed: &[u8], x: &[f32], out: &mut [f32]) -> Product {
+    let columns = x.len() / k;
+    Product {
+        kind: format.ggml(),
+        k: k as i64,
+        rows: count as i64,
+        packed: packed.as_ptr(),
+        experts: 0,
+        expert_stride: packed.len(),
+        x: x.as_ptr(),
+        n: [columns as i64, 1, 1],
+        x_stride: [4 * k, 4 * x.len(), 4 * x.len()],
+        out: out.as_mut_ptr(),
+        out_stride: [4 * count, 4 * out.len(), 4 * out.len()],
+        ids: std::ptr::null(),
+        used: 0,
+        ids_stride: [0; 2],
+    }
+}
+
+#[test]
+fn every_thread_count_and_shape_gives_the_exact_bits() {
+    let mut random = Random(11);
+    for format in FORMATS {
+        let k = 512;
+        for (count, columns) in [(1, 1), (15, 2), (16, 3), (100, 1), (100, 9), (33, 130)] {
+            let rows = rows(format, k, count, &mut random);
+            let packed = packed(format, k, count, &rows);
+            let x: Vec<f32> = (0..k * columns).map(|_| random.unit()).collect();
+            let expected: Vec<u32> = x
+                .chunks(k)
+                .flat_map(|x| {
+                    (0..count).map(|row| exact(format, &packed, row, x).to_bits()).collect::<Vec<_>>()
+                })
+                .collect();
+            for threads in [1, 2, 3, 8] {
+                let mut out = vec![f32::NAN; count * columns];
+                multiply(&plain(format, k, count, &packed, &x, &mut out), threads);
+                let bits: Vec<u32> = out.iter().map(|x| x.to_bits()).collect();
+                assert_eq!(bits, expected, "{format:?}, {count} rows, {columns} columns, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_may_have_gaps_and_more_dimensions() {
+    let mut random = Random(12);
+    let (format, k, count) = (Format::Q4K, 256, 20);
+    let rows = rows(format, k, count, &mut random);
+    let packed = packed(format, k, count, &rows);
+    let n = [2usize, 3, 2];
+    let (gap, out_gap) = (k + 8, count + 3);
+    let x: Vec<f32> = (0..12 * gap).map(|_| random.unit()).collect();
+    let mut out = vec![f32::NAN; 12 * out_gap];
+    let mut product = plain(format, k, count, &packed, &x, &mut out);
+    product.n = n.map(|n| n as i64);
+    product.x_stride = [4 * gap, 8 * gap, 24 * gap];
+    product.out_stride = [4 * out_gap, 8 * out_gap, 24 * out_gap];
+    multiply(&product, 2);
+    for column in 0..12 {
+        for row in 0..out_gap {
+            let found = out[column * out_gap + row];
+            if row < count {
+                let expected = exact(format, &packed, row, &x[column * gap..][..k]);
+                assert_eq!(found.to_bits(), expected.to_bits(), "column {column}, row {row}");
+            } else {
+                assert!(found.is_nan(), "the gap behind column {column} was written");
+            }
+        }
+    }
+}
+
+#[test]
+fn experts_multiply_the_columns_of_their_tokens() {
+    let mut random = Random(13);
+    let (k, count, experts, used, tokens) = (256, 40, 5, 2, 23);
+    for format in [Format::Q4K, Format::Q8_0, Format::Q6K] {
+        // One column for each token, or one for each of its experts.
+        for columns in [1, used] {
+            let rows = rows(format, k, count * experts, &mut random);
+            let matrices: Vec<Vec<u8>> =
+                rows.chunks(rows.len() / experts).map(|rows| packed(format, k, count, rows)).collect();
+            let all = matrices.concat();
+            let x: Vec<f32> = (0..k * columns * tokens).map(|_| random.unit()).collect();
+            // The fifth expert gets no column.
+            let ids: Vec<i32> = (0..used * tokens).map(|at| (at * 7 % 4) as i32).collect();
+            for threads in [1, 2, 5] {
+                let mut out = vec![f32::NAN; count * used * tokens];
+                let mut product = plain(format, k, count, &all, &x, &mut out);
+                product.experts = experts as i64;
+                product.expert_stride = matrices[0].len();
+                product.n = [columns as i64, tokens as i64, 1];
+                product.x_stride = [4 * k, 4 * k * columns, 4 * x.len()];
+                product.out_stride = [4 * count, 4 * count * used, 0];
+                (product.ids, product.used, product.ids_stride) = (ids.as_ptr(), used as i64, [4, 4 * used]);
+                multiply(&product, threads);
+                for (at, out) in out.chunks(count).enumerate() {
+                    let (token, id) = (at / used, at % used);
+                    let x = &x[k * (token * columns + id % columns)..][..k];
+                    for (row, out) in out.iter().enumerate() {
+                        let expected = exact(format, &matrices[ids[at] as usize], row, x);
+                        assert_eq!(
+                            out.to_bits(),
+                            expected.to_bits(),
+                            "{format:?}, token {token}, expert {id}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn shapes_without_a_kernel_have_no_packed_size() {
+    let size = kernels().packed_size;
+    assert_eq!(size(Format::Q4K.ggml(), 128, 16), 0, "half a super-block");
+    assert_eq!(size(Format::Q8_0.ggml(), 48, 16), 0, "a block and a half");
+    assert_eq!(size(Format::Q8_0.ggml(), 640, 0), 0, "no rows");
+    assert_eq!(size(Format::Q8_0.ggml(), -32, 16), 0, "a negative length");
+    assert_eq!(size(0, 256, 16), 0, "F32");
+    assert_eq!(size(999, 256, 16), 0, "an unknown type");
+    assert!(size(Format::Q5_0.ggml(), 640, 7) > 0);
+}
+
+#[test]
+fn a_packed_matrix_is_restored() {
+    let mut random = Random(14);
+    for format in FORMATS {
+        let (k, count) = (512, 37);
+        let rows = rows(format, k, count, &mut random);
+        let packed = packed(format, k, count, &rows);
+        let mut restored = vec![0; rows.len()];
+        let mut values = vec![0f32; k];
+        // SAFETY: the buffers have the sizes of the matrix and of a row.
+        unsafe {
+            (kernels().unpack)(format.ggml(), k as i64, count as i64, packed.as_ptr(), restored.as_mut_ptr());
+            (kernels().get_row)(format.ggml(), k as i64, packed.as_ptr(), 33, values.as_mut_ptr());
+        }
+        assert_eq!(restored, rows, "{format:?}");
+        let block = format.decode(&rows[33 * rows.len() / count..]);
+        let mut expected = vec![0f32; format.block_len()];
+        format.dequantise(&block, &mut expected);
+        assert_eq!(values[..expected.len()], expected, "{format:?}");
+    }
+}
