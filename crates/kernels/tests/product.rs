@@ -16,7 +16,7 @@ use kernels::panel::{ROWS, panel_bytes};
 use kernels::product::Product;
 use kernels::reference::dot;
 
-/// What a team of threads shares.
+/// State that a team of threads shares.
 struct Pool {
     barrier: Barrier,
     chunk: AtomicI32,
