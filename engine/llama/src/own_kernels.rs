@@ -2,7 +2,6 @@
 
 use std::sync::OnceLock;
 
-use llama_sys as sys;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -87,7 +86,7 @@ fn give(choice: Choice) -> Choice {
         && let Some(table) = kernels::ffi::table()
     {
         // SAFETY: the table is static, and laid out as the patch expects, which checks its version.
-        let taken = unsafe { sys::anneal_set_outside_kernels(std::ptr::from_ref(table).cast()) };
+        let taken = unsafe { llama_sys::anneal_set_outside_kernels(std::ptr::from_ref(table).cast()) };
         if !taken {
             return Choice { name: GGML, because: "llama.cpp was built without the patch 0012" };
         }

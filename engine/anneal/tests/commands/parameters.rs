@@ -46,8 +46,9 @@ fn weights_are_repacked_unless_told_not_to() {
     for (arguments, repacked) in [(&[][..], crate::common::repacks_q4_0()), (&["--no-repack"], false)] {
         let log = log(&model, arguments);
         // If the CPU supports both, AMX takes precedence over repacking.
-        let found =
-            ["CPU_PANELS", "CPU_REPACK", "AMX"].iter().any(|layout| log.contains(&format!("{layout} model buffer size")));
+        let found = ["CPU_PANELS", "CPU_REPACK", "AMX"]
+            .iter()
+            .any(|layout| log.contains(&format!("{layout} model buffer size")));
         assert_eq!(found, repacked, "{arguments:?}");
     }
 }

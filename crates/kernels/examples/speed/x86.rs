@@ -1,8 +1,4 @@
-//! Prints the speed of each format's kernel on one thread: multiply-adds for a batch, bytes for one column.
-//!
-//! `cargo run --release -p kernels --example speed [-- FORMAT…]`
-
-#![cfg(target_arch = "x86_64")]
+//! The measurement, on x86.
 
 use std::time::Instant;
 
@@ -50,7 +46,8 @@ fn speed(format: Format, columns: usize, panels: usize, calls: usize) -> (f64, f
     (best, median, packed.len() as f64)
 }
 
-fn main() {
+/// Measures the formats that are named on the command line, or all.
+pub fn main() {
     let named: Vec<String> = std::env::args().skip(1).collect();
     println!(
         "format | GMAC/s, {COLUMNS} columns: best, median | 4 columns | 1 column: GB/s from memory, from cache"

@@ -1,0 +1,13 @@
+//! Prints the speed of each format's kernel on one thread: multiply-adds for a batch, bytes for one column.
+//!
+//! `cargo run --release -p kernels --example speed [-- FORMAT…]`
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+fn main() {
+    #[cfg(target_arch = "x86_64")]
+    x86::main();
+    #[cfg(not(target_arch = "x86_64"))]
+    eprintln!("there are no kernels for this CPU");
+}
