@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::slice;
 
 use crate::activations::ColumnLayout;
-use crate::avx2::{COLUMNS, Target, kernel};
+use crate::avx2::{COLUMNS, Kernel, Target, kernel};
 use crate::ffi::Team;
 use crate::format::Format;
 use crate::panel::{ROWS, panel_bytes};
@@ -59,6 +59,7 @@ struct Facts {
     columns: usize,
     layout: ColumnLayout,
     panel: usize,
+    kernel: Kernel,
 }
 
 impl Facts {
@@ -72,6 +73,7 @@ impl Facts {
             columns: product.n.iter().product::<i64>() as usize,
             layout: ColumnLayout::of(format, k),
             panel: panel_bytes(format, k).expect("ggml passes lengths that have a packed size"),
+            kernel: kernel(format),
         }
     }
 
@@ -107,7 +109,6 @@ pub unsafe fn multiply(team: &Team, product: &Product) {
     let work = team.work.cast::<u8>();
     // SAFETY: `work_size` includes room for the alignment.
     let work = unsafe { work.add(work.align_offset(64)) };
-    let kernel = kernel(facts.format);
 
     // Blocks of all columns are shared evenly, so that all threads round a single column together.
     let blocks = facts.k / facts.format.block_len();
@@ -122,7 +123,7 @@ pub unsafe fn multiply(team: &Team, product: &Product) {
                 product.x.byte_add(offset(product, column, &product.x_stride)),
                 facts.k,
             );
-            (kernel.quantise)(x, from, to, work.add(column * facts.layout.bytes));
+            (facts.kernel.quantise)(x, from, to, work.add(column * facts.layout.bytes));
         }
         at += to - from;
     }
@@ -185,7 +186,6 @@ unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job:
     let each = (CHUNK / panel_macs).min(panels * batches / (CHUNKS * team.nth as usize)).clamp(1, panels);
     let groups = panels.div_ceil(each);
     let chunks = groups * batches;
-    let kernel = kernel(facts.format);
     let mut targets = Vec::with_capacity(COLUMNS);
     let mut current = usize::MAX;
     while chunk.next < chunk.passed + chunks {
@@ -220,7 +220,7 @@ unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job:
                     target.out = target.out.add(row);
                 }
                 let packed = job.packed.add(panel * facts.panel);
-                (kernel.multiply)(packed, facts.k, ROWS.min(facts.rows - row), moved);
+                (facts.kernel.multiply)(packed, facts.k, ROWS.min(facts.rows - row), moved);
                 for target in moved.iter_mut() {
                     target.out = target.out.sub(row);
                 }

@@ -53,7 +53,7 @@ fn bits(x: f32) -> u32 {
 
 #[test]
 fn packing_and_unpacking_is_the_identity() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for format in FORMATS {
         for count in [1, 7, 16] {
             let k = 768;
@@ -72,7 +72,7 @@ fn packing_and_unpacking_is_the_identity() {
 #[test]
 fn kernels_return_the_bits_of_the_exact_rule() {
     assert!(detected(), "this test needs a CPU with AVX2");
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for format in FORMATS {
         for k in [256, 1280, 2816].into_iter().chain((!format.has_super_blocks()).then_some(640 + 32)) {
             let rows = rows(format, k, ROWS, &mut random);
@@ -105,7 +105,7 @@ fn kernels_return_the_bits_of_the_exact_rule() {
 
 #[test]
 fn products_approximate_those_of_the_values() {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for format in FORMATS {
         let k = 1024;
         let rows = rows(format, k, ROWS, &mut random);
@@ -127,7 +127,7 @@ fn products_approximate_those_of_the_values() {
 
 #[test]
 fn a_column_has_the_same_bits_in_each_batch() {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     for format in FORMATS {
         let k = 1536;
         let rows = rows(format, k, ROWS, &mut random);
@@ -156,7 +156,7 @@ fn a_column_has_the_same_bits_in_each_batch() {
 
 #[test]
 fn activations_and_scales_at_the_limits_give_the_bits_of_the_exact_rule() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let special = [0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00];
     for format in FORMATS {
         let k = 512;

@@ -114,7 +114,7 @@ fn plain(format: Format, k: usize, count: usize, packed: &[u8], x: &[f32], out: 
 
 #[test]
 fn every_thread_count_and_shape_gives_the_exact_bits() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     for format in FORMATS {
         let k = 512;
         for (count, columns) in [(1, 1), (15, 2), (16, 3), (100, 1), (100, 9), (33, 130)] {
@@ -139,7 +139,7 @@ fn every_thread_count_and_shape_gives_the_exact_bits() {
 
 #[test]
 fn columns_may_have_gaps_and_more_dimensions() {
-    let mut random = Random(12);
+    let mut random = Random::new(12);
     let (format, k, count) = (Format::Q4K, 256, 20);
     let rows = rows(format, k, count, &mut random);
     let packed = packed(format, k, count, &rows);
@@ -167,7 +167,7 @@ fn columns_may_have_gaps_and_more_dimensions() {
 
 #[test]
 fn experts_multiply_the_columns_of_their_tokens() {
-    let mut random = Random(13);
+    let mut random = Random::new(13);
     let (k, count, experts, used, tokens) = (256, 40, 5, 2, 23);
     for format in [Format::Q4K, Format::Q8_0, Format::Q6K] {
         // One column for each token, or one for each of its experts.
@@ -220,7 +220,7 @@ fn shapes_without_a_kernel_have_no_packed_size() {
 
 #[test]
 fn a_packed_matrix_is_restored() {
-    let mut random = Random(14);
+    let mut random = Random::new(14);
     for format in FORMATS {
         let (k, count) = (512, 37);
         let rows = rows(format, k, count, &mut random);

@@ -154,7 +154,7 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
         return;
     }
 
-    // Runs `$tile` on all tiles of a chunk of expanded blocks.
+    // Expands the blocks chunk by chunk, and runs `$call` on each tile of columns.
     macro_rules! chunks {
         ($block:ty, $chunk:expr, $expand:expr, |$blocks:ident, $columns:ident, $out:ident| $($call:tt)+) => {{
             const COUNT: usize = $chunk;

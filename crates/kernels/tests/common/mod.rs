@@ -1,25 +1,23 @@
 //! Random weights and activations.
 
 use kernels::format::Format;
+use random_weights::Xoshiro;
 
-/// Pseudo-random numbers (SplitMix64).
-pub struct Random(pub u64);
+/// Pseudo-random numbers.
+pub struct Random(Xoshiro);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
+    pub fn new(seed: u64) -> Self {
+        Self(Xoshiro::keyed(seed, [0; 2]))
     }
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
+        (0..len).map(|_| self.0.next_u64() as u8).collect()
     }
 
     /// Returns a number from -1 to 1.
     pub fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+        (self.0.next_u64() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }
 
