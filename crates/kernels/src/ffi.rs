@@ -4,12 +4,14 @@ use std::ffi::{c_int, c_void};
 use std::process::abort;
 use std::slice;
 
+use crate::attention::{self, Attention};
+use crate::avx2::kernel;
 use crate::format::Format;
-use crate::panel::{ROWS, dequantise_row, pack, panel_bytes, unpack_row};
+use crate::panel::{ROWS, panel_bytes, unpack_row};
 use crate::product::{self, Product};
 
 /// Version of the interface; ggml ignores a table of another version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The threads that compute an operation together. Each calls the same function with its own `ith`.
 #[repr(C)]
@@ -49,10 +51,24 @@ pub struct KernelTable {
     pub work_size: unsafe extern "C" fn(product: *const Product) -> usize,
     /// Computes a product.
     pub multiply: unsafe extern "C" fn(team: *const Team, product: *const Product),
+    /// Returns the number of bytes of memory that [`KernelTable::attend`] needs with `nth` threads, or 0 if no kernel
+    /// computes the operation.
+    pub attention_work_size: unsafe extern "C" fn(op: *const Attention, nth: c_int) -> usize,
+    /// Computes the attention of a batch.
+    pub attend: unsafe extern "C" fn(team: *const Team, op: *const Attention),
 }
 
-static TABLE: KernelTable =
-    KernelTable { version: VERSION, packed_size, pack: pack_all, unpack, get_row, work_size, multiply };
+static TABLE: KernelTable = KernelTable {
+    version: VERSION,
+    packed_size,
+    pack: pack_all,
+    unpack,
+    get_row,
+    work_size,
+    multiply,
+    attention_work_size,
+    attend,
+};
 
 /// Returns the kernels, or nothing if this CPU lacks AVX2, FMA or F16C.
 pub fn table() -> Option<&'static KernelTable> {
@@ -93,13 +109,15 @@ unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to:
             (slice::from_raw_parts(from, rows * row_bytes), slice::from_raw_parts_mut(to, panels * panel))
         };
         // A few threads, because packing delays the first token.
+        let pack = kernel(format).pack;
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
         let panels = rows.div_ceil(ROWS).div_ceil(threads).max(16);
         std::thread::scope(|scope| {
             for (rows, out) in from.chunks(panels * ROWS * row_bytes).zip(to.chunks_mut(panels * panel)) {
                 scope.spawn(move || {
                     for (rows, out) in rows.chunks(ROWS * row_bytes).zip(out.chunks_exact_mut(panel)) {
-                        pack(format, k, rows, out);
+                        // SAFETY: the table is only given out if the CPU has AVX2, FMA and F16C.
+                        unsafe { pack(k, rows, out) };
                     }
                 });
             }
@@ -134,7 +152,7 @@ unsafe extern "C" fn get_row(kind: u32, k: i64, packed: *const u8, row: i64, out
         // SAFETY: the caller's contract.
         unsafe {
             let packed = slice::from_raw_parts(packed.add(row / ROWS * panel), panel);
-            dequantise_row(format, packed, row % ROWS, slice::from_raw_parts_mut(out, k));
+            (kernel(format).get_row)(packed, row % ROWS, slice::from_raw_parts_mut(out, k));
         }
     });
 }
@@ -151,4 +169,18 @@ unsafe extern "C" fn work_size(product: *const Product) -> usize {
 unsafe extern "C" fn multiply(team: *const Team, product: *const Product) {
     // SAFETY: the caller's contract.
     guarded(|| unsafe { product::multiply(&*team, &*product) });
+}
+
+/// # Safety
+/// `op` must be valid for reads.
+unsafe extern "C" fn attention_work_size(op: *const Attention, nth: c_int) -> usize {
+    // SAFETY: the caller's contract.
+    guarded(|| attention::work_size(unsafe { &*op }, nth.max(1) as usize).unwrap_or(0))
+}
+
+/// # Safety
+/// `team` and `op` must describe memory that belongs to the operation; every thread of the team must call it.
+unsafe extern "C" fn attend(team: *const Team, op: *const Attention) {
+    // SAFETY: the caller's contract; the table is only given out if the CPU has AVX2, FMA and F16C.
+    guarded(|| unsafe { attention::attend(&*team, &*op) });
 }

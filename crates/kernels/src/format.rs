@@ -70,10 +70,9 @@ pub struct Block {
     pub m: u16,
 }
 
-impl Default for Block {
-    fn default() -> Self {
-        Self { codes: [0; SUPER], scales: [0; 16], mins: [0; 16], d: 0, m: 0 }
-    }
+impl Block {
+    /// A block of zeros.
+    pub const ZERO: Self = Self { codes: [0; SUPER], scales: [0; 16], mins: [0; 16], d: 0, m: 0 };
 }
 
 impl Format {
@@ -182,7 +181,15 @@ impl Format {
 
     /// Takes apart the block that starts at `bytes[0]`.
     pub fn decode(self, bytes: &[u8]) -> Block {
-        let mut block = Block::default();
+        let mut block = Block::ZERO;
+        self.decode_into(bytes, &mut block);
+        block
+    }
+
+    /// Takes apart the block that starts at `bytes[0]`. Writes the parts of `block` that the format has.
+    // Inlined, so that packing is compiled for each format, and for the caller's instruction set.
+    #[inline(always)]
+    pub fn decode_into(self, bytes: &[u8], block: &mut Block) {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let codes = &mut block.codes;
         match self {
@@ -223,8 +230,10 @@ impl Format {
             }
             Self::Q3K => {
                 pairs(&bytes[32..96], codes);
-                for (at, code) in codes.iter_mut().enumerate() {
-                    *code |= (bytes[at % 32] >> (at / 32) & 1) << 2;
+                for (part, codes) in codes.chunks_exact_mut(32).enumerate() {
+                    for (code, byte) in codes.iter_mut().zip(&bytes[..32]) {
+                        *code |= (byte >> part & 1) << 2;
+                    }
                 }
                 let scales = &bytes[96..108];
                 for sub in 0..16 {
@@ -252,8 +261,10 @@ impl Format {
                     }
                 }
                 if self == Self::Q5K {
-                    for (at, code) in codes.iter_mut().enumerate() {
-                        *code |= (bytes[16 + at % 32] >> (at / 32) & 1) << 4;
+                    for (part, codes) in codes.chunks_exact_mut(32).enumerate() {
+                        for (code, byte) in codes.iter_mut().zip(&bytes[16..48]) {
+                            *code |= (byte >> part & 1) << 4;
+                        }
                     }
                 }
             }
@@ -283,7 +294,6 @@ impl Format {
                 }
             }
         }
-        block
     }
 
     /// Writes `block` into `bytes` as a GGUF file has it: the inverse of [`Format::decode`].
@@ -384,25 +394,25 @@ impl Format {
     }
 
     /// Writes the values of `block`'s elements into `out`, which has [`Format::block_len`] elements.
+    #[inline(always)]
     pub fn dequantise(self, block: &Block, out: &mut [f32]) {
-        let d = self.scale(block.d);
-        let m = f16_to_f32(block.m);
-        for (at, x) in out.iter_mut().enumerate() {
-            let value = (self.value(block.codes[at]) - self.offset()) as f32;
-            let sub = at / self.sub_len();
-            *x = match self {
-                Self::Q4_1 | Self::Q5_1 => d * value + m,
-                _ if !self.has_super_blocks() => d * value,
-                _ if self.has_mins() => {
-                    d * f32::from(block.scales[sub]) * value - m * f32::from(block.mins[sub])
-                }
-                _ => d * f32::from(block.scales[sub]) * value,
+        let (d, m) = (self.scale(block.d), f16_to_f32(block.m));
+        let subs = out.chunks_mut(self.sub_len()).zip(block.codes.chunks(self.sub_len()));
+        for (sub, (out, codes)) in subs.enumerate() {
+            let (d, m) = match self.has_super_blocks() {
+                true => (d * f32::from(block.scales[sub]), m * f32::from(block.mins[sub])),
+                false => (d, -m),
             };
+            for (x, code) in out.iter_mut().zip(codes) {
+                let value = d * (self.value(*code) - self.offset()) as f32;
+                *x = if self.has_mins() { value - m } else { value };
+            }
         }
     }
 }
 
 /// Splits 16 bytes into 32 codes: the low nibbles first.
+#[inline(always)]
 fn nibbles(bytes: &[u8], codes: &mut [u8]) {
     for (at, byte) in bytes[..16].iter().enumerate() {
         codes[at] = byte & 15;
@@ -418,6 +428,7 @@ fn join_nibbles(codes: &[u8], bytes: &mut [u8]) {
 }
 
 /// Splits 64 bytes into 256 codes of two bits, in the order of `Q2_K` and `Q3_K`.
+#[inline(always)]
 fn pairs(bytes: &[u8], codes: &mut [u8]) {
     for (part, out) in codes.chunks_exact_mut(32).enumerate() {
         let from = &bytes[32 * (part / 4)..32 * (part / 4) + 32];

@@ -119,18 +119,21 @@ pub const fn panel_bytes(format: Format, k: usize) -> Option<usize> {
 
 /// Packs up to [`ROWS`] rows of `k` elements. `rows` holds the rows in the file's layout, one after the other; `panel`
 /// has the length that [`panel_bytes`] returns.
+// Inlined, as [`Format::decode_into`] is.
+#[inline(always)]
 pub fn pack(format: Format, k: usize, rows: &[u8], panel: &mut [u8]) {
     let row_bytes = k / format.block_len() * format.block_bytes();
-    let mut blocks = vec![Block::default(); ROWS];
+    let mut blocks = [const { Block::ZERO }; ROWS];
     for (at, packed) in panel.chunks_exact_mut(BlockParts::of(format).bytes).enumerate() {
-        for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
-            blocks[row] = format.decode(&bytes[at * format.block_bytes()..]);
+        for (bytes, block) in rows.chunks_exact(row_bytes).zip(&mut blocks) {
+            format.decode_into(&bytes[at * format.block_bytes()..][..format.block_bytes()], block);
         }
         pack_block(format, &blocks, packed);
     }
 }
 
 /// Packs one block of each of [`ROWS`] rows.
+#[inline(always)]
 fn pack_block(format: Format, blocks: &[Block], packed: &mut [u8]) {
     let planes = Planes::of(format);
     let parts = BlockParts::of(format);
@@ -191,17 +194,22 @@ fn pack_block(format: Format, blocks: &[Block], packed: &mut [u8]) {
 }
 
 /// Reads one row's block out of a packed block.
+#[inline(always)]
 pub fn unpack_block(format: Format, packed: &[u8], row: usize) -> Block {
     let planes = Planes::of(format);
     let parts = BlockParts::of(format);
-    let mut block = Block::default();
-    for (at, code) in block.codes[..format.block_len()].iter_mut().enumerate() {
-        let (unit, group, within) = (at / SMALL, at % SMALL / 4, 4 * row + at % 4);
+    let mut block = Block::ZERO;
+    for (at, codes) in block.codes[..format.block_len()].chunks_exact_mut(4).enumerate() {
+        let (unit, group) = (at / GROUPS, at % GROUPS);
         let mut plane = unit * planes.unit_bytes();
+        let mut all = 0;
+        // Reads four codes at once, each in its byte.
         let mut read = |each: usize, width: u32, shift: u32| {
-            let byte = u32::from(packed[plane + group / each * GROUP + within]);
+            let at = plane + group / each * GROUP + 4 * row;
+            let word = u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);
             plane += GROUPS / each * GROUP;
-            *code |= (((byte >> ((group % each) as u32 * width)) & ((1 << width) - 1)) << shift) as u8;
+            let mask = 0x0101_0101 * ((1 << width) - 1);
+            all |= (word >> ((group % each) as u32 * width) & mask) << shift;
         };
         if planes.bytes {
             read(1, 8, 0);
@@ -215,6 +223,7 @@ pub fn unpack_block(format: Format, packed: &[u8], row: usize) -> Block {
         if planes.bits {
             read(8, 1, planes.bit_shift());
         }
+        codes.copy_from_slice(&u32::to_le_bytes(all));
     }
     if format.has_super_blocks() {
         for sub in 0..format.block_len() / format.sub_len() {
@@ -249,6 +258,7 @@ pub fn unpack_row(format: Format, panel: &[u8], row: usize, out: &mut [u8]) {
 }
 
 /// Writes the values of row `row` of `panel` into `out`.
+#[inline(always)]
 pub fn dequantise_row(format: Format, panel: &[u8], row: usize, out: &mut [f32]) {
     let blocks =
         panel.chunks_exact(BlockParts::of(format).bytes).zip(out.chunks_exact_mut(format.block_len()));

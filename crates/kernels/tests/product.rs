@@ -4,69 +4,20 @@
 
 mod common;
 
-use std::ffi::{c_int, c_void};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicI32, Ordering};
-
+use common::team::{compute, kernels};
 use common::{Random, rows};
 use kernels::activations::ColumnLayout;
-use kernels::ffi::{KernelTable, Team, table};
 use kernels::format::{FORMATS, Format};
 use kernels::panel::{ROWS, panel_bytes};
 use kernels::product::Product;
 use kernels::reference::dot;
 
-/// State that a team of threads shares.
-struct Pool {
-    barrier: Barrier,
-    chunk: AtomicI32,
-}
-
-unsafe extern "C" fn barrier(pool: *mut c_void) {
-    // SAFETY: `pool` is a `Pool`.
-    unsafe { &*pool.cast::<Pool>() }.barrier.wait();
-}
-
-unsafe extern "C" fn chunk_set(pool: *mut c_void, value: c_int) {
-    // SAFETY: `pool` is a `Pool`.
-    unsafe { &*pool.cast::<Pool>() }.chunk.store(value, Ordering::Relaxed);
-}
-
-unsafe extern "C" fn chunk_add(pool: *mut c_void, value: c_int) -> c_int {
-    // SAFETY: `pool` is a `Pool`.
-    unsafe { &*pool.cast::<Pool>() }.chunk.fetch_add(value, Ordering::Relaxed)
-}
-
-fn kernels() -> &'static KernelTable {
-    table().expect("this test needs a CPU with AVX2")
-}
-
 /// Computes a product with `threads` threads.
 fn multiply(product: &Product, threads: usize) {
     // SAFETY: the product is valid.
     let size = unsafe { (kernels().work_size)(product) };
-    let mut work = vec![0u8; size];
-    let pool = Pool { barrier: Barrier::new(threads), chunk: AtomicI32::new(0) };
-    let (work, pool, product) =
-        (work.as_mut_ptr() as usize, &pool as *const Pool as usize, product as *const _ as usize);
-    std::thread::scope(|scope| {
-        for ith in 0..threads {
-            scope.spawn(move || {
-                let team = Team {
-                    ith: ith as c_int,
-                    nth: threads as c_int,
-                    work: work as *mut c_void,
-                    work_size: size,
-                    pool: pool as *mut c_void,
-                    barrier,
-                    chunk_set,
-                    chunk_add,
-                };
-                // SAFETY: product and work memory outlive the scope, and all threads of the team make this call.
-                unsafe { (kernels().multiply)(&team, product as *const Product) };
-            });
-        }
-    });
+    // SAFETY: the product is valid.
+    unsafe { compute(threads, size, kernels().multiply, product) };
 }
 
 /// Packs a matrix of `count` rows in the file's layout.

@@ -93,11 +93,6 @@ impl Workspace {
         self.anneal().join("cargo")
     }
 
-    /// Returns cargo's target folder for the tests against `portable`, separate from those against `native`.
-    pub fn portable_tests(&self) -> PathBuf {
-        self.anneal().join("test-portable")
-    }
-
     /// Returns the folder of finished archives.
     pub fn dist(&self) -> PathBuf {
         self.anneal().join("dist")

@@ -1,5 +1,5 @@
-//! Tests of real builds, which `cargo xtask ci` makes beforehand. They check the guarantees of `native` and
-//! `portable` on the programs themselves.
+//! Tests of real builds, which `cargo xtask ci` makes beforehand. They check the guarantees of `native` on the
+//! program itself.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -67,40 +67,23 @@ fn a_native_build_is_native_and_says_so() {
 }
 
 #[test]
-fn a_portable_build_names_every_instruction_set_and_nothing_native() {
-    let info = BuildInfo::read(&build("portable").join("build_info.json")).unwrap();
-    let flags = &info.effective_flags.ggml_cpu;
-    for flag in ["-march=x86_64_v3", "-mavx2", "-mfma", "-mf16c", "-mbmi2"] {
-        assert!(flags.iter().any(|found| found == flag), "no {flag} in {flags:?}");
-    }
-    assert!(!flags.iter().any(|flag| flag.contains("native") || flag.contains("avx512")), "{flags:?}");
-    assert!(info.reproducible);
-}
-
-#[test]
 #[cfg(target_arch = "x86_64")]
 fn the_audit_of_a_real_build_passes_and_finds_its_kernels() {
-    for (profile, rule) in [("native", Rule::Native), ("portable", Rule::Portable)] {
-        let folder = build(profile);
-        let audit = BuildInfo::read(&folder.join("build_info.json")).unwrap().audit.unwrap();
-        assert_eq!((audit.rule, audit.not_done.as_deref()), (rule, None));
-        let output = xtask(&["audit", folder.to_str().unwrap(), "--json"]);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let again: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(again["features"], serde_json::to_value(&audit.features).unwrap());
-        if rule == Rule::Native {
-            assert!(audit.kernels > 20, "{audit:?}");
-        } else {
-            assert!(audit.level == 3 && audit.beyond.is_empty(), "{audit:?}");
-        }
-    }
+    let folder = build("native");
+    let audit = BuildInfo::read(&folder.join("build_info.json")).unwrap().audit.unwrap();
+    assert_eq!((audit.rule, audit.not_done.as_deref()), (Rule::Native, None));
+    let output = xtask(&["audit", folder.to_str().unwrap(), "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let again: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(again["features"], serde_json::to_value(&audit.features).unwrap());
+    assert!(audit.kernels > 20, "{audit:?}");
 }
 
 #[test]
 fn written_records_are_what_the_schema_says() {
     let schema = include_str!("../../../docs/src/build/build_info.schema.json");
     let validator = jsonschema::validator_for(&serde_json::from_str(schema).unwrap()).unwrap();
-    for profile in ["native", "portable"] {
+    for profile in ["native", "universal-few"] {
         let text = std::fs::read(build(profile).join("build_info.json")).unwrap();
         let record: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let errors: Vec<String> = validator.iter_errors(&record).map(|error| error.to_string()).collect();
@@ -110,21 +93,10 @@ fn written_records_are_what_the_schema_says() {
 
 #[test]
 fn the_guard_names_what_a_cpu_lacks_instead_of_an_illegal_instruction() {
-    for profile in ["native", "portable"] {
-        let output = on_cpu("Nehalem", &build(profile).join("bin/anneal"), &["--version"]);
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(69), "{profile}: {message}");
-        assert!(message.contains("avx2") && message.contains("build-native"), "{profile}: {message}");
-    }
-}
-
-#[test]
-fn a_portable_build_gives_the_same_tokens_on_a_haswell() {
-    let (_folder, model) = tiny();
-    let args = ["run", "-m", &model, "-p", "the same everywhere", "-n", "8", "--greedy", "--json", "-t", "1"];
-    let anneal = build("portable").join("bin/anneal");
-    let here = tokens(Command::new(&anneal).args(args).output().unwrap());
-    assert_eq!(tokens(on_cpu("Haswell", &anneal, &args)), here);
+    let output = on_cpu("Nehalem", &build("native").join("bin/anneal"), &["--version"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(69), "{message}");
+    assert!(message.contains("avx2") && message.contains("build-native"), "{message}");
 }
 
 /// Guard that restores the profile's link when the test ends.

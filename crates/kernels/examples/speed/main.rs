@@ -1,6 +1,7 @@
-//! Prints the speed of each format's kernel on one thread: multiply-adds for a batch, bytes for one column.
+//! Prints the speed of each format's kernel on one thread: multiply-adds for a batch, bytes for one column. Prints the
+//! speed of attention, too.
 //!
-//! `cargo run --release -p kernels --example speed [-- FORMAT…]`
+//! `cargo run --release -p kernels --example speed [-- FORMAT… | attention]`
 
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -1,5 +1,8 @@
 //! The measurement, on x86.
 
+#[path = "attention.rs"]
+mod attention;
+
 use std::time::Instant;
 
 use kernels::activations::ColumnLayout;
@@ -46,9 +49,12 @@ fn speed(format: Format, columns: usize, panels: usize, calls: usize) -> (f64, f
     (best, median, packed.len() as f64)
 }
 
-/// Measures the formats that are named on the command line, or all.
+/// Measures the formats that are named on the command line, or all, and attention.
 pub fn main() {
     let named: Vec<String> = std::env::args().skip(1).collect();
+    if named.is_empty() || named.iter().any(|name| name == "attention") {
+        attention::print();
+    }
     println!(
         "format | GMAC/s, {COLUMNS} columns: best, median | 4 columns | 1 column: GB/s from memory, from cache"
     );

@@ -5,6 +5,7 @@
     reason = "The number of a half is the index of registers in several arrays."
 )]
 
+pub mod attention;
 mod direct;
 mod expand;
 mod sums;
@@ -14,7 +15,7 @@ use std::mem::MaybeUninit;
 
 use crate::activations::{ColumnLayout, quantise};
 use crate::format::{FORMATS, Format};
-use crate::panel::{BlockParts, ROWS};
+use crate::panel::{BlockParts, ROWS, dequantise_row, pack};
 use tile::Column;
 
 /// Number of columns that share an expanded chunk: their outputs and half of their codes fit the caches.
@@ -43,6 +44,12 @@ pub type Multiply = unsafe fn(panel: *const u8, k: usize, rows: usize, targets: 
 /// Rounds blocks of a column, see [`crate::activations::quantise`].
 pub type Quantise = unsafe fn(x: &[f32], from: usize, to: usize, column: *mut u8);
 
+/// Packs the rows of a panel, see [`crate::panel::pack`].
+pub type Pack = unsafe fn(k: usize, rows: &[u8], panel: &mut [u8]);
+
+/// Writes the values of one row of a panel, see [`crate::panel::dequantise_row`].
+pub type GetRow = unsafe fn(panel: &[u8], row: usize, out: &mut [f32]);
+
 /// Functions for one format.
 #[derive(Clone, Copy)]
 pub struct Kernel {
@@ -50,6 +57,10 @@ pub struct Kernel {
     pub multiply: Multiply,
     /// Rounds activations.
     pub quantise: Quantise,
+    /// Packs a panel.
+    pub pack: Pack,
+    /// Writes the values of a row.
+    pub get_row: GetRow,
 }
 
 /// Returns the kernel for `format`. The CPU must have AVX2, FMA and F16C.
@@ -57,7 +68,12 @@ pub fn kernel(format: Format) -> Kernel {
     macro_rules! table {
         ($($at:literal),+) => {
             match format as usize {
-                $($at => Kernel { multiply: multiply::<$at>, quantise: quantise_for::<$at> },)+
+                $($at => Kernel {
+                    multiply: multiply::<$at>,
+                    quantise: quantise_for::<$at>,
+                    pack: pack_for::<$at>,
+                    get_row: get_row_for::<$at>,
+                },)+
                 _ => unreachable!("a format is missing in the table"),
             }
         };
@@ -71,6 +87,20 @@ pub fn kernel(format: Format) -> Kernel {
 unsafe fn quantise_for<const F: usize>(x: &[f32], from: usize, to: usize, column: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe { quantise(FORMATS[F], x, from, to, column) };
+}
+
+/// # Safety
+/// The CPU must have AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn pack_for<const F: usize>(k: usize, rows: &[u8], panel: &mut [u8]) {
+    pack(const { FORMATS[F] }, k, rows, panel);
+}
+
+/// # Safety
+/// The CPU must have AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn get_row_for<const F: usize>(panel: &[u8], row: usize, out: &mut [f32]) {
+    dequantise_row(const { FORMATS[F] }, panel, row, out);
 }
 
 /// # Safety

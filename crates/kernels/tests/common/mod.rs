@@ -1,5 +1,10 @@
 //! Random weights and activations.
 
+#![allow(dead_code, reason = "Each test program uses a part of the module.")]
+
+#[cfg(target_arch = "x86_64")]
+pub mod team;
+
 use kernels::format::Format;
 use random_weights::Xoshiro;
 

@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use base::shell_quote;
-use build_info::BuildInfo;
 use build_info::record::Tool;
 use plan::zig::{AR, CC, CXX, RANLIB};
 use plan::{Plan, Zig};
 
 use super::places::places;
-use super::planned;
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -59,32 +57,6 @@ pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<St
     let headers = zig.headers(program.parent().unwrap_or(Path::new("/")));
     let words = headers.iter().map(|folder| format!("-isystem {}", shell_quote(&folder.to_string_lossy())));
     Ok(Some(words.collect::<Vec<_>>().join(" ")))
-}
-
-/// Returns the linker for programs that link the libraries of the current build of `profile`. Such programs need the
-/// compiler's own C++ runtime. `None` if cargo's default linker is suitable.
-///
-/// # Errors
-/// If there is no current build.
-pub fn linker_of(workspace: &Workspace, profile: &str) -> Result<Option<Linker>> {
-    let folder = workspace.current(profile);
-    let plan = planned::read(&folder, &BuildInfo::read(&folder.join("build_info.json"))?.plan_hash)?;
-    let scripts = scripts(&plan, workspace)?;
-    Ok(scripts.map(|scripts| Linker {
-        variable: linker_variable(&plan),
-        target: plan.target,
-        program: scripts.join(CC),
-    }))
-}
-
-/// Linker for a target.
-pub struct Linker {
-    /// Cargo's environment variable that names the linker.
-    pub variable: String,
-    /// Target triple.
-    pub target: String,
-    /// Path of the compiler that runs the linker.
-    pub program: PathBuf,
 }
 
 /// Returns cargo's environment variable that names the linker for the target of `plan`.

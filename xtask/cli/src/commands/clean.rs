@@ -47,9 +47,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         doomed.extend(scratch::left(&workspace));
     }
     if args.all && args.profile.is_none() {
-        let cargo = [workspace.cargo_target(), workspace.portable_tests()];
-        let others = cargo.into_iter().chain([workspace.models(), workspace.pgo_profiles()]);
-        doomed.extend(others.filter(|path| path.exists()));
+        let others = [workspace.cargo_target(), workspace.models(), workspace.pgo_profiles()];
+        doomed.extend(others.into_iter().filter(|path| path.exists()));
     }
 
     let mut freed = 0;

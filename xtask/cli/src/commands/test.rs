@@ -12,7 +12,6 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use build::process::{self, Log, Run};
 use build::setup;
-use build::stages::zig::{Linker, linker_of};
 use build::tools;
 use build::ui::Ui;
 use build::workspace::Workspace;
@@ -21,8 +20,9 @@ use build_info::words::count;
 use kernels::Level;
 use sum::{Counts, Sum};
 
-/// Profiles that continuous integration builds before the tests, in addition to `native`.
-const OTHERS: [&str; 2] = ["portable", "universal-few"];
+/// Profile that continuous integration builds before the tests, in addition to `native`. Archives of `universal-few`
+/// run on as many CPUs as those of `portable`, so that building `portable` as well would only take time.
+const OTHER: &str = "universal-few";
 
 /// Features that enable tests with builds of other profiles, other CPUs, whole chains of builds, or minutes of
 /// `validate`. Only continuous integration runs these tests.
@@ -94,7 +94,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(level) => {
             let prefix = build::make_prefix(level.profile(), args.yes, ui)?;
             let packages: Vec<&str> = ENGINE.iter().flat_map(|name| ["-p", name]).collect();
-            tests.cargo(&packages, &prefix, None)?
+            tests.cargo(&packages, &prefix)?
         }
         None if args.hostile => hostile::run(&mut tests, ui)?,
         None if args.unattended => all(&mut tests, ui)?,
@@ -129,7 +129,7 @@ fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
         moto(tests.workspace, tests.log)?;
     }
     let prefix = std::fs::canonicalize(tests.workspace.current("native").join("prefix"))?;
-    let result = tests.cargo(&["--workspace"], &prefix, None)?;
+    let result = tests.cargo(&["--workspace"], &prefix)?;
     ui.say("`cargo xtask ci` also tests builds of other profiles");
     Ok(result)
 }
@@ -138,7 +138,7 @@ fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
 /// and the inner result is an error if some tests failed.
 fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let (workspace, args) = (tests.workspace, tests.args);
-    for profile in ["native"].into_iter().chain(OTHERS) {
+    for profile in ["native", OTHER] {
         build::make(profile, args.yes, ui)?;
     }
     if args.yes {
@@ -150,28 +150,22 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
         let older = build::make_prefix(Level::Avx2.profile(), args.yes, ui)?;
         for (program, modules) in kernels::SENSITIVE {
             let chosen = kernels::chosen(&["-p", "anneal"], program, modules);
-            result = tests.cargo(&chosen, &older, None)?.and(result);
+            result = tests.cargo(&chosen, &older)?.and(result);
         }
+        result = tests.cargo(&["-p", "llama-link", "--test", "kernels"], &older)?.and(result);
     }
-    // Tests kernels of CPUs without AVX-512. A separate target folder keeps the artifacts that are linked with
-    // `native` unchanged.
-    let folder = workspace.portable_tests().to_string_lossy().into_owned();
-    let linker = linker_of(workspace, "portable")?;
-    let mut kernels = vec!["-p", "llama-link", "--test", "kernels", "--target-dir", &folder];
-    kernels.extend(linker.iter().flat_map(|linker| ["--target", linker.target.as_str()]));
-    let portable = tests.cargo(&kernels, &prefix("portable")?, linker.as_ref())?;
     // Links with libllama of the native build; otherwise llama-link would build another copy.
     let all = ["--workspace", "--features", LONG];
-    let native = tests.cargo(&all, &prefix("native")?, None)?;
+    let native = tests.cargo(&all, &prefix("native")?)?;
     // The tests above compute with one thread.
     let variables = BTreeMap::from([(THREADS.to_string(), None)]);
     let mut threads = Ok(());
     for (program, modules) in kernels::THREADED {
         // Other packages would enable other features, and cargo would compile everything again.
         let chosen = kernels::chosen(&all, program, modules);
-        threads = tests.cargo_with(&chosen, &prefix("native")?, None, &variables)?.and(threads);
+        threads = tests.cargo_with(&chosen, &prefix("native")?, &variables)?.and(threads);
     }
-    Ok(native.and(threads).and(portable).and(result))
+    Ok(native.and(threads).and(result))
 }
 
 /// Runs of `cargo test`, and the sum of their counts.
@@ -185,13 +179,8 @@ struct Tests<'a> {
 impl Tests<'_> {
     /// Runs `cargo test` with the arguments `what`, linked with the libraries in `prefix`. The inner result is an
     /// error if some tests failed.
-    fn cargo(
-        &mut self,
-        what: &[impl AsRef<OsStr>],
-        prefix: &Path,
-        linker: Option<&Linker>,
-    ) -> Result<Result<()>> {
-        self.cargo_with(what, prefix, linker, &BTreeMap::new())
+    fn cargo(&mut self, what: &[impl AsRef<OsStr>], prefix: &Path) -> Result<Result<()>> {
+        self.cargo_with(what, prefix, &BTreeMap::new())
     }
 
     /// Does what [`Self::cargo`] does, with additional environment variables.
@@ -199,11 +188,8 @@ impl Tests<'_> {
         &mut self,
         what: &[impl AsRef<OsStr>],
         prefix: &Path,
-        linker: Option<&Linker>,
         variables: &BTreeMap<String, Option<String>>,
     ) -> Result<Result<()>> {
-        let linker =
-            linker.map(|linker| (linker.variable.clone(), Some(linker.program.display().to_string())));
         let mut counts = Counts::default();
         let result = Run::new(process::cargo(), self.log)
             .dir(self.workspace.root())
@@ -218,7 +204,6 @@ impl Tests<'_> {
             // the tests take 50 % longer. Tests that depend on the number of threads set it themselves.
             .env(THREADS, "1")
             .envs(&complete(self.args.unattended))
-            .envs(&linker.into_iter().collect())
             .envs(variables)
             .watch(|_, line| {
                 counts.add(line);

@@ -21,7 +21,7 @@ pub fn run(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let whole = BTreeMap::from([(VARIABLE.to_string(), Some("1".to_string()))]);
     let mut result = Ok(());
     for (package, test) in ATTACKS {
-        result = tests.cargo_with(&["-p", package, "--test", test], &prefix, None, &whole)?.and(result);
+        result = tests.cargo_with(&["-p", package, "--test", test], &prefix, &whole)?.and(result);
     }
     Ok(result)
 }

@@ -1,0 +1,668 @@
+//! Attention of a batch of tokens to the cells of a cache, by a team of threads.
+//!
+//! The rows of an operation are the query heads of its tokens. Rows that share a head of the cache are computed
+//! together, so that each key and each value is read and converted once for all of them. A row's sums run over the
+//! cells that its mask allows, in the order of the cells; the exact rule is [`crate::reference::attend`]. The rule
+//! knows neither tiles nor threads, so a token gets the same bits alone, in a batch, and beside other sequences.
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::slice;
+
+use crate::avx2::attention as kernel;
+use crate::ffi::Team;
+use crate::format::f16_to_f32;
+use crate::reference::{NOTHING, Score, weight};
+
+/// Number of cells whose keys, or values, are converted at once: 24 KB for heads of 128 floats.
+pub const TILE: usize = 48;
+/// Largest number of rows that share converted keys and values.
+const ROWS: usize = 48;
+/// Largest number of tiles of a unit, the part of the cells that is searched for allowed cells at once.
+const UNIT: usize = 10;
+/// Smallest number of jobs for each thread; with fewer, the cells and the values of a job are divided among threads.
+const JOBS: usize = 4;
+/// Limit on the memory for the weights of divided jobs, in bytes.
+const DIVIDED_BYTES: usize = 64 << 20;
+/// Bits of minus infinity in F16, which a mask holds for a cell that a token must not see.
+pub const MASKED: u16 = 0xfc00;
+
+/// Number format of cached keys or values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "The variants are the names of the formats in ggml.")]
+pub enum CacheFormat {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q8_0,
+}
+
+impl CacheFormat {
+    /// Returns the format with the number `id` of `enum ggml_type`, or nothing if no kernel reads it.
+    pub fn of_ggml(id: u32) -> Option<Self> {
+        match id {
+            0 => Some(Self::F32),
+            1 => Some(Self::F16),
+            2 => Some(Self::Q4_0),
+            8 => Some(Self::Q8_0),
+            30 => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of elements of a block: a multiple of it must be the length of a head.
+    fn block(self) -> i64 {
+        if matches!(self, Self::Q4_0 | Self::Q8_0) { 32 } else { 8 }
+    }
+}
+
+/// An operation: the attention of `tokens` tokens with `heads` query heads to `cells` cells with `kv_heads` heads, in
+/// each of `streams` caches. Strides are in bytes.
+#[repr(C)]
+pub struct Attention {
+    /// Length of a key.
+    pub dk: i64,
+    /// Length of a value.
+    pub dv: i64,
+    /// Number of query heads, a multiple of `kv_heads`.
+    pub heads: i64,
+    /// Number of heads of the cache.
+    pub kv_heads: i64,
+    /// Number of tokens of a stream.
+    pub tokens: i64,
+    /// Number of cells of a stream.
+    pub cells: i64,
+    /// Number of streams.
+    pub streams: i64,
+    /// Queries.
+    pub q: *const f32,
+    /// Strides of the queries' tokens, heads and streams.
+    pub q_stride: [usize; 3],
+    /// Keys.
+    pub k: *const u8,
+    /// Strides of the keys' cells, heads and streams.
+    pub k_stride: [usize; 3],
+    /// Values.
+    pub v: *const u8,
+    /// Strides of the values' cells, heads and streams.
+    pub v_stride: [usize; 3],
+    /// Numbers in F16 that are added to the scores of all heads of a token, or null.
+    pub mask: *const u16,
+    /// Strides of the mask's tokens and streams.
+    pub mask_stride: [usize; 2],
+    /// A score for each query head that takes part in the normalisation without a value, or null.
+    pub sinks: *const f32,
+    /// Output, a row of `dv` floats for each token and head.
+    pub out: *mut f32,
+    /// Strides of the output's tokens, heads and streams.
+    pub out_stride: [usize; 3],
+    /// Format of the keys, a number of `enum ggml_type`.
+    pub k_kind: u32,
+    /// Format of the values.
+    pub v_kind: u32,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Largest slope of ALiBi, or 0 for a mask that is added as it is.
+    pub max_bias: f32,
+    /// Bound of the scores by a hyperbolic tangent, or 0 for none.
+    pub softcap: f32,
+}
+
+/// Facts about an operation that all steps need.
+struct Facts<'a> {
+    op: &'a Attention,
+    k_format: CacheFormat,
+    v_format: CacheFormat,
+    dk: usize,
+    dv: usize,
+    cells: usize,
+    /// Number of query heads that share a head of the cache.
+    shared: usize,
+    /// Number of rows that share a head of the cache.
+    rows: usize,
+    /// Number of jobs of a head of the cache.
+    head_jobs: usize,
+    jobs: usize,
+    divided: Option<Divided>,
+}
+
+/// Division of the jobs among threads: first the cells of a job, then its values.
+#[derive(Clone, Copy)]
+struct Divided {
+    /// Number of tiles of a unit.
+    unit: usize,
+    units: usize,
+    /// Number of parts of the values.
+    slices: usize,
+}
+
+impl Divided {
+    /// Returns the number of weights of a row.
+    fn weights(self) -> usize {
+        self.units * self.unit * TILE
+    }
+}
+
+impl<'a> Facts<'a> {
+    /// Returns nothing if no kernel computes the operation.
+    fn of(op: &'a Attention, threads: usize) -> Option<Self> {
+        let (k_format, v_format) = (CacheFormat::of_ggml(op.k_kind)?, CacheFormat::of_ggml(op.v_kind)?);
+        let whole = |length: i64, format: CacheFormat| length > 0 && length % format.block() == 0;
+        let sizes = [op.heads, op.kv_heads, op.tokens, op.cells, op.streams];
+        if !whole(op.dk, k_format) || !whole(op.dv, v_format) || sizes.iter().any(|size| *size < 1) {
+            return None;
+        }
+        if op.heads % op.kv_heads != 0 {
+            return None;
+        }
+        let cells = op.cells as usize;
+        let shared = (op.heads / op.kv_heads) as usize;
+        let rows = op.tokens as usize * shared;
+        let head_jobs = rows.div_ceil(ROWS);
+        let jobs = (op.streams * op.kv_heads) as usize * head_jobs;
+        let mut facts = Self {
+            op,
+            k_format,
+            v_format,
+            dk: op.dk as usize,
+            dv: op.dv as usize,
+            cells,
+            shared,
+            rows,
+            head_jobs,
+            jobs,
+            divided: None,
+        };
+        if threads > 1 && jobs < JOBS * threads && cells >= 2 * TILE {
+            let tiles = cells.div_ceil(TILE);
+            let unit = (tiles * jobs / (JOBS * threads)).clamp(1, UNIT);
+            let slices = (2 * threads).div_ceil(jobs).clamp(1, facts.dv.div_ceil(32));
+            facts.divided = Some(Divided { unit, units: tiles.div_ceil(unit), slices });
+            if facts.divided_bytes() > DIVIDED_BYTES {
+                facts.divided = None;
+            }
+        }
+        Some(facts)
+    }
+
+    /// Returns the number of bytes for the weights of all rows and the reference exponents of their tiles.
+    fn divided_bytes(&self) -> usize {
+        self.divided.map_or(0, |divided| {
+            4 * self.jobs * ROWS.min(self.rows) * (divided.weights() + divided.units * divided.unit)
+        })
+    }
+
+    /// Returns the number of floats of a thread's own memory.
+    fn own_floats(&self) -> usize {
+        let rows = ROWS.min(self.rows);
+        let floats =
+            rows * (self.dk + self.dv + TILE) + TILE * (self.dk + self.dv) + rows * TILE + UNIT * TILE;
+        floats.next_multiple_of(16)
+    }
+}
+
+/// Returns the number of bytes of memory that [`attend`] needs with `threads` threads, or nothing if no kernel computes
+/// the operation.
+pub fn work_size(op: &Attention, threads: usize) -> Option<usize> {
+    let facts = Facts::of(op, threads)?;
+    Some(64 + 4 * threads * facts.own_floats() + facts.divided_bytes())
+}
+
+/// Rows of a job: query heads of tokens that share a head of a cache.
+struct Job {
+    stream: usize,
+    kv_head: usize,
+    /// Range of `token * shared + head`.
+    rows: Range<usize>,
+}
+
+/// Memory of one thread. Each part has room for a job's rows or for a tile.
+struct Own {
+    /// Queries, a row of `dk` floats for each row.
+    q: *mut f32,
+    /// Outputs before normalisation.
+    out: *mut f32,
+    /// Scores, then weights, of [`TILE`] cells for each row.
+    weights: *mut f32,
+    keys: *mut f32,
+    values: *mut f32,
+    /// Masks of a tile for each token.
+    masks: *mut f32,
+    /// Allowed cells of a unit.
+    cells: *mut u32,
+}
+
+/// Computes the part of an operation that this thread takes.
+///
+/// # Safety
+/// All pointers of `op` and `team` must be valid, and all threads of the team must call this function. The CPU must
+/// have AVX2, FMA and F16C.
+pub unsafe fn attend(team: &Team, op: &Attention) {
+    let (ith, nth) = (team.ith as usize, team.nth as usize);
+    let facts = Facts::of(op, nth).expect("ggml passes operations that have a work size");
+    let size = work_size(op, nth).unwrap_or(usize::MAX);
+    assert!(team.work_size >= size, "ggml reserved too little memory");
+    let work = team.work.cast::<u8>();
+    // SAFETY: the work size includes room for the alignment, and for each thread's own memory.
+    let (own, common) = unsafe {
+        let work = work.add(work.align_offset(64)).cast::<f32>();
+        let common = work.add(nth * facts.own_floats());
+        let q = work.add(ith * facts.own_floats());
+        let rows = ROWS.min(facts.rows);
+        let out = q.add(rows * facts.dk);
+        let weights = out.add(rows * facts.dv);
+        let keys = weights.add(rows * TILE);
+        let values = keys.add(TILE * facts.dk);
+        let masks = values.add(TILE * facts.dv);
+        let cells = masks.add(rows * TILE).cast();
+        (Own { q, out, weights, keys, values, masks, cells }, common)
+    };
+    // SAFETY: the functions belong to the pool.
+    unsafe {
+        if ith == 0 {
+            (team.chunk_set)(team.pool, nth as c_int);
+        }
+        (team.barrier)(team.pool);
+    }
+    // SAFETY: the functions belong to the pool.
+    let take = || unsafe { (team.chunk_add)(team.pool, 1) } as usize;
+    let mut next = ith;
+    let worker = Worker { facts: &facts, own };
+    let Some(divided) = facts.divided else {
+        while next < facts.jobs {
+            // SAFETY: the caller's contract.
+            unsafe { worker.whole(&worker.job(next)) };
+            next = take();
+        }
+        return;
+    };
+    let first = facts.jobs * divided.units;
+    while next < first {
+        // SAFETY: the caller's contract; each unit has its own part of the common memory.
+        unsafe { worker.weigh(next / divided.units, next % divided.units, divided, common) };
+        next = take();
+    }
+    // SAFETY: as above.
+    unsafe { (team.barrier)(team.pool) };
+    while next < first + facts.jobs * divided.slices {
+        let at = next - first;
+        // SAFETY: all weights have been written before the barrier.
+        unsafe { worker.sum(at / divided.slices, at % divided.slices, divided, common) };
+        next = take();
+    }
+}
+
+/// A part of a job: rows, counted from the job's first, and the cells that at least one of them may see.
+struct Part<'a> {
+    rows: Range<usize>,
+    cells: &'a [u32],
+}
+
+struct Worker<'a> {
+    facts: &'a Facts<'a>,
+    own: Own,
+}
+
+/// State of a row's sums.
+#[derive(Clone, Copy)]
+struct Sums {
+    /// The exponent of two by which the sums are divided.
+    reference: i32,
+    /// Sum of the weights.
+    total: f32,
+}
+
+impl Worker<'_> {
+    fn job(&self, number: usize) -> Job {
+        let facts = self.facts;
+        let (head, part) = (number / facts.head_jobs, number % facts.head_jobs);
+        let kv_heads = facts.op.kv_heads as usize;
+        let rows = part * ROWS..facts.rows.min((part + 1) * ROWS);
+        Job { stream: head / kv_heads, kv_head: head % kv_heads, rows }
+    }
+
+    /// Returns token and query head of a row.
+    fn row(&self, job: &Job, row: usize) -> (usize, usize) {
+        let row = job.rows.start + row;
+        (row / self.facts.shared, job.kv_head * self.facts.shared + row % self.facts.shared)
+    }
+
+    /// Copies the job's queries.
+    ///
+    /// # Safety
+    /// As for [`attend`].
+    unsafe fn load_queries(&self, job: &Job) {
+        let (op, dk) = (self.facts.op, self.facts.dk);
+        for row in 0..job.rows.len() {
+            let (token, head) = self.row(job, row);
+            let at = token * op.q_stride[0] + head * op.q_stride[1] + job.stream * op.q_stride[2];
+            // SAFETY: the caller's contract.
+            unsafe { std::ptr::copy_nonoverlapping(op.q.byte_add(at), self.own.q.add(row * dk), dk) };
+        }
+    }
+
+    /// Returns the sums of a row before its first cell.
+    ///
+    /// # Safety
+    /// As for [`attend`].
+    unsafe fn start(&self, head: usize) -> Sums {
+        let op = self.facts.op;
+        if op.sinks.is_null() {
+            return Sums { reference: NOTHING, total: 0.0 };
+        }
+        // SAFETY: there is a sink for each head.
+        let (total, reference) = weight(unsafe { *op.sinks.add(head) });
+        Sums { reference, total }
+    }
+
+    /// Returns the mask of a token, or nothing if all cells are allowed.
+    ///
+    /// # Safety
+    /// As for [`attend`].
+    unsafe fn mask(&self, job: &Job, token: usize) -> Option<&[u16]> {
+        let op = self.facts.op;
+        if op.mask.is_null() {
+            return None;
+        }
+        let at = token * op.mask_stride[0] + job.stream * op.mask_stride[1];
+        // SAFETY: the caller's contract.
+        Some(unsafe { slice::from_raw_parts(op.mask.byte_add(at), self.facts.cells) })
+    }
+
+    /// Calls `body` for each part of a job in the cells `unit`. The rows of a job stay together, unless most cells of
+    /// one token are forbidden to the others, as where the sequences of a server share a cache.
+    ///
+    /// # Safety
+    /// As for [`attend`].
+    unsafe fn parts(&self, job: &Job, unit: Range<usize>, mut body: impl FnMut(Part)) {
+        let shared = self.facts.shared;
+        let tokens = job.rows.start / shared..(job.rows.end - 1) / shared + 1;
+        // SAFETY: there is room for the cells of a unit.
+        let cells = unsafe { slice::from_raw_parts_mut(self.own.cells, unit.len()) };
+        let all = 0..job.rows.len();
+        let masks = |tokens: Range<usize>| {
+            // SAFETY: the caller's contract.
+            tokens.filter_map(|token| unsafe { self.mask(job, token) })
+        };
+        // SAFETY: the CPU has AVX2.
+        let (union, sum) = unsafe { kernel::allowed(masks(tokens.clone()), unit.clone(), cells) };
+        if union * tokens.len() <= 2 * sum {
+            return if union > 0 {
+                body(Part { rows: all, cells: &cells[..union] })
+            };
+        }
+        for token in tokens {
+            // SAFETY: the CPU has AVX2.
+            let (count, _) = unsafe { kernel::allowed(masks(token..token + 1), unit.clone(), cells) };
+            let row = |token: usize| (token * shared).clamp(job.rows.start, job.rows.end) - job.rows.start;
+            if count > 0 {
+                body(Part { rows: row(token)..row(token + 1), cells: &cells[..count] });
+            }
+        }
+    }
+
+    /// Computes the weights of a part's rows for one tile of its cells, relative to each row's largest in the tile.
+    /// Calls `done` with each row, its reference exponent and its weights.
+    ///
+    /// # Safety
+    /// As for [`attend`]; the job's queries must be loaded.
+    unsafe fn weights(
+        &self,
+        job: &Job,
+        rows: Range<usize>,
+        cells: &[u32],
+        mut done: impl FnMut(usize, i32, *mut f32),
+    ) {
+        let (facts, op, own) = (self.facts, self.facts.op, &self.own);
+        let padded = cells.len().next_multiple_of(8);
+        // SAFETY: the cells lie within the cache, and the own memory has room for a tile.
+        unsafe {
+            let keys = op.k.add(job.kv_head * op.k_stride[1] + job.stream * op.k_stride[2]);
+            kernel::convert(facts.k_format, keys, op.k_stride[0], cells, 0..facts.dk, own.keys);
+            own.keys.add(cells.len() * facts.dk).write_bytes(0, (padded - cells.len()) * facts.dk);
+        }
+        let first = self.row(job, rows.start).0;
+        for token in first..self.row(job, rows.end - 1).0 + 1 {
+            // SAFETY: there is room for the masks of all tokens of a job.
+            let out = unsafe { slice::from_raw_parts_mut(own.masks.add((token - first) * TILE), padded) };
+            // SAFETY: the caller's contract.
+            match unsafe { self.mask(job, token) } {
+                Some(mask) => {
+                    for (out, cell) in out.iter_mut().zip(cells) {
+                        *out = match mask[*cell as usize] {
+                            0 => 0.0,
+                            bits => f16_to_f32(bits),
+                        };
+                    }
+                }
+                None => out[..cells.len()].fill(0.0),
+            }
+            out[cells.len()..].fill(f32::NEG_INFINITY);
+        }
+        // SAFETY: queries and keys have been loaded.
+        unsafe {
+            let (q, out) = (own.q.add(rows.start * facts.dk), own.weights.add(rows.start * TILE));
+            kernel::scores(q, rows.len(), own.keys, padded, facts.dk, out);
+        }
+        for row in rows {
+            let (token, head) = self.row(job, row);
+            let score = Score::of(op.scale, op.max_bias, op.softcap, head, op.heads as usize);
+            // SAFETY: the scores of `padded` cells have been written.
+            unsafe {
+                let weights = own.weights.add(row * TILE);
+                let reference = kernel::weigh(weights, own.masks.add((token - first) * TILE), padded, &score);
+                done(row, reference, weights);
+            }
+        }
+    }
+
+    /// Adds the weighted values of a tile to the outputs of a part's rows.
+    ///
+    /// # Safety
+    /// As for [`attend`]; the rows' weights must be loaded.
+    unsafe fn add_values(&self, job: &Job, rows: Range<usize>, cells: &[u32], slice: Range<usize>) {
+        let (facts, op, own) = (self.facts, self.facts.op, &self.own);
+        let dv = slice.len();
+        // SAFETY: the cells lie within the cache, and the own memory has room for a tile.
+        unsafe {
+            let values = op.v.add(job.kv_head * op.v_stride[1] + job.stream * op.v_stride[2]);
+            let finite = kernel::convert(facts.v_format, values, op.v_stride[0], cells, slice, own.values);
+            let (weights, out) = (own.weights.add(rows.start * TILE), own.out.add(rows.start * dv));
+            kernel::add_values(weights, rows.len(), own.values, cells.len(), dv, finite, out);
+        }
+    }
+
+    /// Writes a slice of the outputs.
+    ///
+    /// # Safety
+    /// As for [`attend`]; there must be sums for all rows.
+    unsafe fn store(&self, job: &Job, sums: &[Sums; ROWS], slice: Range<usize>) {
+        let op = self.facts.op;
+        for (row, sums) in sums[..job.rows.len()].iter().enumerate() {
+            let (token, head) = self.row(job, row);
+            let at = token * op.out_stride[0] + head * op.out_stride[1] + job.stream * op.out_stride[2];
+            // SAFETY: the caller's contract.
+            unsafe {
+                let from = slice::from_raw_parts(self.own.out.add(row * slice.len()), slice.len());
+                let to = slice::from_raw_parts_mut(op.out.byte_add(at).add(slice.start), slice.len());
+                let factor = if sums.total == 0.0 { 0.0 } else { 1.0 / sums.total };
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = from * factor;
+                }
+            }
+        }
+    }
+
+    /// Computes a job.
+    ///
+    /// # Safety
+    /// As for [`attend`].
+    unsafe fn whole(&self, job: &Job) {
+        let (facts, own) = (self.facts, &self.own);
+        let dv = facts.dv;
+        let mut sums = [Sums { reference: NOTHING, total: 0.0 }; ROWS];
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.load_queries(job);
+            own.out.write_bytes(0, job.rows.len() * dv);
+            for (row, sums) in sums[..job.rows.len()].iter_mut().enumerate() {
+                *sums = self.start(self.row(job, row).1);
+            }
+        }
+        for start in (0..facts.cells).step_by(UNIT * TILE) {
+            let unit = start..facts.cells.min(start + UNIT * TILE);
+            let part = |part: Part| {
+                for cells in part.cells.chunks(TILE) {
+                    let rows = part.rows.clone();
+                    // SAFETY: the caller's contract; the sums and outputs belong to the rows.
+                    unsafe {
+                        self.weights(job, rows.clone(), cells, |row, reference, weights| {
+                            let sums = &mut sums[row];
+                            let larger = sums.reference.max(reference);
+                            if larger != sums.reference {
+                                let factor = power(sums.reference, larger);
+                                sums.total *= factor;
+                                kernel::scale(own.out.add(row * dv), dv, factor);
+                            }
+                            kernel::scale(
+                                weights,
+                                TILE.min(cells.len().next_multiple_of(8)),
+                                power(reference, larger),
+                            );
+                            sums.reference = larger;
+                        });
+                        for row in rows.clone() {
+                            sums[row].total =
+                                total(sums[row].total, own.weights.add(row * TILE), cells.len());
+                        }
+                        self.add_values(job, rows, cells, 0..dv);
+                    }
+                }
+            };
+            // SAFETY: the caller's contract.
+            unsafe { self.parts(job, unit, part) };
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.store(job, &sums, 0..dv) };
+    }
+
+    /// Returns the cells of a unit.
+    fn unit(&self, number: usize, divided: Divided) -> Range<usize> {
+        let length = divided.unit * TILE;
+        number * length..self.facts.cells.min((number + 1) * length)
+    }
+
+    /// Returns a divided job's weights and reference exponents of row `row` from unit `unit` on.
+    ///
+    /// # Safety
+    /// `common` must be the memory for all divided jobs.
+    unsafe fn divided(
+        &self,
+        job: usize,
+        row: usize,
+        unit: usize,
+        divided: Divided,
+        common: *mut f32,
+    ) -> (*mut f32, *mut i32) {
+        let rows = ROWS.min(self.facts.rows);
+        let (row, tiles) = (job * rows + row, divided.units * divided.unit);
+        // SAFETY: there is room for all rows of all jobs.
+        unsafe {
+            let references = common.add(self.facts.jobs * rows * divided.weights()).cast::<i32>();
+            let at = row * divided.weights() + unit * divided.unit * TILE;
+            (common.add(at), references.add(row * tiles + unit * divided.unit))
+        }
+    }
+
+    /// Computes the weights of a job's rows for the cells of one unit.
+    ///
+    /// # Safety
+    /// As for [`attend`]; `common` must be the memory for all divided jobs.
+    unsafe fn weigh(&self, number: usize, unit: usize, divided: Divided, common: *mut f32) {
+        let job = self.job(number);
+        // SAFETY: the caller's contract.
+        let place = |row: usize| unsafe { self.divided(number, row, unit, divided, common) };
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.load_queries(&job);
+            for row in 0..job.rows.len() {
+                slice::from_raw_parts_mut(place(row).1, divided.unit).fill(NOTHING);
+            }
+            self.parts(&job, self.unit(unit, divided), |part| {
+                for (tile, cells) in part.cells.chunks(TILE).enumerate() {
+                    self.weights(&job, part.rows.clone(), cells, |row, reference, from| {
+                        let (weights, references) = place(row);
+                        std::ptr::copy_nonoverlapping(from, weights.add(tile * TILE), cells.len());
+                        *references.add(tile) = reference;
+                    });
+                }
+            });
+        }
+    }
+
+    /// Computes a slice of the outputs of a job, whose weights are known.
+    ///
+    /// # Safety
+    /// As for [`attend`]; `common` must hold the weights of all divided jobs.
+    unsafe fn sum(&self, number: usize, slice: usize, divided: Divided, common: *mut f32) {
+        let (facts, own) = (self.facts, &self.own);
+        let job = self.job(number);
+        // Slices are whole vectors.
+        let vectors = facts.dv / 8;
+        let edge = |slice: usize| 8 * (vectors * slice / divided.slices);
+        let slice = edge(slice)..edge(slice + 1);
+        let dv = slice.len();
+        let mut sums = [Sums { reference: NOTHING, total: 0.0 }; ROWS];
+        for (row, sums) in sums[..job.rows.len()].iter_mut().enumerate() {
+            // SAFETY: the references of all tiles have been written.
+            let (start, references) = unsafe {
+                let references = self.divided(number, row, 0, divided, common).1;
+                let references = slice::from_raw_parts(references, divided.units * divided.unit);
+                (self.start(self.row(&job, row).1), references)
+            };
+            sums.reference = references.iter().copied().fold(start.reference, i32::max);
+            sums.total = start.total * power(start.reference, sums.reference);
+        }
+        // SAFETY: the caller's contract.
+        unsafe {
+            own.out.write_bytes(0, job.rows.len() * dv);
+            for unit in 0..divided.units {
+                self.parts(&job, self.unit(unit, divided), |part| {
+                    for (tile, cells) in part.cells.chunks(TILE).enumerate() {
+                        for row in part.rows.clone() {
+                            let (from, references) = self.divided(number, row, unit, divided, common);
+                            let factor = power(*references.add(tile), sums[row].reference);
+                            let weights = own.weights.add(row * TILE);
+                            std::ptr::copy_nonoverlapping(from.add(tile * TILE), weights, cells.len());
+                            kernel::scale(weights, TILE.min(cells.len().next_multiple_of(8)), factor);
+                            sums[row].total = total(sums[row].total, weights, cells.len());
+                        }
+                        self.add_values(&job, part.rows.clone(), cells, slice.clone());
+                    }
+                });
+            }
+            self.store(&job, &sums, slice);
+        }
+    }
+}
+
+/// Adds the weights of a tile to a row's total, one after the other.
+///
+/// # Safety
+/// `weights` must be valid for reads of `count` floats.
+unsafe fn total(total: f32, weights: *const f32, count: usize) -> f32 {
+    // SAFETY: the caller's contract.
+    unsafe { slice::from_raw_parts(weights, count) }.iter().fold(total, |total, weight| total + weight)
+}
+
+/// Returns the power of two that turns sums relative to `from` into sums relative to `to`, which is at least `from`. A
+/// row without a cell has no sums, so any factor will do.
+fn power(from: i32, to: i32) -> f32 {
+    let exponent = i64::from(from) - i64::from(to);
+    match exponent {
+        _ if from == NOTHING => 1.0,
+        -125.. => f32::from_bits(((exponent + 127) as u32) << 23),
+        _ => 0.0,
+    }
+}

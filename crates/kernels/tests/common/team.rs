@@ -1,0 +1,68 @@
+//! Teams of threads.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use kernels::ffi::{KernelTable, Team, table};
+
+/// State that a team of threads shares.
+struct Pool {
+    barrier: Barrier,
+    chunk: AtomicI32,
+}
+
+unsafe extern "C" fn barrier(pool: *mut c_void) {
+    // SAFETY: `pool` is a `Pool`.
+    unsafe { &*pool.cast::<Pool>() }.barrier.wait();
+}
+
+unsafe extern "C" fn chunk_set(pool: *mut c_void, value: c_int) {
+    // SAFETY: `pool` is a `Pool`.
+    unsafe { &*pool.cast::<Pool>() }.chunk.store(value, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn chunk_add(pool: *mut c_void, value: c_int) -> c_int {
+    // SAFETY: `pool` is a `Pool`.
+    unsafe { &*pool.cast::<Pool>() }.chunk.fetch_add(value, Ordering::Relaxed)
+}
+
+/// Returns the table of this CPU.
+pub fn kernels() -> &'static KernelTable {
+    table().expect("this test needs a CPU with AVX2")
+}
+
+/// Computes an operation with `threads` threads that share `size` bytes of memory.
+///
+/// # Safety
+/// The operation must be valid for `function`.
+pub unsafe fn compute<T>(
+    threads: usize,
+    size: usize,
+    function: unsafe extern "C" fn(*const Team, *const T),
+    operation: &T,
+) {
+    // Filled with NaN, so that memory that is read before it is written is noticed.
+    let mut work = vec![u32::MAX; size.div_ceil(4)];
+    let pool = Pool { barrier: Barrier::new(threads), chunk: AtomicI32::new(0) };
+    let (work, pool, operation) =
+        (work.as_mut_ptr() as usize, &pool as *const Pool as usize, operation as *const T as usize);
+    std::thread::scope(|scope| {
+        for ith in 0..threads {
+            scope.spawn(move || {
+                let team = Team {
+                    ith: ith as c_int,
+                    nth: threads as c_int,
+                    work: work as *mut c_void,
+                    work_size: size,
+                    pool: pool as *mut c_void,
+                    barrier,
+                    chunk_set,
+                    chunk_add,
+                };
+                // SAFETY: operation and work memory outlive the scope, and all threads of the team make this call.
+                unsafe { function(&team, operation as *const T) };
+            });
+        }
+    });
+}
