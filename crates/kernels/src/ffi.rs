@@ -5,9 +5,8 @@ use std::process::abort;
 use std::slice;
 
 use crate::attention::{self, Attention};
-use crate::avx2::kernel;
-use crate::format::Format;
-use crate::panel::{ROWS, panel_bytes, unpack_row};
+use crate::avx2::{Kernel, kernel};
+use crate::panel::ROWS;
 use crate::product::{self, Product};
 
 /// Version of the interface; ggml ignores a table of another version.
@@ -83,33 +82,42 @@ fn guarded<T>(body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| abort())
 }
 
-/// Returns the format with ggml's number `kind`, which ggml has asked [`packed_size`] about before.
-fn known(kind: u32) -> Format {
-    Format::of_ggml(kind).unwrap_or_else(|| abort())
+/// Returns the kernel for weights with ggml's number `kind`, which ggml has asked [`packed_size`] about before.
+fn known(kind: u32) -> Kernel {
+    kernel(kind).unwrap_or_else(|| abort())
 }
 
 extern "C" fn packed_size(kind: u32, k: i64, rows: i64) -> usize {
     guarded(|| {
         let (Ok(k), Ok(rows)) = (usize::try_from(k), usize::try_from(rows)) else { return 0 };
-        let panel = Format::of_ggml(kind).and_then(|format| panel_bytes(format, k)).unwrap_or(0);
-        panel.checked_mul(rows.div_ceil(ROWS)).unwrap_or(0)
+        match kernel(kind) {
+            Some(kernel) if k % kernel.block_len == 0 => {
+                let panel = (k / kernel.block_len).checked_mul(kernel.packed_bytes);
+                panel.and_then(|panel| panel.checked_mul(rows.div_ceil(ROWS))).unwrap_or(0)
+            }
+            _ => 0,
+        }
     })
+}
+
+/// Lengths of a row in the file's layout and of a panel, in bytes.
+fn lengths(kernel: &Kernel, k: usize) -> (usize, usize) {
+    let blocks = k / kernel.block_len;
+    (blocks * kernel.block_bytes, blocks * kernel.packed_bytes)
 }
 
 /// # Safety
 /// `from` must be valid for the matrix in the file's layout, `to` for writes of its packed size.
 unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8) {
     guarded(|| {
-        let (format, k, rows) = (known(kind), k as usize, rows as usize);
-        let row_bytes = k / format.block_len() * format.block_bytes();
-        let panel = panel_bytes(format, k).unwrap_or_else(|| abort());
+        let (kernel, k, rows) = (known(kind), k as usize, rows as usize);
+        let (row_bytes, panel) = lengths(&kernel, k);
         // SAFETY: the caller's contract.
         let (from, to) = unsafe {
             let panels = rows.div_ceil(ROWS);
             (slice::from_raw_parts(from, rows * row_bytes), slice::from_raw_parts_mut(to, panels * panel))
         };
         // A few threads, because packing delays the first token.
-        let pack = kernel(format).pack;
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
         let panels = rows.div_ceil(ROWS).div_ceil(threads).max(16);
         std::thread::scope(|scope| {
@@ -117,7 +125,7 @@ unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to:
                 scope.spawn(move || {
                     for (rows, out) in rows.chunks(ROWS * row_bytes).zip(out.chunks_exact_mut(panel)) {
                         // SAFETY: the table is only given out if the CPU has AVX2, FMA and F16C.
-                        unsafe { pack(k, rows, out) };
+                        unsafe { (kernel.pack)(k, rows, out) };
                     }
                 });
             }
@@ -129,16 +137,15 @@ unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to:
 /// `from` must be valid for the packed matrix, `to` for writes of the matrix in the file's layout.
 unsafe extern "C" fn unpack(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8) {
     guarded(|| {
-        let (format, k, rows) = (known(kind), k as usize, rows as usize);
-        let row_bytes = k / format.block_len() * format.block_bytes();
-        let panel = panel_bytes(format, k).unwrap_or_else(|| abort());
+        let (kernel, k, rows) = (known(kind), k as usize, rows as usize);
+        let (row_bytes, panel) = lengths(&kernel, k);
         // SAFETY: the caller's contract.
         let (from, to) = unsafe {
             let panels = rows.div_ceil(ROWS);
             (slice::from_raw_parts(from, panels * panel), slice::from_raw_parts_mut(to, rows * row_bytes))
         };
         for (at, row) in to.chunks_exact_mut(row_bytes).enumerate() {
-            unpack_row(format, &from[at / ROWS * panel..][..panel], at % ROWS, row);
+            (kernel.unpack_row)(&from[at / ROWS * panel..][..panel], at % ROWS, row);
         }
     });
 }
@@ -147,12 +154,12 @@ unsafe extern "C" fn unpack(kind: u32, k: i64, rows: i64, from: *const u8, to: *
 /// `packed` must be valid for a packed matrix with a row `row`, and `out` for writes of `k` floats.
 unsafe extern "C" fn get_row(kind: u32, k: i64, packed: *const u8, row: i64, out: *mut f32) {
     guarded(|| {
-        let (format, k, row) = (known(kind), k as usize, row as usize);
-        let panel = panel_bytes(format, k).unwrap_or_else(|| abort());
+        let (kernel, k, row) = (known(kind), k as usize, row as usize);
+        let panel = lengths(&kernel, k).1;
         // SAFETY: the caller's contract.
         unsafe {
             let packed = slice::from_raw_parts(packed.add(row / ROWS * panel), panel);
-            (kernel(format).get_row)(packed, row % ROWS, slice::from_raw_parts_mut(out, k));
+            (kernel.get_row)(packed, row % ROWS, slice::from_raw_parts_mut(out, k));
         }
     });
 }

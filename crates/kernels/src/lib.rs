@@ -1,7 +1,8 @@
-//! Matrix products of quantised weights for the CPU, with the same bits for every batch.
+//! Matrix products and attention for the CPU, with the same bits for every batch.
 //!
-//! Weights are packed once into panels ([`panel`]), activations are rounded to 8 bits ([`activations`]), and a product
-//! follows one exact rule ([`reference`]), which does not depend on the number of columns, on threads or on the
+//! Quantised weights are packed once into panels ([`panel`]), and activations are rounded to 8 bits ([`activations`]).
+//! Weights that are floats keep their format and their order in memory changes only ([`floats`]). Products and
+//! attention follow exact rules ([`reference`]), which do not depend on the number of columns, on threads or on the
 //! instruction set.
 
 pub mod activations;
@@ -11,6 +12,7 @@ pub mod attention;
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod ffi;
+pub mod floats;
 pub mod format;
 pub mod panel;
 #[cfg(target_arch = "x86_64")]

@@ -3,11 +3,9 @@
 use std::ffi::c_int;
 use std::slice;
 
-use crate::activations::ColumnLayout;
 use crate::avx2::{COLUMNS, Kernel, Target, kernel};
 use crate::ffi::Team;
-use crate::format::Format;
-use crate::panel::{ROWS, panel_bytes};
+use crate::panel::ROWS;
 
 /// Number of multiply-adds of a chunk, the unit that a thread takes from the counter: about 100 µs.
 const CHUNK: usize = 8_000_000;
@@ -52,28 +50,28 @@ pub struct Product {
 
 /// Facts about a product that all steps need.
 struct Facts {
-    format: Format,
     k: usize,
     rows: usize,
     /// Number of columns of the second operand.
     columns: usize,
-    layout: ColumnLayout,
+    /// Number of bytes of a rounded column.
+    column: usize,
+    /// Number of bytes of a panel.
     panel: usize,
     kernel: Kernel,
 }
 
 impl Facts {
     fn of(product: &Product) -> Self {
-        let format = Format::of_ggml(product.kind).expect("ggml passes formats that have a packed size");
+        let kernel = kernel(product.kind).expect("ggml passes formats that have a packed size");
         let k = product.k as usize;
         Self {
-            format,
             k,
             rows: product.rows as usize,
             columns: product.n.iter().product::<i64>() as usize,
-            layout: ColumnLayout::of(format, k),
-            panel: panel_bytes(format, k).expect("ggml passes lengths that have a packed size"),
-            kernel: kernel(format),
+            column: (kernel.column_bytes)(k),
+            panel: k / kernel.block_len * kernel.packed_bytes,
+            kernel,
         }
     }
 
@@ -87,7 +85,7 @@ impl Facts {
 pub fn work_size(product: &Product) -> usize {
     let facts = Facts::of(product);
     // Room to align the memory, and the lists of columns by expert.
-    64 + facts.columns * facts.layout.bytes + 4 * (product.experts as usize + 1 + Facts::entries(product))
+    64 + facts.columns * facts.column + 4 * (product.experts as usize + 1 + Facts::entries(product))
 }
 
 /// Columns of one expert's matrix.
@@ -111,7 +109,7 @@ pub unsafe fn multiply(team: &Team, product: &Product) {
     let work = unsafe { work.add(work.align_offset(64)) };
 
     // Blocks of all columns are shared evenly, so that all threads round a single column together.
-    let blocks = facts.k / facts.format.block_len();
+    let blocks = facts.k / facts.kernel.block_len;
     let all = facts.columns * blocks;
     let (mut at, end) = (all * ith / nth, all * (ith + 1) / nth);
     while at < end {
@@ -123,12 +121,12 @@ pub unsafe fn multiply(team: &Team, product: &Product) {
                 product.x.byte_add(offset(product, column, &product.x_stride)),
                 facts.k,
             );
-            (facts.kernel.quantise)(x, from, to, work.add(column * facts.layout.bytes));
+            (facts.kernel.quantise)(x, from, to, work.add(column * facts.column));
         }
         at += to - from;
     }
     // SAFETY: the lists lie behind the columns.
-    let lists = unsafe { work.add(facts.columns * facts.layout.bytes).cast::<u32>() };
+    let lists = unsafe { work.add(facts.columns * facts.column).cast::<u32>() };
     if ith == 0 {
         if product.experts > 0 {
             // SAFETY: the memory has room for the lists.
@@ -207,7 +205,7 @@ unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job:
                 };
                 // SAFETY: column and output lie within their memory.
                 targets.push(unsafe {
-                    Target { column: work.add(column * facts.layout.bytes), out: product.out.byte_add(out) }
+                    Target { column: work.add(column * facts.column), out: product.out.byte_add(out) }
                 });
             }
         }

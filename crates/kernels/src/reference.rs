@@ -4,4 +4,4 @@ mod attention;
 mod product;
 
 pub use attention::{EXP2, LARGEST, LEAST, NOTHING, Score, attend, tanh, weight};
-pub use product::dot;
+pub use product::{dot, dot_floats};

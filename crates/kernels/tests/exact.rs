@@ -19,7 +19,7 @@ impl Column {
         let mut memory = vec![0u64; ColumnLayout::of(format, x.len()).bytes / 8];
         let blocks = x.len() / format.block_len();
         // SAFETY: the memory has the layout's size, and the test runs only with AVX2.
-        unsafe { (kernel(format).quantise)(x, 0, blocks, memory.as_mut_ptr().cast()) };
+        unsafe { (kernel(format.ggml()).unwrap().quantise)(x, 0, blocks, memory.as_mut_ptr().cast()) };
         Self(memory)
     }
 
@@ -42,7 +42,7 @@ fn products(format: Format, panel: &[u8], k: usize, columns: &[&Column]) -> Vec<
             .map(|(column, out)| Target { column: column.start(), out: out.as_mut_ptr() })
             .collect();
         // SAFETY: panel, columns and outputs belong together.
-        unsafe { (kernel(format).multiply)(panel.as_ptr(), k, ROWS, &targets) };
+        unsafe { (kernel(format.ggml()).unwrap().multiply)(panel.as_ptr(), k, ROWS, &targets) };
     }
     out
 }

@@ -32,7 +32,7 @@ fn speed(format: Format, columns: usize, panels: usize, calls: usize) -> (f64, f
     let layout = ColumnLayout::of(format, K);
     let x: Vec<f32> = (0..K).map(|at| (at as f32).sin()).collect();
     let mut memory = vec![0u64; layout.bytes / 8 * columns];
-    let kernel = kernel(format);
+    let kernel = kernel(format.ggml()).expect("each format has a kernel");
     let mut out = vec![[0f32; ROWS]; columns];
     let mut targets = Vec::new();
     for (column, out) in memory.chunks_exact_mut(layout.bytes / 8).zip(&mut out) {

@@ -8,14 +8,16 @@
 pub mod attention;
 mod direct;
 mod expand;
+mod floats;
 mod sums;
 mod tile;
 
 use std::mem::MaybeUninit;
 
 use crate::activations::{ColumnLayout, quantise};
+use crate::floats::FloatFormat;
 use crate::format::{FORMATS, Format};
-use crate::panel::{BlockParts, ROWS, dequantise_row, pack};
+use crate::panel::{BlockParts, ROWS, dequantise_row, pack, unpack_row};
 use tile::Column;
 
 /// Number of columns that share an expanded chunk: their outputs and half of their codes fit the caches.
@@ -41,7 +43,7 @@ pub struct Target {
 /// Multiplies a panel with at most [`COLUMNS`] columns.
 pub type Multiply = unsafe fn(panel: *const u8, k: usize, rows: usize, targets: &[Target]);
 
-/// Rounds blocks of a column, see [`crate::activations::quantise`].
+/// Rounds blocks of a column, see [`crate::activations::quantise`]; float weights need a copy.
 pub type Quantise = unsafe fn(x: &[f32], from: usize, to: usize, column: *mut u8);
 
 /// Packs the rows of a panel, see [`crate::panel::pack`].
@@ -50,9 +52,20 @@ pub type Pack = unsafe fn(k: usize, rows: &[u8], panel: &mut [u8]);
 /// Writes the values of one row of a panel, see [`crate::panel::dequantise_row`].
 pub type GetRow = unsafe fn(panel: &[u8], row: usize, out: &mut [f32]);
 
-/// Functions for one format.
+/// Restores the file's layout of one row of a panel, see [`crate::panel::unpack_row`].
+pub type UnpackRow = fn(panel: &[u8], row: usize, out: &mut [u8]);
+
+/// Sizes and functions for one format of weights.
 #[derive(Clone, Copy)]
 pub struct Kernel {
+    /// Number of elements that are packed, and rounded, together.
+    pub block_len: usize,
+    /// Number of bytes of a block in a GGUF file.
+    pub block_bytes: usize,
+    /// Number of bytes of a packed block of [`ROWS`] rows.
+    pub packed_bytes: usize,
+    /// Number of bytes of a column of activations, by its length.
+    pub column_bytes: fn(k: usize) -> usize,
     /// Multiplies a panel.
     pub multiply: Multiply,
     /// Rounds activations.
@@ -61,24 +74,99 @@ pub struct Kernel {
     pub pack: Pack,
     /// Writes the values of a row.
     pub get_row: GetRow,
+    /// Restores a row in the file's layout.
+    pub unpack_row: UnpackRow,
 }
 
-/// Returns the kernel for `format`. The CPU must have AVX2, FMA and F16C.
-pub fn kernel(format: Format) -> Kernel {
-    macro_rules! table {
+/// Returns the kernel for weights with the number `id` of `enum ggml_type`, or nothing if there is none. The CPU must
+/// have AVX2, FMA and F16C.
+pub fn kernel(id: u32) -> Option<Kernel> {
+    macro_rules! codes {
         ($($at:literal),+) => {
-            match format as usize {
-                $($at => Kernel {
-                    multiply: multiply::<$at>,
-                    quantise: quantise_for::<$at>,
-                    pack: pack_for::<$at>,
-                    get_row: get_row_for::<$at>,
-                },)+
+            match FORMATS.iter().position(|format| format.ggml() == id)? {
+                $($at => kernel_of_codes::<$at>(),)+
                 _ => unreachable!("a format is missing in the table"),
             }
         };
     }
-    table!(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+    Some(match id {
+        F32 => kernel_of_floats::<F32>(),
+        F16 => kernel_of_floats::<F16>(),
+        BF16 => kernel_of_floats::<BF16>(),
+        _ => codes!(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12),
+    })
+}
+
+const F32: u32 = FloatFormat::F32.ggml();
+const F16: u32 = FloatFormat::F16.ggml();
+const BF16: u32 = FloatFormat::Bf16.ggml();
+
+/// Returns the kernel for a format with codes.
+fn kernel_of_codes<const F: usize>() -> Kernel {
+    let format = const { FORMATS[F] };
+    Kernel {
+        block_len: format.block_len(),
+        block_bytes: format.block_bytes(),
+        packed_bytes: BlockParts::of(format).bytes,
+        column_bytes: |k| ColumnLayout::of(FORMATS[F], k).bytes,
+        multiply: multiply::<F>,
+        quantise: quantise_for::<F>,
+        pack: pack_for::<F>,
+        get_row: get_row_for::<F>,
+        unpack_row: |panel, row, out| unpack_row(FORMATS[F], panel, row, out),
+    }
+}
+
+/// Returns the kernel for float weights.
+fn kernel_of_floats<const F: u32>() -> Kernel {
+    let format = const { float_format(F) };
+    Kernel {
+        block_len: FLOAT_BLOCK,
+        block_bytes: FLOAT_BLOCK * format.bytes(),
+        packed_bytes: FLOAT_BLOCK * ROWS * format.bytes(),
+        column_bytes: |k| (4 * k).next_multiple_of(64),
+        multiply: floats::multiply::<F>,
+        quantise: copy_floats,
+        pack: pack_floats::<F>,
+        get_row: get_floats::<F>,
+        unpack_row: |panel, row, out| float_format(F).unpack_row(panel, row, out),
+    }
+}
+
+/// Number of elements of float weights that are packed together.
+const FLOAT_BLOCK: usize = 8;
+
+/// Returns the float format with the number `id` of `enum ggml_type`.
+const fn float_format(id: u32) -> FloatFormat {
+    match id {
+        F32 => FloatFormat::F32,
+        F16 => FloatFormat::F16,
+        _ => FloatFormat::Bf16,
+    }
+}
+
+/// Copies blocks of activations, which float weights need as they are.
+///
+/// # Safety
+/// `column` must be valid for writes of the activations.
+unsafe fn copy_floats(x: &[f32], from: usize, to: usize, column: *mut u8) {
+    let (from, to) = (FLOAT_BLOCK * from, FLOAT_BLOCK * to);
+    // SAFETY: the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(x[from..to].as_ptr(), column.cast::<f32>().add(from), to - from) };
+}
+
+/// # Safety
+/// The CPU must have AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn pack_floats<const F: u32>(k: usize, rows: &[u8], panel: &mut [u8]) {
+    const { float_format(F) }.pack(k, rows, panel);
+}
+
+/// # Safety
+/// The CPU must have AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn get_floats<const F: u32>(panel: &[u8], row: usize, out: &mut [f32]) {
+    const { float_format(F) }.get_row(panel, row, out);
 }
 
 /// # Safety

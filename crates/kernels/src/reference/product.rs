@@ -2,7 +2,8 @@
 //!
 //! The sum over a block is an integer and exact. A block then adds `d_w * d_a * sum` to the output with one fused
 //! multiply-add, and its minima with another, block after block. Neither the number of columns nor the number of
-//! threads changes the order.
+//! threads changes the order. Float weights have no blocks: each product is added with one fused multiply-add, element
+//! after element.
 
 use crate::activations::{ColumnLayout, has_totals};
 use crate::format::{Format, f16_to_f32};
@@ -52,4 +53,9 @@ pub unsafe fn dot(format: Format, panel: &[u8], row: usize, k: usize, column: *c
         }
     }
     acc
+}
+
+/// Returns the product of a row of float weights with a column of activations.
+pub fn dot_floats(weights: &[f32], column: &[f32]) -> f32 {
+    weights.iter().zip(column).fold(0.0, |acc, (weight, x)| weight.mul_add(*x, acc))
 }

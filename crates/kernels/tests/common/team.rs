@@ -1,10 +1,11 @@
-//! Teams of threads.
+//! Teams of threads, and products that they compute.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use kernels::ffi::{KernelTable, Team, table};
+use kernels::product::Product;
 
 /// State that a team of threads shares.
 struct Pool {
@@ -65,4 +66,33 @@ pub unsafe fn compute<T>(
             });
         }
     });
+}
+
+/// Computes a product with `threads` threads.
+pub fn multiply(product: &Product, threads: usize) {
+    // SAFETY: the product is valid.
+    let size = unsafe { (kernels().work_size)(product) };
+    // SAFETY: the product is valid.
+    unsafe { compute(threads, size, kernels().multiply, product) };
+}
+
+/// Describes a plain product of contiguous matrices.
+pub fn plain(kind: u32, k: usize, count: usize, packed: &[u8], x: &[f32], out: &mut [f32]) -> Product {
+    let columns = x.len() / k;
+    Product {
+        kind,
+        k: k as i64,
+        rows: count as i64,
+        packed: packed.as_ptr(),
+        experts: 0,
+        expert_stride: packed.len(),
+        x: x.as_ptr(),
+        n: [columns as i64, 1, 1],
+        x_stride: [4 * k, 4 * x.len(), 4 * x.len()],
+        out: out.as_mut_ptr(),
+        out_stride: [4 * count, 4 * out.len(), 4 * out.len()],
+        ids: std::ptr::null(),
+        used: 0,
+        ids_stride: [0; 2],
+    }
 }

@@ -1,0 +1,102 @@
+//! Products of float weights.
+
+use std::arch::x86_64::*;
+
+use super::{Target, float_format};
+use crate::floats::FloatFormat;
+use crate::panel::ROWS;
+
+/// Number of columns of a tile: twelve sums, two weights and one activation fill the registers.
+const TILE: usize = 6;
+/// Number of elements of a row that all columns use before the next ones: at most 32 KB of weights.
+const CHUNK: usize = 512;
+
+/// Multiplies a panel of float weights, see [`super::Multiply`].
+///
+/// # Safety
+/// As for [`super::Multiply`]; a column is `k` floats. The CPU must have AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub unsafe fn multiply<const F: u32>(panel: *const u8, k: usize, rows: usize, targets: &[Target]) {
+    let bytes = const { float_format(F).bytes() };
+    let mut outputs = [[0f32; ROWS]; super::COLUMNS];
+    for first in (0..k).step_by(CHUNK) {
+        let count = CHUNK.min(k - first);
+        for (targets, outputs) in targets.chunks(TILE).zip(outputs.chunks_mut(TILE)) {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let panel = panel.add(first * ROWS * bytes);
+                match targets.len() {
+                    1 => tile::<F, 1>(panel, first, count, targets, outputs),
+                    2 => tile::<F, 2>(panel, first, count, targets, outputs),
+                    3 => tile::<F, 3>(panel, first, count, targets, outputs),
+                    4 => tile::<F, 4>(panel, first, count, targets, outputs),
+                    5 => tile::<F, 5>(panel, first, count, targets, outputs),
+                    _ => tile::<F, 6>(panel, first, count, targets, outputs),
+                }
+            }
+        }
+    }
+    // SAFETY: the caller allows `rows` outputs.
+    unsafe { super::store(targets, outputs.as_ptr().cast(), rows) };
+}
+
+/// Adds the products of `count` elements, from element `first` of the columns on, to the outputs of `C` columns.
+///
+/// # Safety
+/// As for [`multiply`]; `panel` must point to the first of the elements.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn tile<const F: u32, const C: usize>(
+    panel: *const u8,
+    first: usize,
+    count: usize,
+    targets: &[Target],
+    outputs: &mut [[f32; ROWS]],
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut sums = [[_mm256_setzero_ps(); 2]; C];
+        let mut columns = [std::ptr::null::<f32>(); C];
+        for column in 0..C {
+            columns[column] = targets[column].column.cast::<f32>().add(first);
+            for half in 0..2 {
+                sums[column][half] = _mm256_loadu_ps(outputs[column].as_ptr().add(8 * half));
+            }
+        }
+        for at in 0..count {
+            let mut weights = [_mm256_setzero_ps(); 2];
+            for half in 0..2 {
+                weights[half] = load::<F>(panel, ROWS * at + 8 * half);
+            }
+            for column in 0..C {
+                let x = _mm256_broadcast_ss(&*columns[column].add(at));
+                for half in 0..2 {
+                    sums[column][half] = _mm256_fmadd_ps(weights[half], x, sums[column][half]);
+                }
+            }
+        }
+        for column in 0..C {
+            for half in 0..2 {
+                _mm256_storeu_ps(outputs[column].as_mut_ptr().add(8 * half), sums[column][half]);
+            }
+        }
+    }
+}
+
+/// Loads eight elements from element `at` on.
+///
+/// # Safety
+/// `panel` must be valid for these elements.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn load<const F: u32>(panel: *const u8, at: usize) -> __m256 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match const { float_format(F) } {
+            FloatFormat::F32 => _mm256_loadu_ps(panel.cast::<f32>().add(at)),
+            FloatFormat::F16 => _mm256_cvtph_ps(_mm_loadu_si128(panel.cast::<u16>().add(at).cast())),
+            FloatFormat::Bf16 => {
+                let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(panel.cast::<u16>().add(at).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
+            }
+        }
+    }
+}
