@@ -3,11 +3,15 @@
 use std::ffi::{c_int, c_void};
 use std::process::abort;
 use std::slice;
+use std::sync::{Mutex, PoisonError};
 
 use crate::attention::{self, Attention};
 use crate::avx2::{Kernel, kernel};
 use crate::panel::ROWS;
 use crate::product::{self, Product};
+
+/// Number of rows for which another thread packs.
+const MANY_ROWS: usize = 256;
 
 /// Version of the interface; ggml ignores a table of another version.
 pub const VERSION: u32 = 2;
@@ -117,18 +121,25 @@ unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to:
             let panels = rows.div_ceil(ROWS);
             (slice::from_raw_parts(from, rows * row_bytes), slice::from_raw_parts_mut(to, panels * panel))
         };
-        // A few threads, because packing delays the first token.
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
-        let panels = rows.div_ceil(ROWS).div_ceil(threads).max(16);
-        std::thread::scope(|scope| {
-            for (rows, out) in from.chunks(panels * ROWS * row_bytes).zip(to.chunks_mut(panels * panel)) {
-                scope.spawn(move || {
-                    for (rows, out) in rows.chunks(ROWS * row_bytes).zip(out.chunks_exact_mut(panel)) {
-                        // SAFETY: the table is only given out if the CPU has AVX2, FMA and F16C.
-                        unsafe { (kernel.pack)(k, rows, out) };
-                    }
-                });
+        let panels = from.chunks(ROWS * row_bytes).zip(to.chunks_exact_mut(panel));
+        let panels = Mutex::new(panels);
+        let work = || {
+            loop {
+                let next = panels.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((rows, out)) = next else { break };
+                // SAFETY: the table is only given out if the CPU has AVX2, FMA and F16C.
+                unsafe { (kernel.pack)(k, rows, out) };
             }
+        };
+        // A few threads, because packing delays the first token. Where no thread can be started, one is enough.
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(rows / MANY_ROWS + 1) {
+                if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
         });
     });
 }

@@ -18,6 +18,7 @@ mod prompt_cache;
 mod quantize;
 mod resources;
 mod rpc;
+mod same_bits;
 mod speculative;
 mod streams;
 mod tune;

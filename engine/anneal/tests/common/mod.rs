@@ -30,15 +30,25 @@ pub fn tiny() -> &'static Path {
 }
 
 /// Returns the tiny model quantised to `kind`, written once per process. The kernels for AVX2 and NEON repack Q4_0
-/// weights; no kernels repack F32 weights.
+/// weights.
 pub fn quantised(kind: &str) -> PathBuf {
+    quantised_with(kind, &[])
+}
+
+/// Returns the tiny model with weights that no kernels repack.
+pub fn never_repacked() -> PathBuf {
+    quantised_with("TQ2_0", &["--pure"])
+}
+
+fn quantised_with(kind: &str, flags: &[&str]) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
     let path = folder.path().join(format!("{kind}.gguf"));
     if !path.exists() {
-        let arguments = ["quantize".as_ref(), tiny().as_os_str(), path.as_os_str(), kind.as_ref()];
+        let files = [tiny().as_os_str(), path.as_os_str(), kind.as_ref()];
+        let arguments = ["quantize"].iter().chain(flags).map(AsRef::as_ref).chain(files);
         let (code, _, stderr) = parts(&anneal(arguments));
         assert_eq!(code, Some(0), "{stderr}");
     }
@@ -99,6 +109,14 @@ pub fn isa_required() -> &'static [String] {
         let info: serde_json::Value = serde_json::from_str(&stdout).expect("one JSON object");
         serde_json::from_value(info["isa_required"].clone()).expect("names")
     })
+}
+
+/// True if this CPU uses Anneal's own kernels by default, whose bits do not depend on batches and threads.
+pub fn has_exact_kernels() -> bool {
+    let (code, info, stderr) = parts(&anneal(["info", "--json"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+    info["matrix_kernels"]["name"] != "ggml"
 }
 
 /// True if this build has kernels that repack Q4_0 weights, such as those for AVX2 and for NEON dot products. In

@@ -20,7 +20,7 @@ use llama::{Context, Model, Token};
 use sampling::Chain;
 use serde_json::Value;
 
-use crate::common::{anneal, parts, quantised, tiny};
+use crate::common::{anneal, never_repacked, parts, quantised, tiny};
 
 /// Returns the tiny model in Q4_0 if the kernels of this build repack its weights. Otherwise, the running test is
 /// reported as skipped.
@@ -203,7 +203,7 @@ fn too_little_memory_is_an_error_for_a_flag_and_a_reason_else() {
 
 #[test]
 fn where_both_layouts_are_the_same_the_plain_path_runs_and_says_so() {
-    let layouts = Layouts::open(&quantised("F32"), &on(true), &RuntimeHost::default()).expect("it loads");
+    let layouts = Layouts::open(&never_repacked(), &on(true), &RuntimeHost::default()).expect("it loads");
     assert!(layouts.why_not().is_some_and(|why| why.contains("both layouts are the same")));
     let mut session = layouts.session(&on(true), &RuntimeHost::default(), false).expect("a session");
     rows(&mut session, &tokens(200));
@@ -345,7 +345,7 @@ fn layouts_are_compared_in_turns() {
     assert_eq!(table.lines().count(), 4, "{table}");
     assert!(table.contains("too few pairs") && stderr.contains("measure more with -r 6"), "{table}{stderr}");
     let cases: [(&Path, &[&str], i32, &str); 3] = [
-        (&quantised("F32"), &["-pg", "80,4"], 1, "both layouts are the same"),
+        (&never_repacked(), &["-pg", "80,4"], 1, "both layouts are the same"),
         (&path, &["-pg", "16,4"], 2, "--split-from is 64"),
         (&path, &["-pg", "80,4", "--no-repack"], 2, "remove one of the two"),
     ];

@@ -1,5 +1,6 @@
 //! Tests of many concurrent requests.
 
+use std::process::Stdio;
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use llama::Token;
 use serde_json::{Value, json};
 
 use crate::client::{PATIENCE, Server, greedy};
-use crate::common::tiny;
+use crate::common::{command, has_exact_kernels, quantised, tiny};
 
 /// Returns a prompt for `client`. Prompts of different clients have no common prefix.
 fn prompt(client: usize) -> String {
@@ -73,6 +74,53 @@ fn eight_clients_get_what_each_would_get_alone() {
         assert_greedy(&prompt(client), &single["tokens"]);
     }
     assert!(same >= CLIENTS / 2, "only {same} of {CLIENTS} texts are the same");
+}
+
+/// Texts and log-probabilities of answers over HTTP, whose requests arrive at the same moment or one after the other.
+#[test]
+fn sixteen_clients_get_the_same_bits_as_one() {
+    const CLIENTS: usize = 16;
+    if !has_exact_kernels() {
+        return skipped::because(
+            "on this CPU, the kernels of llama.cpp are used, whose bits depend on the batch",
+        );
+    }
+    let model = quantised("Q4_K_M");
+    let start = |more: &[&str]| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = command();
+        command.args(["serve", "--json", "--ctx-size", "4096", "--socket"]).arg(folder.path().join("a.sock"));
+        command.arg("-m").arg(&model).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Server::with(command, folder)
+    };
+    let ask = |server: &Server, client: usize| {
+        let body = json!({
+            "prompt": prompt(client), "max_tokens": 40, "temperature": 0, "ignore_eos": true, "logprobs": 5,
+        });
+        let (status, answer) = server.post("/v1/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0].clone()
+    };
+    let alone = start(&["--slots", "1", "-t", "1"]);
+    let expected: Vec<Value> = (0..CLIENTS).map(|client| ask(&alone, client)).collect();
+    let server = start(&["--slots", "16", "-t", "2"]);
+    let begin = Barrier::new(CLIENTS);
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let (begin, server, ask) = (&begin, &server, &ask);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                scope.spawn(move || {
+                    begin.wait();
+                    ask(server, client)
+                })
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().expect("an answer")).collect()
+    });
+    assert!(server.metric("anneal_batches_total") < 16.0 * 41.0, "they were not batched");
+    for (client, (answer, expected)) in answers.iter().zip(&expected).enumerate() {
+        assert_eq!(answer, expected, "client {client}");
+    }
 }
 
 #[test]
