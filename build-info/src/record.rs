@@ -21,7 +21,7 @@ use crate::threads::ThreadBudget;
 use crate::units::Bytes;
 
 /// Version of the format, `major.minor`: a new major version breaks readers, and a new minor version adds fields.
-pub const SCHEMA_VERSION: &str = "1.7";
+pub const SCHEMA_VERSION: &str = "1.8";
 
 /// The record of one build. It keeps the field names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).
@@ -32,6 +32,11 @@ pub struct BuildInfo {
     pub schema_version: String,
     /// Version of Anneal that made the build.
     pub anneal_version: String,
+    /// Commit of Anneal that made the build, 40 hex digits, followed by `-dirty` if tracked files differed from the
+    /// commit. Absent before version 1.8 of this format, outside a git checkout, and in archives of reproducible
+    /// builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anneal_commit: Option<String>,
     /// `CMAKE_BUILD_TYPE` of the C++ part.
     pub build_type: String,
     /// Date when the build was finished, RFC 3339 in UTC.

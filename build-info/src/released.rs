@@ -25,7 +25,8 @@ impl BuildInfo {
         (self.hostname, self.cpu_model, self.cpu_flags) = (None, String::new(), Vec::new());
         self.date = date.to_string();
         (self.stages, self.smoke, self.gate) = (Vec::new(), None, None);
-        self.from_store = None;
+        // A copy of the sources without git's files must give the same record.
+        (self.from_store, self.anneal_commit) = (None, None);
         if let Some(audit) = &mut self.audit {
             audit.seconds = 0.0;
         }

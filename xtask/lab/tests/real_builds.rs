@@ -43,5 +43,7 @@ fn every_phase_of_two_real_builds_is_measured() {
     for figure in figures {
         assert!(figure["results"][1]["ratio"]["median"].as_f64() > Some(0.0), "{figure}");
     }
-    assert!(result["builds"][0]["plan_hash"].is_string(), "{result}");
+    for field in ["plan_hash", "llama_version", "source_digest"] {
+        assert!(result["builds"][0][field].is_string(), "{field}: {result}");
+    }
 }

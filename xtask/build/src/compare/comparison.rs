@@ -74,6 +74,15 @@ pub struct Contender {
     /// Origin and version of the sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// Version of llama.cpp.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub llama_version: Option<String>,
+    /// SHA-256 of the llama.cpp sources before the patches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_digest: Option<Sha256>,
+    /// Commit of Anneal that made the build, followed by `-dirty` if tracked files differed from the commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anneal_commit: Option<String>,
     /// Hash of the build's plan, from its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_hash: Option<Sha256>,
@@ -141,6 +150,9 @@ impl Contender {
             name: name.to_string(),
             profile: record.map(|record| record.profile.clone()),
             source: record.map(|record| format!("{} {}", record.source.origin, record.source.version)),
+            llama_version: record.map(|record| record.llama_version.clone()),
+            source_digest: record.map(|record| record.source.digest.clone()),
+            anneal_commit: record.and_then(|record| record.anneal_commit.clone()),
             plan_hash: record.map(|record| record.plan_hash.clone()),
             defaults: record.map(|record| record.defaults.clone()).unwrap_or_default(),
             compiler: record.map(|record| record.compiler.clone()),

@@ -17,6 +17,7 @@ use super::planned;
 use super::state::Build;
 use super::{audit, blas, gate, openmp, smoke, switches, variants};
 use crate::fs;
+use crate::process::{Log, Run};
 
 /// Creates the record of a build whose stages have all passed.
 ///
@@ -36,6 +37,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
     Ok(BuildInfo {
         schema_version: SCHEMA_VERSION.to_string(),
         anneal_version: env!("CARGO_PKG_VERSION").to_string(),
+        anneal_commit: commit(build.workspace.root(), build.log()),
         build_type: plan.definitions.get("CMAKE_BUILD_TYPE").cloned().unwrap_or_default(),
         date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         hostname: host.hostname.clone(),
@@ -95,6 +97,18 @@ pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Res
         folder.write_plan(&Plan { defaults: plan.defaults.clone(), ..own })?;
     }
     folder.write_record(info)
+}
+
+/// Returns the commit of the checkout at `root`, followed by `-dirty` if tracked files differ from the commit. Returns
+/// `None` if `root` is not a git checkout or git is missing.
+fn commit(root: &Path, log: &Log) -> Option<String> {
+    // Without this check, git would name the commit of a repository around unpacked sources.
+    if !root.join(".git").exists() {
+        return None;
+    }
+    let describe = ["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"];
+    let told = Run::new("git", log).quietly().dir(root).args(describe).output().ok()?;
+    Some(told.trim().to_string()).filter(|commit| !commit.is_empty())
 }
 
 /// Returns the instruction sets that the program's CPU guard checks: those of the plan, and those that rustc may also
@@ -231,6 +245,30 @@ mod tests {
         let names: Vec<String> =
             applied(&planned, &tree).patches.into_iter().map(|patch| patch.name).collect();
         assert_eq!(names, ["0001-a.patch"]);
+    }
+
+    #[test]
+    fn the_commit_of_a_checkout_is_recorded() {
+        let temp = tempfile::tempdir().unwrap();
+        let log = Log::new(temp.path().join("log"), false);
+        let root = temp.path().join("checkout");
+        std::fs::create_dir_all(&root).unwrap();
+        let git = |words: &str| {
+            let name = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"];
+            Run::new("git", &log).dir(&root).args(name).args(words.split(' ')).output().unwrap()
+        };
+        git("init --quiet");
+        std::fs::write(root.join("a"), "1").unwrap();
+        git("add a");
+        git("commit --quiet -m a");
+        git("tag v1");
+        let head = git("rev-parse HEAD").trim().to_string();
+        assert_eq!(commit(&root, &log).as_deref(), Some(head.as_str()));
+        std::fs::write(root.join("a"), "2").unwrap();
+        assert_eq!(commit(&root, &log), Some(format!("{head}-dirty")));
+        let inside = root.join("unpacked");
+        std::fs::create_dir(&inside).unwrap();
+        assert_eq!(commit(&inside, &log), None);
     }
 
     #[test]

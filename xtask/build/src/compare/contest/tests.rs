@@ -2,6 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use build_info::BuildInfo;
+
 use super::*;
 use crate::compare::comparison::{BuildOutcome, Figure};
 use crate::ui::Global;
@@ -142,6 +144,26 @@ fn planted_differences_are_told_and_none_are_invented() {
     let text = serde_json::to_string(&comparison).unwrap();
     let read: Comparison = serde_json::from_str(&text).unwrap();
     assert_eq!(read.table().to_string(), comparison.table().to_string());
+}
+
+#[test]
+fn a_result_names_the_sources_of_each_build() {
+    let stage = Stage::new();
+    let record = include_bytes!("../../../../../fixtures/builds/cuda-4060ti.json");
+    let older: BuildInfo = serde_json::from_slice(record).unwrap();
+    let record = BuildInfo { anneal_commit: Some(format!("{}-dirty", "a".repeat(40))), ..older.clone() };
+    let builds = [
+        CandidateBuild { record: Some(older), ..stage.engine("a", 1, 1, "") },
+        CandidateBuild { record: Some(record.clone()), ..stage.engine("b", 1, 1, "") },
+    ];
+    let models = [stage.model("m.gguf")];
+    let contest = Contest { pairs: 1, ..stage.contest(&builds, &models, &[Phase::Prefill]) };
+    let written = serde_json::to_value(contest.run(&ui()).unwrap()).unwrap();
+    let [older, newer] = [&written["builds"][0], &written["builds"][1]];
+    assert_eq!(newer["anneal_commit"], *record.anneal_commit.as_ref().unwrap());
+    assert_eq!(newer["llama_version"], record.llama_version);
+    assert_eq!(newer["source_digest"], record.source.digest.as_str());
+    assert!(older.get("anneal_commit").is_none() && older["source_digest"].is_string(), "{older}");
 }
 
 #[test]
