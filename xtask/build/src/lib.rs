@@ -26,6 +26,7 @@ pub mod described;
 pub mod entry;
 pub mod forecast;
 pub mod fs;
+mod full_disk;
 pub mod models;
 pub mod openblas;
 pub mod overwrite_guard;

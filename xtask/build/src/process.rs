@@ -18,6 +18,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use gguf::partial::free_space;
 
+use crate::full_disk;
+
 pub use executable::Executable;
 pub use running::{Running, stop};
 pub use signals::{begins_anew, catch_signals, check_interrupted, interrupted};
@@ -26,9 +28,6 @@ pub use words::{last_lines, line};
 
 /// Maximum number of output lines in an error.
 const TAIL: usize = 25;
-
-/// Free disk space in bytes below which a failure may be due to a full disk.
-const NEARLY_FULL: u64 = 64 << 20;
 
 /// Log file with the output of all commands of a build.
 #[derive(Clone, Debug)]
@@ -227,12 +226,8 @@ impl<'a> Run<'a> {
         let printed: Vec<&str> = tail.iter().map(String::as_str).collect();
         let mut message = format!("{} failed ({status}){}", short(line), last_lines(&printed, TAIL));
         let told = tail.iter().any(|text| text.contains("No space left on device"));
-        // Some tools cannot report a full disk: a linker that writes through a memory mapping dies of SIGBUS.
-        if let Some(free) = free_space(&self.log.path).filter(|free| told || free.0 < NEARLY_FULL) {
-            message.push_str(&format!(
-                "\nhint: the disk is full or nearly full ({free} left); free some space (`cargo xtask clean` \
-                 removes old builds), then run the same command again"
-            ));
+        if let Some(hint) = full_disk::hint(told, free_space(&self.log.path)) {
+            message.push_str(&format!("\nhint: {hint}"));
         }
         anyhow!("{message}\n  all output: {}", self.log.path.display())
     }

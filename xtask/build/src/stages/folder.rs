@@ -1,7 +1,7 @@
 //! Build folders: one per plan, locked during a build, and made current by a single rename.
 
 use std::fs::{File, TryLockError};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -223,10 +223,11 @@ impl CheckoutLock {
     /// If another process holds the lock; the exit code then means "try again".
     pub fn take(workspace: &Workspace) -> Result<Self> {
         let anneal = workspace.anneal();
-        std::fs::create_dir_all(&anneal).with_context(|| format!("cannot create {}", anneal.display()))?;
+        std::fs::create_dir_all(&anneal)
+            .map_err(|error| unwritable(format!("cannot create {}", anneal.display()), error))?;
         let path = Self::path(workspace);
         let mut file = base::open_or_create(&path)
-            .with_context(|| format!("cannot open the lock {}", path.display()))?;
+            .map_err(|error| unwritable(format!("cannot open the lock {}", path.display()), error))?;
         let mut locked = file.try_lock();
         // `is_held` takes the lock for a moment, although no build is running.
         for _ in 0..3 {
@@ -278,6 +279,17 @@ impl CheckoutLock {
             }
         }
     }
+}
+
+/// Returns `error` with the context `failed`, and with a hint if the user may not write to the checkout.
+fn unwritable(mut failed: String, error: std::io::Error) -> anyhow::Error {
+    if [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem].contains(&error.kind()) {
+        failed.push_str(
+            "\nhint: a build writes to the folder target of the checkout: get write access to this folder, or \
+             clone the repository into a folder of your own",
+        );
+    }
+    anyhow::Error::new(error).context(failed)
 }
 
 /// Build folders of a checkout.
@@ -337,6 +349,14 @@ impl<'a> Builds<'a> {
 mod tests {
     use super::*;
     use crate::ui::Global;
+
+    #[test]
+    fn a_checkout_without_write_access_is_an_error_with_a_remedy() {
+        let denied = unwritable("cannot open the lock a".to_string(), ErrorKind::PermissionDenied.into());
+        assert!(denied.to_string().starts_with("cannot open the lock a\nhint: "), "{denied}");
+        let other = unwritable("cannot open the lock a".to_string(), ErrorKind::StorageFull.into());
+        assert_eq!(other.to_string(), "cannot open the lock a");
+    }
 
     #[test]
     fn who_waits_gets_the_lock_when_it_is_free_and_not_before() {

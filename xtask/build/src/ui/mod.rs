@@ -23,6 +23,8 @@ pub use reasons::{page_width, reasons};
 pub use symbol::demangled;
 pub use table::{columns, gains, stage_times, width};
 
+use crate::full_disk;
+
 /// Output settings.
 #[derive(Clone, Debug)]
 pub struct Ui {
@@ -122,6 +124,9 @@ impl Ui {
         for (begin, text) in begin.zip(&said) {
             // A cause with several lines contains the output of a tool.
             let _ = writeln!(err, "{begin} {}", words::printable_lines(text));
+        }
+        if !said.iter().any(|text| text.contains("hint:")) && full_disk::caused(error) {
+            let _ = writeln!(err, "hint: {}", full_disk::FREE_SPACE);
         }
     }
 
