@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::slice;
 
-use crate::avx2::attention as kernel;
+use crate::avx2::attention::{self as kernel, Rows};
 use crate::ffi::Team;
 use crate::format::f16_to_f32;
 use crate::reference::{NOTHING, Score, weight};
@@ -48,6 +48,16 @@ impl CacheFormat {
             8 => Some(Self::Q8_0),
             30 => Some(Self::Bf16),
             _ => None,
+        }
+    }
+
+    /// Returns the number of bytes of `elements` elements, which are whole blocks.
+    pub fn bytes(self, elements: usize) -> usize {
+        match self {
+            Self::F32 => 4 * elements,
+            Self::F16 | Self::Bf16 => 2 * elements,
+            Self::Q4_0 => elements / 32 * 18,
+            Self::Q8_0 => elements / 32 * 34,
         }
     }
 
@@ -402,8 +412,31 @@ impl Worker<'_> {
         }
     }
 
+    /// Returns the keys of the given cells.
+    ///
+    /// # Safety
+    /// As for [`attend`].
+    unsafe fn keys<'b>(&self, job: &Job, cells: &'b [u32]) -> Rows<'b> {
+        let op = self.facts.op;
+        // SAFETY: the head lies within the cache.
+        let base = unsafe { op.k.add(job.kv_head * op.k_stride[1] + job.stream * op.k_stride[2]) };
+        let part = 0..self.facts.dk;
+        Rows { format: self.facts.k_format, base, stride: op.k_stride[0], cells, part }
+    }
+
+    /// Returns a part of the values of the given cells.
+    ///
+    /// # Safety
+    /// As for [`attend`].
+    unsafe fn values<'b>(&self, job: &Job, cells: &'b [u32], part: Range<usize>) -> Rows<'b> {
+        let op = self.facts.op;
+        // SAFETY: the head lies within the cache.
+        let base = unsafe { op.v.add(job.kv_head * op.v_stride[1] + job.stream * op.v_stride[2]) };
+        Rows { format: self.facts.v_format, base, stride: op.v_stride[0], cells, part }
+    }
+
     /// Computes the weights of a part's rows for one tile of its cells, relative to each row's largest in the tile.
-    /// Calls `done` with each row, its reference exponent and its weights.
+    /// Requests the rows `ahead` from memory. Calls `done` with each row, its reference exponent and its weights.
     ///
     /// # Safety
     /// As for [`attend`]; the job's queries must be loaded.
@@ -412,14 +445,14 @@ impl Worker<'_> {
         job: &Job,
         rows: Range<usize>,
         cells: &[u32],
+        ahead: &Rows,
         mut done: impl FnMut(usize, i32, *mut f32),
     ) {
         let (facts, op, own) = (self.facts, self.facts.op, &self.own);
         let padded = cells.len().next_multiple_of(8);
         // SAFETY: the cells lie within the cache, and the own memory has room for a tile.
         unsafe {
-            let keys = op.k.add(job.kv_head * op.k_stride[1] + job.stream * op.k_stride[2]);
-            kernel::convert(facts.k_format, keys, op.k_stride[0], cells, 0..facts.dk, own.keys);
+            kernel::convert(&self.keys(job, cells), ahead, own.keys);
             own.keys.add(cells.len() * facts.dk).write_bytes(0, (padded - cells.len()) * facts.dk);
         }
         let first = self.row(job, rows.start).0;
@@ -457,19 +490,18 @@ impl Worker<'_> {
         }
     }
 
-    /// Adds the weighted values of a tile to the outputs of a part's rows.
+    /// Adds the weighted values of a tile to the outputs of a part's rows. Requests the rows `ahead` from memory.
     ///
     /// # Safety
     /// As for [`attend`]; the rows' weights must be loaded.
-    unsafe fn add_values(&self, job: &Job, rows: Range<usize>, cells: &[u32], slice: Range<usize>) {
-        let (facts, op, own) = (self.facts, self.facts.op, &self.own);
-        let dv = slice.len();
+    unsafe fn add_values(&self, rows: Range<usize>, values: &Rows, ahead: &Rows) {
+        let own = &self.own;
+        let (cells, dv) = (values.cells.len(), values.part.len());
         // SAFETY: the cells lie within the cache, and the own memory has room for a tile.
         unsafe {
-            let values = op.v.add(job.kv_head * op.v_stride[1] + job.stream * op.v_stride[2]);
-            let finite = kernel::convert(facts.v_format, values, op.v_stride[0], cells, slice, own.values);
+            let finite = kernel::convert(values, ahead, own.values);
             let (weights, out) = (own.weights.add(rows.start * TILE), own.out.add(rows.start * dv));
-            kernel::add_values(weights, rows.len(), own.values, cells.len(), dv, finite, out);
+            kernel::add_values(weights, rows.len(), own.values, cells, dv, finite, out);
         }
     }
 
@@ -513,11 +545,12 @@ impl Worker<'_> {
         for start in (0..facts.cells).step_by(UNIT * TILE) {
             let unit = start..facts.cells.min(start + UNIT * TILE);
             let part = |part: Part| {
-                for cells in part.cells.chunks(TILE) {
+                for (cells, next) in tiles(part.cells) {
                     let rows = part.rows.clone();
                     // SAFETY: the caller's contract; the sums and outputs belong to the rows.
                     unsafe {
-                        self.weights(job, rows.clone(), cells, |row, reference, weights| {
+                        let (values, next) = (self.values(job, cells, 0..dv), self.keys(job, next));
+                        self.weights(job, rows.clone(), cells, &values, |row, reference, weights| {
                             let sums = &mut sums[row];
                             let larger = sums.reference.max(reference);
                             if larger != sums.reference {
@@ -532,11 +565,9 @@ impl Worker<'_> {
                             );
                             sums.reference = larger;
                         });
-                        for row in rows.clone() {
-                            sums[row].total =
-                                total(sums[row].total, own.weights.add(row * TILE), cells.len());
-                        }
-                        self.add_values(job, rows, cells, 0..dv);
+                        let totals = sums[rows.clone()].iter_mut().map(|sums| &mut sums.total);
+                        kernel::add_weights(own.weights.add(rows.start * TILE), totals, cells.len());
+                        self.add_values(rows, &values, &next);
                     }
                 }
             };
@@ -590,8 +621,9 @@ impl Worker<'_> {
                 slice::from_raw_parts_mut(place(row).1, divided.unit).fill(NOTHING);
             }
             self.parts(&job, self.unit(unit, divided), |part| {
-                for (tile, cells) in part.cells.chunks(TILE).enumerate() {
-                    self.weights(&job, part.rows.clone(), cells, |row, reference, from| {
+                for (tile, (cells, next)) in tiles(part.cells).enumerate() {
+                    let next = self.keys(&job, next);
+                    self.weights(&job, part.rows.clone(), cells, &next, |row, reference, from| {
                         let (weights, references) = place(row);
                         std::ptr::copy_nonoverlapping(from, weights.add(tile * TILE), cells.len());
                         *references.add(tile) = reference;
@@ -629,16 +661,19 @@ impl Worker<'_> {
             own.out.write_bytes(0, job.rows.len() * dv);
             for unit in 0..divided.units {
                 self.parts(&job, self.unit(unit, divided), |part| {
-                    for (tile, cells) in part.cells.chunks(TILE).enumerate() {
+                    for (tile, (cells, next)) in tiles(part.cells).enumerate() {
                         for row in part.rows.clone() {
                             let (from, references) = self.divided(number, row, unit, divided, common);
                             let factor = power(*references.add(tile), sums[row].reference);
                             let weights = own.weights.add(row * TILE);
                             std::ptr::copy_nonoverlapping(from.add(tile * TILE), weights, cells.len());
                             kernel::scale(weights, TILE.min(cells.len().next_multiple_of(8)), factor);
-                            sums[row].total = total(sums[row].total, weights, cells.len());
                         }
-                        self.add_values(&job, part.rows.clone(), cells, slice.clone());
+                        let totals = sums[part.rows.clone()].iter_mut().map(|sums| &mut sums.total);
+                        kernel::add_weights(own.weights.add(part.rows.start * TILE), totals, cells.len());
+                        let (values, next) =
+                            (self.values(&job, cells, slice.clone()), self.values(&job, next, slice.clone()));
+                        self.add_values(part.rows.clone(), &values, &next);
                     }
                 });
             }
@@ -647,13 +682,9 @@ impl Worker<'_> {
     }
 }
 
-/// Adds the weights of a tile to a row's total, one after the other.
-///
-/// # Safety
-/// `weights` must be valid for reads of `count` floats.
-unsafe fn total(total: f32, weights: *const f32, count: usize) -> f32 {
-    // SAFETY: the caller's contract.
-    unsafe { slice::from_raw_parts(weights, count) }.iter().fold(total, |total, weight| total + weight)
+/// Returns the tiles of a part's cells, each with the next one, which is empty for the last.
+fn tiles(cells: &[u32]) -> impl Iterator<Item = (&[u32], &[u32])> {
+    cells.chunks(TILE).zip(cells.chunks(TILE).skip(1).chain([&[][..]]))
 }
 
 /// Returns the power of two that turns sums relative to `from` into sums relative to `to`, which is at least `from`. A

@@ -52,31 +52,39 @@ pub unsafe fn allowed<'a>(
     (count, sum)
 }
 
-/// Converts the elements `part` of the given cells' rows to F32. Returns true if all of them are finite.
+/// Parts of rows of a cache.
+pub struct Rows<'a> {
+    /// Format of the elements.
+    pub format: CacheFormat,
+    /// Address of the row of cell 0.
+    pub base: *const u8,
+    /// Number of bytes from the row of a cell to that of the next.
+    pub stride: usize,
+    /// Numbers of the rows' cells.
+    pub cells: &'a [u32],
+    /// Elements of each row, which begin and end with a block of the format.
+    pub part: Range<usize>,
+}
+
+/// Converts rows to F32. Returns true if all elements are finite. Meanwhile, requests the rows `ahead` from memory.
 ///
 /// # Safety
-/// Row `cell` of the format must lie at `base + cell * stride`; `out` must be valid for writes of
-/// `cells.len() * part.len()` floats; `part` must begin and end with a block of the format.
+/// The rows must be valid; `out` must be valid for writes of `rows.part.len()` floats for each of them.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub unsafe fn convert(
-    format: CacheFormat,
-    base: *const u8,
-    stride: usize,
-    cells: &[u32],
-    part: Range<usize>,
-    out: *mut f32,
-) -> bool {
+pub unsafe fn convert(rows: &Rows, ahead: &Rows, out: *mut f32) -> bool {
+    let bytes_ahead = ahead.format.bytes(ahead.part.start)..ahead.format.bytes(ahead.part.end);
+    let part = &rows.part;
     macro_rules! rows {
-        ($bytes:literal, |$from:ident, $at:ident| $load:expr) => {{
+        (|$from:ident, $at:ident| $load:expr) => {{
             let mut largest = _mm256_setzero_si256();
-            for (row, cell) in cells.iter().enumerate() {
+            for (row, cell) in rows.cells.iter().enumerate() {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    let from = base.add(*cell as usize * stride);
-                    if let Some(ahead) = cells.get(row + 4) {
-                        let ahead = base.add(*ahead as usize * stride);
-                        for line in (part.start * $bytes / 8..part.end * $bytes / 8).step_by(64) {
-                            _mm_prefetch::<_MM_HINT_T0>(ahead.add(line).cast());
+                    let from = rows.base.add(*cell as usize * rows.stride);
+                    if let Some(cell) = ahead.cells.get(row) {
+                        let ahead = ahead.base.add(*cell as usize * ahead.stride);
+                        for line in bytes_ahead.clone().step_by(64) {
+                            _mm_prefetch::<_MM_HINT_T1>(ahead.add(line).cast());
                         }
                     }
                     let to = out.add(row * part.len());
@@ -91,21 +99,21 @@ pub unsafe fn convert(
             largest
         }};
     }
-    let largest = match format {
-        CacheFormat::F32 => rows!(32, |from, at| _mm256_loadu_ps(from.cast::<f32>().add(at))),
+    let largest = match rows.format {
+        CacheFormat::F32 => rows!(|from, at| _mm256_loadu_ps(from.cast::<f32>().add(at))),
         CacheFormat::F16 => {
-            rows!(16, |from, at| _mm256_cvtph_ps(_mm_loadu_si128(from.cast::<u16>().add(at).cast())))
+            rows!(|from, at| _mm256_cvtph_ps(_mm_loadu_si128(from.cast::<u16>().add(at).cast())))
         }
-        CacheFormat::Bf16 => rows!(16, |from, at| {
+        CacheFormat::Bf16 => rows!(|from, at| {
             let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast::<u16>().add(at).cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
         }),
-        CacheFormat::Q8_0 => rows!(9, |from, at| {
+        CacheFormat::Q8_0 => rows!(|from, at| {
             let block = from.add(at / 32 * 34);
             let codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64(block.add(2 + at % 32).cast()));
             _mm256_mul_ps(half(block), _mm256_cvtepi32_ps(codes))
         }),
-        CacheFormat::Q4_0 => rows!(5, |from, at| {
+        CacheFormat::Q4_0 => rows!(|from, at| {
             let block = from.add(at / 32 * 18);
             // The first half of a block is in the low nibbles, the second half in the high ones.
             let bytes = _mm_loadl_epi64(block.add(2 + at % 16).cast());
@@ -247,47 +255,104 @@ fn tanh(values: __m256) -> __m256 {
 /// reference: the largest rounded `t`, or [`NOTHING`] if the mask forbids all cells.
 ///
 /// # Safety
-/// `weights` and `masks` must be valid for `cells` floats, a multiple of 8.
+/// `weights` and `masks` must be valid for `cells` floats, a multiple of 8 and at most [`TILE`].
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn weigh(weights: *mut f32, masks: *const f32, cells: usize, score: &Score) -> i32 {
     let (scale, softcap, slope) =
         (_mm256_set1_ps(score.scale), _mm256_set1_ps(score.softcap), _mm256_set1_ps(score.slope));
     let forbidden = _mm256_set1_ps(f32::NEG_INFINITY);
     let nothing = _mm256_set1_epi32(NOTHING);
+    let mut exponents = [nothing; TILE / 8];
     let mut largest = nothing;
-    for at in (0..cells).step_by(8) {
+    for (vector, exponents) in exponents[..cells / 8].iter_mut().enumerate() {
         // SAFETY: the caller's contract.
         unsafe {
-            let mut s = _mm256_mul_ps(_mm256_loadu_ps(weights.add(at)), scale);
+            let weights = weights.add(8 * vector);
+            let mut s = _mm256_mul_ps(_mm256_loadu_ps(weights), scale);
             if score.softcap != 0.0 {
                 s = _mm256_mul_ps(softcap, tanh(s));
             }
-            let mask = _mm256_loadu_ps(masks.add(at));
+            let mask = _mm256_loadu_ps(masks.add(8 * vector));
             let t = _mm256_mul_ps(_mm256_fmadd_ps(slope, mask, s), _mm256_set1_ps(std::f32::consts::LOG2_E));
             let t = _mm256_blendv_ps(t, forbidden, _mm256_cmp_ps::<_CMP_EQ_OQ>(mask, forbidden));
-            _mm256_storeu_ps(weights.add(at), t);
-            let seen = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_NEQ_OQ>(t, forbidden));
-            largest = _mm256_max_epi32(largest, _mm256_blendv_epi8(nothing, split(t).0, seen));
+            let (whole, power) = split(t);
+            // What is no number is seen, too.
+            let seen = _mm256_cmp_ps::<_CMP_NEQ_UQ>(t, forbidden);
+            *exponents = whole;
+            largest =
+                _mm256_max_epi32(largest, _mm256_blendv_epi8(nothing, whole, _mm256_castps_si256(seen)));
+            _mm256_storeu_ps(weights, _mm256_and_ps(seen, power));
         }
     }
     let largest = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256::<1>(largest));
     let largest = _mm_max_epi32(largest, _mm_shuffle_epi32::<0b01_00_11_10>(largest));
     let largest = _mm_max_epi32(largest, _mm_shuffle_epi32::<0b10_11_00_01>(largest));
     let reference = _mm_cvtsi128_si32(largest);
-    for at in (0..cells).step_by(8) {
+    for (vector, whole) in exponents[..cells / 8].iter().enumerate() {
         // SAFETY: the caller's contract.
         unsafe {
-            let t = _mm256_loadu_ps(weights.add(at));
-            let (whole, power) = split(t);
-            let exponents = _mm256_sub_epi32(whole, _mm256_set1_epi32(reference));
+            let weights = weights.add(8 * vector);
+            let power = _mm256_loadu_ps(weights);
+            let exponents = _mm256_sub_epi32(*whole, _mm256_set1_epi32(reference));
             let gone = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(LEAST), exponents));
-            let gone = _mm256_or_ps(gone, _mm256_cmp_ps::<_CMP_EQ_OQ>(t, forbidden));
-            let weight = _mm256_andnot_ps(gone, shift(power, exponents));
-            let number = _mm256_cmp_ps::<_CMP_ORD_Q>(t, t);
-            _mm256_storeu_ps(weights.add(at), _mm256_blendv_ps(t, weight, number));
+            let kept = _mm256_andnot_ps(gone, _mm256_cmp_ps::<_CMP_NEQ_OQ>(power, _mm256_setzero_ps()));
+            let weight = _mm256_and_ps(kept, shift(power, exponents));
+            let number = _mm256_cmp_ps::<_CMP_ORD_Q>(power, power);
+            _mm256_storeu_ps(weights, _mm256_blendv_ps(power, weight, number));
         }
     }
     reference
+}
+
+/// Adds the weights of each row to its total, one after the other.
+///
+/// # Safety
+/// `weights` must hold [`TILE`] floats for each total.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub unsafe fn add_weights<'a>(
+    weights: *const f32,
+    mut totals: impl Iterator<Item = &'a mut f32>,
+    cells: usize,
+) {
+    let mut row = 0;
+    // Each addition waits for the one before; those of four rows do not wait for each other.
+    loop {
+        let mut four = [const { None::<&mut f32> }; 4];
+        let mut sums = [0f32; 4];
+        let mut count = 0;
+        for (place, sum) in four.iter_mut().zip(&mut sums) {
+            let Some(total) = totals.next() else { break };
+            *sum = *total;
+            *place = Some(total);
+            count += 1;
+        }
+        // SAFETY: the caller's contract.
+        unsafe {
+            let weights = weights.add(row * TILE);
+            if count == 4 {
+                for cell in 0..cells {
+                    for (at, sum) in sums.iter_mut().enumerate() {
+                        *sum += *weights.add(at * TILE + cell);
+                    }
+                }
+            } else {
+                for (at, sum) in sums[..count].iter_mut().enumerate() {
+                    for cell in 0..cells {
+                        *sum += *weights.add(at * TILE + cell);
+                    }
+                }
+            }
+        }
+        for (place, sum) in four.into_iter().zip(sums) {
+            if let Some(total) = place {
+                *total = sum;
+            }
+        }
+        if count < 4 {
+            return;
+        }
+        row += 4;
+    }
 }
 
 /// Multiplies `count` floats, a multiple of 8, by `factor`.
