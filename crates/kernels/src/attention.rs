@@ -1,6 +1,6 @@
 //! Attention of a batch of tokens to the cells of a cache, by a team of threads.
 //!
-//! The rows of an operation are the query heads of its tokens. Rows that share a head of the cache are computed
+//! The rows of an operation are the query heads of its tokens. CacheRows that share a head of the cache are computed
 //! together, so that each key and each value is read and converted once for all of them. A row's sums run over the
 //! cells that its mask allows, in the order of the cells; the exact rule is [`crate::reference::attend`]. The rule
 //! knows neither tiles nor threads, so a token gets the same bits alone, in a batch, and beside other sequences.
@@ -9,13 +9,12 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::slice;
 
-use crate::avx2::attention::{self as kernel, Rows};
-use crate::ffi::Team;
+use crate::avx2::attention::{self as kernel, TILE};
+use crate::cache::{CacheFormat, CacheRows};
 use crate::format::f16_to_f32;
 use crate::reference::{NOTHING, Score, weight};
+use crate::team::Team;
 
-/// Number of cells whose keys, or values, are converted at once: 24 KB for heads of 128 floats.
-pub const TILE: usize = 48;
 /// Largest number of rows that share converted keys and values.
 const ROWS: usize = 48;
 /// Largest number of tiles of a unit, the part of the cells that is searched for allowed cells at once.
@@ -24,48 +23,6 @@ const UNIT: usize = 10;
 const JOBS: usize = 4;
 /// Limit on the memory for the weights of divided jobs, in bytes.
 const DIVIDED_BYTES: usize = 64 << 20;
-/// Bits of minus infinity in F16, which a mask holds for a cell that a token must not see.
-pub const MASKED: u16 = 0xfc00;
-
-/// Number format of cached keys or values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "The variants are the names of the formats in ggml.")]
-pub enum CacheFormat {
-    F32,
-    F16,
-    Bf16,
-    Q4_0,
-    Q8_0,
-}
-
-impl CacheFormat {
-    /// Returns the format with the number `id` of `enum ggml_type`, or nothing if no kernel reads it.
-    pub fn of_ggml(id: u32) -> Option<Self> {
-        match id {
-            0 => Some(Self::F32),
-            1 => Some(Self::F16),
-            2 => Some(Self::Q4_0),
-            8 => Some(Self::Q8_0),
-            30 => Some(Self::Bf16),
-            _ => None,
-        }
-    }
-
-    /// Returns the number of bytes of `elements` elements, which are whole blocks.
-    pub fn bytes(self, elements: usize) -> usize {
-        match self {
-            Self::F32 => 4 * elements,
-            Self::F16 | Self::Bf16 => 2 * elements,
-            Self::Q4_0 => elements / 32 * 18,
-            Self::Q8_0 => elements / 32 * 34,
-        }
-    }
-
-    /// Returns the number of elements of a block: a multiple of it must be the length of a head.
-    fn block(self) -> i64 {
-        if matches!(self, Self::Q4_0 | Self::Q8_0) { 32 } else { 8 }
-    }
-}
 
 /// An operation: the attention of `tokens` tokens with `heads` query heads to `cells` cells with `kv_heads` heads, in
 /// each of `streams` caches. Strides are in bytes.
@@ -119,8 +76,8 @@ pub struct Attention {
     pub softcap: f32,
 }
 
-/// Facts about an operation that all steps need.
-struct Facts<'a> {
+/// AttentionFacts about an operation that all steps need.
+struct AttentionFacts<'a> {
     op: &'a Attention,
     k_format: CacheFormat,
     v_format: CacheFormat,
@@ -154,7 +111,7 @@ impl Divided {
     }
 }
 
-impl<'a> Facts<'a> {
+impl<'a> AttentionFacts<'a> {
     /// Returns nothing if no kernel computes the operation.
     fn of(op: &'a Attention, threads: usize) -> Option<Self> {
         let (k_format, v_format) = (CacheFormat::of_ggml(op.k_kind)?, CacheFormat::of_ggml(op.v_kind)?);
@@ -215,11 +172,11 @@ impl<'a> Facts<'a> {
 /// Returns the number of bytes of memory that [`attend`] needs with `threads` threads, or nothing if no kernel computes
 /// the operation.
 pub fn work_size(op: &Attention, threads: usize) -> Option<usize> {
-    let facts = Facts::of(op, threads)?;
+    let facts = AttentionFacts::of(op, threads)?;
     Some(64 + 4 * threads * facts.own_floats() + facts.divided_bytes())
 }
 
-/// Rows of a job: query heads of tokens that share a head of a cache.
+/// CacheRows of a job: query heads of tokens that share a head of a cache.
 struct Job {
     stream: usize,
     kv_head: usize,
@@ -250,7 +207,7 @@ struct Own {
 /// have AVX2, FMA and F16C.
 pub unsafe fn attend(team: &Team, op: &Attention) {
     let (ith, nth) = (team.ith as usize, team.nth as usize);
-    let facts = Facts::of(op, nth).expect("ggml passes operations that have a work size");
+    let facts = AttentionFacts::of(op, nth).expect("ggml passes operations that have a work size");
     let size = work_size(op, nth).unwrap_or(usize::MAX);
     assert!(team.work_size >= size, "ggml reserved too little memory");
     let work = team.work.cast::<u8>();
@@ -304,13 +261,13 @@ pub unsafe fn attend(team: &Team, op: &Attention) {
 }
 
 /// A part of a job: rows, counted from the job's first, and the cells that at least one of them may see.
-struct Part<'a> {
+struct RowGroup<'a> {
     rows: Range<usize>,
     cells: &'a [u32],
 }
 
 struct Worker<'a> {
-    facts: &'a Facts<'a>,
+    facts: &'a AttentionFacts<'a>,
     own: Own,
 }
 
@@ -385,7 +342,7 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// As for [`attend`].
-    unsafe fn parts(&self, job: &Job, unit: Range<usize>, mut body: impl FnMut(Part)) {
+    unsafe fn parts(&self, job: &Job, unit: Range<usize>, mut body: impl FnMut(RowGroup)) {
         let shared = self.facts.shared;
         let tokens = job.rows.start / shared..(job.rows.end - 1) / shared + 1;
         // SAFETY: there is room for the cells of a unit.
@@ -399,7 +356,7 @@ impl Worker<'_> {
         let (union, sum) = unsafe { kernel::allowed(masks(tokens.clone()), unit.clone(), cells) };
         if union * tokens.len() <= 2 * sum {
             return if union > 0 {
-                body(Part { rows: all, cells: &cells[..union] })
+                body(RowGroup { rows: all, cells: &cells[..union] })
             };
         }
         for token in tokens {
@@ -407,7 +364,7 @@ impl Worker<'_> {
             let (count, _) = unsafe { kernel::allowed(masks(token..token + 1), unit.clone(), cells) };
             let row = |token: usize| (token * shared).clamp(job.rows.start, job.rows.end) - job.rows.start;
             if count > 0 {
-                body(Part { rows: row(token)..row(token + 1), cells: &cells[..count] });
+                body(RowGroup { rows: row(token)..row(token + 1), cells: &cells[..count] });
             }
         }
     }
@@ -416,23 +373,23 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// As for [`attend`].
-    unsafe fn keys<'b>(&self, job: &Job, cells: &'b [u32]) -> Rows<'b> {
+    unsafe fn keys<'b>(&self, job: &Job, cells: &'b [u32]) -> CacheRows<'b> {
         let op = self.facts.op;
         // SAFETY: the head lies within the cache.
         let base = unsafe { op.k.add(job.kv_head * op.k_stride[1] + job.stream * op.k_stride[2]) };
         let part = 0..self.facts.dk;
-        Rows { format: self.facts.k_format, base, stride: op.k_stride[0], cells, part }
+        CacheRows { format: self.facts.k_format, base, stride: op.k_stride[0], cells, part }
     }
 
     /// Returns a part of the values of the given cells.
     ///
     /// # Safety
     /// As for [`attend`].
-    unsafe fn values<'b>(&self, job: &Job, cells: &'b [u32], part: Range<usize>) -> Rows<'b> {
+    unsafe fn values<'b>(&self, job: &Job, cells: &'b [u32], part: Range<usize>) -> CacheRows<'b> {
         let op = self.facts.op;
         // SAFETY: the head lies within the cache.
         let base = unsafe { op.v.add(job.kv_head * op.v_stride[1] + job.stream * op.v_stride[2]) };
-        Rows { format: self.facts.v_format, base, stride: op.v_stride[0], cells, part }
+        CacheRows { format: self.facts.v_format, base, stride: op.v_stride[0], cells, part }
     }
 
     /// Computes the weights of a part's rows for one tile of its cells, relative to each row's largest in the tile.
@@ -445,7 +402,7 @@ impl Worker<'_> {
         job: &Job,
         rows: Range<usize>,
         cells: &[u32],
-        ahead: &Rows,
+        ahead: &CacheRows,
         mut done: impl FnMut(usize, i32, *mut f32),
     ) {
         let (facts, op, own) = (self.facts, self.facts.op, &self.own);
@@ -494,7 +451,7 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// As for [`attend`]; the rows' weights must be loaded.
-    unsafe fn add_values(&self, rows: Range<usize>, values: &Rows, ahead: &Rows) {
+    unsafe fn add_values(&self, rows: Range<usize>, values: &CacheRows, ahead: &CacheRows) {
         let own = &self.own;
         let (cells, dv) = (values.cells.len(), values.part.len());
         // SAFETY: the cells lie within the cache, and the own memory has room for a tile.
@@ -544,7 +501,7 @@ impl Worker<'_> {
         }
         for start in (0..facts.cells).step_by(UNIT * TILE) {
             let unit = start..facts.cells.min(start + UNIT * TILE);
-            let part = |part: Part| {
+            let part = |part: RowGroup| {
                 for (cells, next) in tiles(part.cells) {
                     let rows = part.rows.clone();
                     // SAFETY: the caller's contract; the sums and outputs belong to the rows.

@@ -1,6 +1,6 @@
 //! The C interface through which ggml calls the kernels: `ggml/src/ggml-cpu/outside.h` of the patched llama.cpp.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::process::abort;
 use std::slice;
 use std::sync::{Mutex, PoisonError};
@@ -9,33 +9,13 @@ use crate::attention::{self, Attention};
 use crate::avx2::{Kernel, kernel};
 use crate::panel::ROWS;
 use crate::product::{self, Product};
+use crate::team::Team;
 
 /// Number of rows for which another thread packs.
 const MANY_ROWS: usize = 256;
 
 /// Version of the interface; ggml ignores a table of another version.
 pub const VERSION: u32 = 2;
-
-/// The threads that compute an operation together. Each calls the same function with its own `ith`.
-#[repr(C)]
-pub struct Team {
-    /// Number of this thread.
-    pub ith: c_int,
-    /// Number of threads.
-    pub nth: c_int,
-    /// Memory that the threads share.
-    pub work: *mut c_void,
-    /// Length of the memory in bytes.
-    pub work_size: usize,
-    /// First argument of the functions.
-    pub pool: *mut c_void,
-    /// Waits until all threads have called it.
-    pub barrier: unsafe extern "C" fn(*mut c_void),
-    /// Sets the counter that the threads share.
-    pub chunk_set: unsafe extern "C" fn(*mut c_void, c_int),
-    /// Adds to the counter and returns its value before.
-    pub chunk_add: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
-}
 
 /// Functions that ggml calls. `kind` is a number of `enum ggml_type`.
 #[repr(C)]

@@ -10,6 +10,7 @@ pub mod activations;
 pub mod attention;
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
+pub mod cache;
 #[cfg(target_arch = "x86_64")]
 pub mod ffi;
 pub mod floats;
@@ -18,3 +19,5 @@ pub mod panel;
 #[cfg(target_arch = "x86_64")]
 pub mod product;
 pub mod reference;
+#[cfg(target_arch = "x86_64")]
+pub mod team;

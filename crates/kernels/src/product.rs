@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::slice;
 
 use crate::avx2::{COLUMNS, Kernel, Target, kernel};
-use crate::ffi::Team;
 use crate::panel::ROWS;
+use crate::team::Team;
 
 /// Number of multiply-adds of a chunk, the unit that a thread takes from the counter: about 100 µs.
 const CHUNK: usize = 8_000_000;

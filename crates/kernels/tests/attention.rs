@@ -6,7 +6,8 @@ mod common;
 
 use common::team::{compute, kernels};
 use common::{Random, rows};
-use kernels::attention::{Attention, CacheFormat, MASKED};
+use kernels::attention::Attention;
+use kernels::cache::{CacheFormat, MASKED};
 use kernels::format::{Format, f16_to_f32};
 use kernels::reference::{Score, attend};
 

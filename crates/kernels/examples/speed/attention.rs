@@ -2,8 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use kernels::attention::{Attention, MASKED};
-use kernels::ffi::{Team, table};
+use kernels::attention::Attention;
+use kernels::cache::MASKED;
+use kernels::ffi::table;
+use kernels::team::Team;
 
 /// Shapes of models: name, length of a head, query heads, heads of the cache.
 const SHAPES: [(&str, usize, usize, usize); 4] = [

@@ -3,8 +3,11 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::attention::{CacheFormat, MASKED, TILE};
+use crate::cache::{CacheFormat, CacheRows, MASKED};
 use crate::reference::{EXP2, LARGEST, LEAST, NOTHING, Score};
+
+/// Number of cells whose keys, or values, are converted at once: 24 KB for heads of 128 floats.
+pub const TILE: usize = 48;
 
 /// Writes the cells of `unit` that at least one of `masks` allows to `cells`. Returns their number and the sum of the
 /// numbers of cells that each mask allows. Without masks, all cells are allowed.
@@ -52,26 +55,12 @@ pub unsafe fn allowed<'a>(
     (count, sum)
 }
 
-/// Parts of rows of a cache.
-pub struct Rows<'a> {
-    /// Format of the elements.
-    pub format: CacheFormat,
-    /// Address of the row of cell 0.
-    pub base: *const u8,
-    /// Number of bytes from the row of a cell to that of the next.
-    pub stride: usize,
-    /// Numbers of the rows' cells.
-    pub cells: &'a [u32],
-    /// Elements of each row, which begin and end with a block of the format.
-    pub part: Range<usize>,
-}
-
 /// Converts rows to F32. Returns true if all elements are finite. Meanwhile, requests the rows `ahead` from memory.
 ///
 /// # Safety
 /// The rows must be valid; `out` must be valid for writes of `rows.part.len()` floats for each of them.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub unsafe fn convert(rows: &Rows, ahead: &Rows, out: *mut f32) -> bool {
+pub unsafe fn convert(rows: &CacheRows, ahead: &CacheRows, out: *mut f32) -> bool {
     let bytes_ahead = ahead.format.bytes(ahead.part.start)..ahead.format.bytes(ahead.part.end);
     let part = &rows.part;
     macro_rules! rows {

@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use kernels::ffi::{KernelTable, Team, table};
+use kernels::ffi::{KernelTable, table};
 use kernels::product::Product;
+use kernels::team::Team;
 
 /// State that a team of threads shares.
 struct Pool {

@@ -1,0 +1,60 @@
+//! Caches of keys and values, and their masks.
+
+use std::ops::Range;
+
+/// Bits of minus infinity in F16, which a mask holds for a cell that a token must not see.
+pub const MASKED: u16 = 0xfc00;
+
+/// Number format of cached keys or values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "The variants are the names of the formats in ggml.")]
+pub enum CacheFormat {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q8_0,
+}
+
+impl CacheFormat {
+    /// Returns the format with the number `id` of `enum ggml_type`, or nothing if no kernel reads it.
+    pub fn of_ggml(id: u32) -> Option<Self> {
+        match id {
+            0 => Some(Self::F32),
+            1 => Some(Self::F16),
+            2 => Some(Self::Q4_0),
+            8 => Some(Self::Q8_0),
+            30 => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of bytes of `elements` elements, which are whole blocks.
+    pub fn bytes(self, elements: usize) -> usize {
+        match self {
+            Self::F32 => 4 * elements,
+            Self::F16 | Self::Bf16 => 2 * elements,
+            Self::Q4_0 => elements / 32 * 18,
+            Self::Q8_0 => elements / 32 * 34,
+        }
+    }
+
+    /// Returns the number of elements of a block: a multiple of it must be the length of a head.
+    pub fn block(self) -> i64 {
+        if matches!(self, Self::Q4_0 | Self::Q8_0) { 32 } else { 8 }
+    }
+}
+
+/// Parts of rows of a cache.
+pub struct CacheRows<'a> {
+    /// Format of the elements.
+    pub format: CacheFormat,
+    /// Address of the row of cell 0.
+    pub base: *const u8,
+    /// Number of bytes from the row of a cell to that of the next.
+    pub stride: usize,
+    /// Numbers of the rows' cells.
+    pub cells: &'a [u32],
+    /// Elements of each row, which begin and end with a block of the format.
+    pub part: Range<usize>,
+}
