@@ -34,7 +34,8 @@ fn every_phase_of_two_real_builds_is_measured() {
     build("native");
     build("universal-few");
     let (_folder, model) = tiny();
-    let command = ["bench", "compare", "--builds", "native,universal-few", "-m", &model, "-p", "32", "-n", "4"];
+    let command =
+        ["bench", "compare", "--builds", "native,universal-few", "-m", &model, "-p", "32", "-n", "4"];
     let output = xtask(&[&command[..], &["--pairs", "1", "--json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
