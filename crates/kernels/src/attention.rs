@@ -1,6 +1,6 @@
 //! Attention of a batch of tokens to the cells of a cache, by a team of threads.
 //!
-//! The rows of an operation are the query heads of its tokens. CacheRows that share a head of the cache are computed
+//! The rows of an operation are the query heads of its tokens. Rows that share a head of the cache are computed
 //! together, so that each key and each value is read and converted once for all of them. A row's sums run over the
 //! cells that its mask allows, in the order of the cells; the exact rule is [`crate::reference::attend`]. The rule
 //! knows neither tiles nor threads, so a token gets the same bits alone, in a batch, and beside other sequences.
@@ -76,7 +76,7 @@ pub struct Attention {
     pub softcap: f32,
 }
 
-/// AttentionFacts about an operation that all steps need.
+/// Facts about an operation that all steps need.
 struct AttentionFacts<'a> {
     op: &'a Attention,
     k_format: CacheFormat,
@@ -160,6 +160,11 @@ impl<'a> AttentionFacts<'a> {
         })
     }
 
+    /// Returns the number of bytes of memory for all threads.
+    fn work_size(&self, threads: usize) -> usize {
+        64 + 4 * threads * self.own_floats() + self.divided_bytes()
+    }
+
     /// Returns the number of floats of a thread's own memory.
     fn own_floats(&self) -> usize {
         let rows = ROWS.min(self.rows);
@@ -172,11 +177,10 @@ impl<'a> AttentionFacts<'a> {
 /// Returns the number of bytes of memory that [`attend`] needs with `threads` threads, or nothing if no kernel computes
 /// the operation.
 pub fn work_size(op: &Attention, threads: usize) -> Option<usize> {
-    let facts = AttentionFacts::of(op, threads)?;
-    Some(64 + 4 * threads * facts.own_floats() + facts.divided_bytes())
+    Some(AttentionFacts::of(op, threads)?.work_size(threads))
 }
 
-/// CacheRows of a job: query heads of tokens that share a head of a cache.
+/// Rows of a job: query heads of tokens that share a head of a cache.
 struct Job {
     stream: usize,
     kv_head: usize,
@@ -208,8 +212,7 @@ struct Own {
 pub unsafe fn attend(team: &Team, op: &Attention) {
     let (ith, nth) = (team.ith as usize, team.nth as usize);
     let facts = AttentionFacts::of(op, nth).expect("ggml passes operations that have a work size");
-    let size = work_size(op, nth).unwrap_or(usize::MAX);
-    assert!(team.work_size >= size, "ggml reserved too little memory");
+    assert!(team.work_size >= facts.work_size(nth), "ggml reserved too little memory");
     let work = team.work.cast::<u8>();
     // SAFETY: the work size includes room for the alignment, and for each thread's own memory.
     let (own, common) = unsafe {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::format::{Format, SMALL};
+
 /// Bits of minus infinity in F16, which a mask holds for a cell that a token must not see.
 pub const MASKED: u16 = 0xfc00;
 
@@ -34,8 +36,8 @@ impl CacheFormat {
         match self {
             Self::F32 => 4 * elements,
             Self::F16 | Self::Bf16 => 2 * elements,
-            Self::Q4_0 => elements / 32 * 18,
-            Self::Q8_0 => elements / 32 * 34,
+            Self::Q4_0 => elements / SMALL * Format::Q4_0.block_bytes(),
+            Self::Q8_0 => elements / SMALL * Format::Q8_0.block_bytes(),
         }
     }
 

@@ -5,9 +5,10 @@
 mod common;
 
 use common::team::{compute, kernels};
-use common::{Random, rows};
+use common::{Random, floats, rows};
 use kernels::attention::Attention;
 use kernels::cache::{CacheFormat, MASKED};
+use kernels::floats::FLOATS;
 use kernels::format::{Format, f16_to_f32};
 use kernels::reference::{Score, attend};
 
@@ -29,12 +30,12 @@ struct Cache {
 impl Cache {
     /// Draws `count` rows of `length` elements.
     fn random(kind: u32, length: usize, count: usize, random: &mut Random) -> Self {
-        let mut bytes = Vec::new();
-        let mut values = Vec::new();
+        let (bytes, mut values);
         match kind {
             Q4_0 | Q8_0 => {
                 let format = Format::of_ggml(kind).unwrap();
                 bytes = rows(format, length, count, random);
+                values = Vec::new();
                 for block in bytes.chunks_exact(format.block_bytes()) {
                     let mut out = [0f32; 32];
                     format.dequantise(&format.decode(block), &mut out);
@@ -42,22 +43,8 @@ impl Cache {
                 }
             }
             _ => {
-                for _ in 0..length * count {
-                    let bits = random.unit().to_bits();
-                    match kind {
-                        F32 => bytes.extend(bits.to_le_bytes()),
-                        // The exponent loses its upper bits, so that the number stays small.
-                        F16 => {
-                            bytes.extend(((bits >> 16 & 0xb800) as u16 | (bits & 0x7ff) as u16).to_le_bytes())
-                        }
-                        _ => bytes.extend(((bits >> 16) as u16).to_le_bytes()),
-                    }
-                }
-                values = match kind {
-                    F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
-                    F16 => halves(&bytes).map(f16_to_f32).collect(),
-                    _ => halves(&bytes).map(|bits| f32::from_bits(u32::from(bits) << 16)).collect(),
-                };
+                let format = FLOATS.into_iter().find(|format| format.ggml() == kind).expect("a float format");
+                (bytes, values) = floats(format, length * count, random);
             }
         }
         let row_bytes = bytes.len() / count;
@@ -65,21 +52,10 @@ impl Cache {
     }
 }
 
-fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {
-    bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
-}
-
 /// Sizes and data of an operation. Caches and queries are contiguous: stream, cell, head, element.
 #[derive(Clone)]
 struct Case {
-    dk: usize,
-    dv: usize,
-    heads: usize,
-    kv_heads: usize,
-    tokens: usize,
-    cells: usize,
-    streams: usize,
-    kinds: [u32; 2],
+    shape: Shape,
     max_bias: f32,
     softcap: f32,
     q: Vec<f32>,
@@ -105,6 +81,15 @@ struct Shape {
 const SHAPE: Shape =
     Shape { dk: 64, dv: 64, heads: 6, kv_heads: 2, tokens: 3, cells: 300, streams: 1, kinds: [F16, F16] };
 
+/// The sizes of a case are those of its shape.
+impl std::ops::Deref for Case {
+    type Target = Shape;
+
+    fn deref(&self) -> &Shape {
+        &self.shape
+    }
+}
+
 impl Case {
     /// Draws a case in which the tokens are the last of a sequence.
     fn causal(shape: Shape, seed: u64) -> Self {
@@ -116,23 +101,7 @@ impl Case {
         let allowed = |token: usize, cell: usize| cell + tokens <= cells + token;
         let mask = mask(tokens, cells, streams, allowed);
         let (mask, sinks) = (Some(mask), None);
-        Self {
-            dk,
-            dv,
-            heads,
-            kv_heads,
-            tokens,
-            cells,
-            streams,
-            kinds,
-            max_bias: 0.0,
-            softcap: 0.0,
-            q,
-            k,
-            v,
-            mask,
-            sinks,
-        }
+        Self { shape, max_bias: 0.0, softcap: 0.0, q, k, v, mask, sinks }
     }
 
     fn scale(&self) -> f32 {

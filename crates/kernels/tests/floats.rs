@@ -4,28 +4,10 @@
 
 mod common;
 
-use common::Random;
 use common::team::{kernels, multiply, plain};
+use common::{Random, floats};
 use kernels::floats::{FLOATS, FloatFormat};
 use kernels::reference::dot_floats;
-
-/// Draws a matrix. Returns its bytes in the file's layout, and its values.
-fn draw(format: FloatFormat, elements: usize, random: &mut Random) -> (Vec<u8>, Vec<f32>) {
-    let mut bytes = Vec::new();
-    for _ in 0..elements {
-        let bits = random.unit().to_bits();
-        match format {
-            FloatFormat::F32 => bytes.extend(bits.to_le_bytes()),
-            // The upper bits of the exponent are lost, so that the number is finite and small.
-            FloatFormat::F16 => {
-                bytes.extend(((bits >> 16 & 0xb800) as u16 | (bits & 0x7ff) as u16).to_le_bytes())
-            }
-            FloatFormat::Bf16 => bytes.extend(((bits >> 16) as u16).to_le_bytes()),
-        }
-    }
-    let values = bytes.chunks_exact(format.bytes()).map(|element| format.value(element)).collect();
-    (bytes, values)
-}
 
 fn pack(format: FloatFormat, k: usize, count: usize, bytes: &[u8]) -> Vec<u8> {
     let size = (kernels().packed_size)(format.ggml(), k as i64, count as i64);
@@ -41,7 +23,7 @@ fn every_shape_and_thread_count_gives_the_exact_bits() {
     let mut random = Random::new(31);
     for format in FLOATS {
         for (k, count, columns) in [(8, 1, 1), (64, 17, 2), (520, 33, 5), (1032, 100, 7), (512, 40, 130)] {
-            let (bytes, values) = draw(format, k * count, &mut random);
+            let (bytes, values) = floats(format, k * count, &mut random);
             let packed = pack(format, k, count, &bytes);
             let x: Vec<f32> = (0..k * columns).map(|_| random.unit()).collect();
             let expected: Vec<u32> = x
@@ -63,7 +45,7 @@ fn a_packed_matrix_is_restored() {
     let mut random = Random::new(32);
     for format in FLOATS {
         let (k, count) = (72, 21);
-        let (bytes, values) = draw(format, k * count, &mut random);
+        let (bytes, values) = floats(format, k * count, &mut random);
         let packed = pack(format, k, count, &bytes);
         let mut restored = vec![0; bytes.len()];
         let mut row = vec![0f32; k];

@@ -83,7 +83,7 @@ pub struct Kernel {
 pub fn kernel(id: u32) -> Option<Kernel> {
     macro_rules! codes {
         ($($at:literal),+) => {
-            match FORMATS.iter().position(|format| format.ggml() == id)? {
+            match Format::of_ggml(id)? as usize {
                 $($at => kernel_of_codes::<$at>(),)+
                 _ => unreachable!("a format is missing in the table"),
             }

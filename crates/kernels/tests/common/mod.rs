@@ -5,6 +5,7 @@
 #[cfg(target_arch = "x86_64")]
 pub mod team;
 
+use kernels::floats::FloatFormat;
 use kernels::format::Format;
 use random_weights::Xoshiro;
 
@@ -52,4 +53,22 @@ pub fn rows(format: Format, k: usize, count: usize, random: &mut Random) -> Vec<
         }
     }
     bytes
+}
+
+/// Returns random floats: their bytes in the file's layout, and their values.
+pub fn floats(format: FloatFormat, elements: usize, random: &mut Random) -> (Vec<u8>, Vec<f32>) {
+    let mut bytes = Vec::new();
+    for _ in 0..elements {
+        let bits = random.unit().to_bits();
+        match format {
+            FloatFormat::F32 => bytes.extend(bits.to_le_bytes()),
+            // The upper bits of the exponent are lost, so that the number is finite and small.
+            FloatFormat::F16 => {
+                bytes.extend(((bits >> 16 & 0xb800) as u16 | (bits & 0x7ff) as u16).to_le_bytes())
+            }
+            FloatFormat::Bf16 => bytes.extend(((bits >> 16) as u16).to_le_bytes()),
+        }
+    }
+    let values = bytes.chunks_exact(format.bytes()).map(|element| format.value(element)).collect();
+    (bytes, values)
 }

@@ -19,9 +19,7 @@ const WAYS: [&[&str]; 6] = [
 #[test]
 fn logits_do_not_depend_on_batches_and_threads() {
     if !has_exact_kernels() {
-        return skipped::because(
-            "on this CPU, the kernels of llama.cpp are used, whose bits depend on the batch",
-        );
+        return;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let mut models: Vec<_> = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_K_M", "Q4_K_M"].map(quantised).into();
