@@ -317,13 +317,95 @@ pub struct PartRow {
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// Row of a test or of a part. A row with a `part` field comes from `--parts`.
+/// Operations of one kind in a test, and their time: a row of `anneal bench --ops`. Figures are of one sample, averaged
+/// over all samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct OperationRow {
+    /// Version of llama.cpp.
+    #[serde(deserialize_with = "lenient")]
+    pub build_commit: Option<String>,
+    /// Path of the model.
+    #[serde(deserialize_with = "lenient")]
+    pub model_filename: Option<String>,
+    /// Model type, as llama.cpp describes it.
+    #[serde(deserialize_with = "lenient")]
+    pub model_type: Option<String>,
+    /// Number of prompt tokens.
+    #[serde(deserialize_with = "lenient")]
+    pub n_prompt: Option<u32>,
+    /// Number of generated tokens.
+    #[serde(deserialize_with = "lenient")]
+    pub n_gen: Option<u32>,
+    /// Number of tokens in the context before the test.
+    #[serde(deserialize_with = "lenient")]
+    pub n_depth: Option<u32>,
+    /// Number of threads.
+    #[serde(deserialize_with = "lenient")]
+    pub n_threads: Option<u32>,
+    /// Kernels for products and attention: `ggml`, or the instruction set of Anneal's kernels.
+    #[serde(deserialize_with = "lenient")]
+    pub kernels: Option<String>,
+    /// Number of samples.
+    #[serde(deserialize_with = "lenient")]
+    pub samples: Option<u32>,
+    /// Start of the test, RFC 3339 in UTC.
+    #[serde(deserialize_with = "lenient")]
+    pub test_time: Option<String>,
+    /// Time of the whole sample, in nanoseconds.
+    #[serde(deserialize_with = "lenient")]
+    pub sample_ns: Option<u64>,
+    /// Operation, by ggml's name; `(between operations)` for the time of the sample that is in no operation. Time that the
+    /// measurement itself takes does not count.
+    pub op: String,
+    /// Type of the weights, of the cache, or of the first operand.
+    #[serde(deserialize_with = "lenient")]
+    pub op_type: Option<String>,
+    /// Products: length of a row × rows × columns. Attention: size of a head × heads × tokens × cells. Other operations:
+    /// shape of the result.
+    #[serde(deserialize_with = "lenient")]
+    pub shape: Option<String>,
+    /// Number of calls.
+    #[serde(deserialize_with = "lenient")]
+    pub calls: Option<f64>,
+    /// Time of all calls, in nanoseconds.
+    #[serde(deserialize_with = "lenient")]
+    pub ns: Option<f64>,
+    /// Bytes of weights, and of cells that a token can see, that products and attention read; bytes of all operands of other
+    /// operations.
+    #[serde(deserialize_with = "lenient")]
+    pub bytes: Option<f64>,
+    /// Multiply-adds of products and attention.
+    #[serde(deserialize_with = "lenient")]
+    pub macs: Option<f64>,
+    /// Shortest possible time by the roofline as a fraction of `ns`; `null` if unknown.
+    #[serde(deserialize_with = "lenient")]
+    pub roof_share: Option<f64>,
+    /// Limit that applies: `memory` or `compute`.
+    #[serde(deserialize_with = "lenient")]
+    pub roof_bound: Option<String>,
+}
+
+impl OperationRow {
+    /// Returns llama-bench's name for the test: `pp512`, `tg128 @ d4096`.
+    pub fn test(&self) -> String {
+        let [prompt, generate, depth] =
+            [self.n_prompt, self.n_gen, self.n_depth].map(Option::unwrap_or_default);
+        test_name(prompt, generate, depth)
+    }
+}
+
+/// Row of a test, of a part or of an operation. A row with a `part` field comes from `--parts`, and a row with an `op`
+/// field from `--ops`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum MeasuredRow {
     /// Part of the work.
     Part(Box<PartRow>),
+    /// Operations of a test.
+    Operation(Box<OperationRow>),
     /// Test.
     Test(Box<BenchRow>),
 }
@@ -331,9 +413,11 @@ pub enum MeasuredRow {
 impl<'de> Deserialize<'de> for MeasuredRow {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        let row = match value.get("part") {
-            None | Some(Value::Null) => serde_json::from_value(value).map(MeasuredRow::Test),
-            Some(_) => serde_json::from_value(value).map(MeasuredRow::Part),
+        let has = |name: &str| value.get(name).is_some_and(|field| !field.is_null());
+        let row = match (has("part"), has("op")) {
+            (true, _) => serde_json::from_value(value).map(MeasuredRow::Part),
+            (_, true) => serde_json::from_value(value).map(MeasuredRow::Operation),
+            _ => serde_json::from_value(value).map(MeasuredRow::Test),
         };
         row.map_err(D::Error::custom)
     }
@@ -438,12 +522,18 @@ mod tests {
     }
 
     #[test]
-    fn a_row_with_a_part_is_one_of_parts() {
+    fn a_field_tells_rows_of_parts_and_of_operations_from_tests() {
         let rows: Vec<MeasuredRow> = serde_json::from_str(
-            r#"[{"part": "load", "avg_ns": 12e3, "avg_per_second": 2}, {"n_prompt": 8, "avg_ts": 10}]"#,
+            r#"[{"part": "load", "avg_ns": 12e3, "avg_per_second": 2}, {"n_prompt": 8, "avg_ts": 10},
+                {"n_gen": 4, "n_depth": 16, "op": "MUL_MAT", "ns": 5}]"#,
         )
         .expect("rows");
-        let [MeasuredRow::Part(part), MeasuredRow::Test(test)] = rows.as_slice() else { panic!("{rows:?}") };
+        let [MeasuredRow::Part(part), MeasuredRow::Test(test), MeasuredRow::Operation(operation)] =
+            rows.as_slice()
+        else {
+            panic!("{rows:?}")
+        };
+        assert_eq!((operation.test().as_str(), operation.ns), ("tg4 @ d16", Some(5.0)));
         assert_eq!((part.part.as_str(), part.avg_ns, part.avg_per_second), ("load", Some(12_000), Some(2.0)));
         assert_eq!((test.test().as_str(), test.avg_ts), ("pp8", Some(10.0)));
     }

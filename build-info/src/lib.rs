@@ -25,7 +25,7 @@ pub mod tuning;
 mod units;
 pub mod words;
 
-pub use bench_row::{BenchRow, MeasuredRow, PartRow};
+pub use bench_row::{BenchRow, MeasuredRow, OperationRow, PartRow};
 pub use defaults::Defaults;
 pub use device::promised_device;
 pub use gate::Gate;

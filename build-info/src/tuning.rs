@@ -140,6 +140,9 @@ pub struct Chosen {
     /// CPU variant whose kernel library the engine loads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_variant: Option<String>,
+    /// Kernels for products and attention, a value of `--kernels`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<String>,
 }
 
 /// Result of one tuning run.
@@ -486,6 +489,7 @@ impl Chosen {
             ("split-layout", self.split_layout.map(on)),
             ("huge-pages", self.huge_pages.map(on)),
             ("cpu-variant", self.cpu_variant.clone()),
+            ("kernels", self.kernels.clone()),
             ("cache-type-k", self.type_k.clone()),
             ("cache-type-v", self.type_v.clone()),
             ("flash-attn", self.flash_attention.clone()),

@@ -69,7 +69,7 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
     let mut pairs = 0;
     for tensor in adapter.tensors() {
         let Some(base) = SUFFIXES.iter().find_map(|suffix| tensor.name.strip_suffix(suffix)) else {
-            // llama.cpp ignores the norms of adapters.
+            // llama.cpp ignores the norms of adapters (src/llama-adapter.cpp; ggml 0.26.0).
             if tensor.name.ends_with("_norm.weight") {
                 continue;
             }
@@ -108,7 +108,7 @@ fn lonely(name: &str, missing: &str) -> String {
 }
 
 /// Rejects an adapter for an NVFP4 matrix that has a scale tensor, because llama.cpp's graph asserts that the matrix
-/// has none.
+/// has none (`build_ffn` in src/llama-graph.cpp; ggml 0.26.0).
 fn check_scaled(base: &str, weight: &TensorInfo, model: &[&GgufFile]) -> Result<(), String> {
     let scale = base.strip_suffix(".weight").map(|name| format!("{name}.scale"));
     let mut tensors = model.iter().flat_map(|file| file.tensors());

@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::guarded::Guarded;
 use common::team::{compute, kernels};
 use common::{Random, floats, rows};
 use kernels::attention::Attention;
@@ -142,15 +143,33 @@ impl Case {
         }
     }
 
-    /// Computes the case with `threads` threads.
+    /// Computes the case with `threads` threads. Each operand and the output lie between pages without access.
     fn compute(&self, threads: usize) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.dv * self.heads * self.tokens * self.streams];
-        let op = self.operation(&mut out);
+        let q = guarded(&self.q, threads);
+        let (k, v) = (guarded(&self.k.bytes, threads), guarded(&self.v.bytes, threads));
+        let mask = self.mask.as_ref().map(|mask| guarded(mask, threads));
+        let sinks = self.sinks.as_ref().map(|sinks| guarded(sinks, threads));
+        let output = guarded(&out, threads);
+        let pointer =
+            |memory: &Option<Guarded>| memory.as_ref().map_or(std::ptr::null_mut(), Guarded::pointer::<u8>);
+        let op = Attention {
+            q: q.pointer(),
+            k: k.pointer(),
+            v: v.pointer(),
+            mask: pointer(&mask).cast(),
+            sinks: pointer(&sinks).cast(),
+            out: output.pointer(),
+            ..self.operation(&mut out)
+        };
         // SAFETY: the operation is valid.
         let size = unsafe { (kernels().attention_work_size)(&op, threads as i32) };
         assert!(size > 0, "no kernel computes the case");
-        // SAFETY: the operation is valid.
-        unsafe { compute(threads, size, kernels().attend, &op) };
+        // SAFETY: the operation is valid, and the output has as many floats as `out`.
+        unsafe {
+            compute(threads, size, kernels().attend, &op);
+            std::ptr::copy_nonoverlapping(output.pointer(), out.as_mut_ptr(), out.len());
+        }
         out
     }
 
@@ -188,6 +207,11 @@ impl Case {
             assert!(bits(&self.compute(threads)) == expected, "{what}, {threads} threads");
         }
     }
+}
+
+/// Copies `items` to the end, or for an even number of threads to the start, of memory between pages without access.
+fn guarded<T: Copy>(items: &[T], threads: usize) -> Guarded {
+    if threads.is_multiple_of(2) { Guarded::at_start(items) } else { Guarded::at_end(items) }
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {

@@ -4,11 +4,13 @@
 
 mod common;
 
+use common::guarded::Guarded;
 use common::team::{kernels, multiply, plain};
 use common::{Random, rows};
 use kernels::activations::ColumnLayout;
 use kernels::format::{FORMATS, Format};
 use kernels::panel::{ROWS, panel_bytes};
+use kernels::product::Product;
 use kernels::reference::dot;
 
 /// Packs a matrix of `count` rows in the file's layout.
@@ -38,7 +40,7 @@ fn every_thread_count_and_shape_gives_the_exact_bits() {
     let mut random = Random::new(11);
     for format in FORMATS {
         let k = 512;
-        for (count, columns) in [(1, 1), (15, 2), (16, 3), (100, 1), (100, 9), (33, 130)] {
+        for (count, columns) in [(1, 1), (15, 2), (16, 3), (33, 4), (100, 1), (100, 11), (33, 130)] {
             let rows = rows(format, k, count, &mut random);
             let packed = packed(format, k, count, &rows);
             let x: Vec<f32> = (0..k * columns).map(|_| random.unit()).collect();
@@ -53,6 +55,41 @@ fn every_thread_count_and_shape_gives_the_exact_bits() {
                 multiply(&plain(format.ggml(), k, count, &packed, &x, &mut out), threads);
                 let bits: Vec<u32> = out.iter().map(|x| x.to_bits()).collect();
                 assert_eq!(bits, expected, "{format:?}, {count} rows, {columns} columns, {threads} threads");
+            }
+        }
+    }
+}
+
+/// Weights, activations and output end, or begin, at a page without access.
+#[test]
+fn nothing_is_read_or_written_beyond_a_buffer() {
+    let mut random = Random::new(15);
+    for format in FORMATS {
+        let k = 768;
+        for (count, columns) in [(5, 1), (16, 2), (33, 3), (5, 4), (20, 11)] {
+            let rows = rows(format, k, count, &mut random);
+            let packed = packed(format, k, count, &rows);
+            let x: Vec<f32> = (0..k * columns).map(|_| random.unit()).collect();
+            let mut out = vec![f32::NAN; count * columns];
+            multiply(&plain(format.ggml(), k, count, &packed, &x, &mut out), 2);
+            let empty = vec![f32::NAN; out.len()];
+            for place in ["end", "start"] {
+                let (weights, activations, output) = match place {
+                    "end" => (Guarded::at_end(&packed), Guarded::at_end(&x), Guarded::at_end(&empty)),
+                    _ => (Guarded::at_start(&packed), Guarded::at_start(&x), Guarded::at_start(&empty)),
+                };
+                let plain = plain(format.ggml(), k, count, &packed, &x, &mut vec![0.0; out.len()]);
+                let product = Product {
+                    packed: weights.pointer(),
+                    x: activations.pointer(),
+                    out: output.pointer(),
+                    ..plain
+                };
+                multiply(&product, 2);
+                // SAFETY: the output has as many floats as `out`.
+                let found: &[f32] = unsafe { std::slice::from_raw_parts(output.pointer(), out.len()) };
+                let equal = found.iter().zip(&out).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(equal, "{format:?}, {count} rows, {columns} columns, at the {place}");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Data of a page: sections, blocks, tables and plots.
 
+use crate::bars::Bars;
 use crate::curves::Curves;
 use crate::intervals::Intervals;
 use crate::roofline::Roofline;
@@ -63,6 +64,8 @@ pub enum PlotKind {
     Curves(Curves),
     /// Percentiles of times.
     Spreads(Spreads),
+    /// Parts of a whole.
+    Bars(Bars),
     /// Speeds below the machine's limits.
     Roofline(Roofline),
 }

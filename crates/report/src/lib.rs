@@ -3,6 +3,7 @@
 //!
 //! The crate only converts data to text: it reads no files, measures nothing and makes no decisions.
 
+mod bars;
 mod curves;
 mod document;
 mod intervals;
@@ -16,6 +17,7 @@ mod svg;
 mod table;
 mod words;
 
+pub use bars::{Bar, Bars};
 pub use curves::{Curves, Series};
 pub use document::{Block, Plot, PlotKind, ReportPage, Section, slug};
 pub use intervals::{Interval, Intervals};

@@ -2,7 +2,7 @@
 
 use crate::document::{Plot, PlotKind, ReportPage};
 use crate::table::Table;
-use crate::{curves, intervals, markdown, page, roofline, spreads, svg};
+use crate::{bars, curves, intervals, markdown, page, roofline, spreads, svg};
 
 impl Plot {
     /// Renders the plot as SVG. Widths are in per cent, heights and text sizes in pixels, so that the plot fits any
@@ -12,6 +12,7 @@ impl Plot {
             PlotKind::Intervals(plot) => intervals::svg(plot, &self.title),
             PlotKind::Curves(plot) => curves::svg(plot, &self.title),
             PlotKind::Spreads(plot) => spreads::svg(plot, &self.title),
+            PlotKind::Bars(plot) => bars::svg(plot, &self.title),
             PlotKind::Roofline(plot) => roofline::svg(plot, &self.title),
         }
     }
@@ -27,6 +28,7 @@ impl Plot {
             PlotKind::Intervals(plot) => plot.table(),
             PlotKind::Curves(plot) => plot.table(),
             PlotKind::Spreads(plot) => plot.table(),
+            PlotKind::Bars(plot) => plot.table(),
             PlotKind::Roofline(plot) => plot.table(),
         }
     }

@@ -18,7 +18,7 @@ pub const STYLE: &str = "\
 svg text{font:13px system-ui,sans-serif;fill:var(--ink);paint-order:stroke;stroke:var(--bg);stroke-width:4px;\
 stroke-linejoin:round}svg .soft{fill:var(--soft);font-size:12px}\
 svg .bold{font-weight:600}\
-svg .axis{stroke:var(--line)}svg .mark{stroke:var(--soft);stroke-dasharray:4 3}\
+svg .limit{stroke:var(--ink)}svg .axis{stroke:var(--line)}svg .mark{stroke:var(--soft);stroke-dasharray:4 3}\
 svg .s0{stroke:var(--s0);fill:var(--s0)}svg .s1{stroke:var(--s1);fill:var(--s1)}svg .s2{stroke:var(--s2);\
 fill:var(--s2)}svg .s3{stroke:var(--s3);fill:var(--s3)}svg .s4{stroke:var(--s4);fill:var(--s4)}\
 svg .s5{stroke:var(--s5);fill:var(--s5)}";

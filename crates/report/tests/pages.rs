@@ -1,8 +1,8 @@
 //! Tests of empty and large pages, of values that are not numbers, and of hostile texts.
 
 use report::{
-    Block, Curves, Interval, Intervals, Plot, PlotKind, Point, ReportPage, Roof, Roofline, Section, Series,
-    Spread, Spreads, Table,
+    Bar, Bars, Block, Curves, Interval, Intervals, Plot, PlotKind, Point, ReportPage, Roof, Roofline,
+    Section, Series, Spread, Spreads, Table,
 };
 
 /// Returns the names of all elements in order. Returns an error if an element is not closed, or if another element's
@@ -87,6 +87,19 @@ fn plots(words: &str, value: f64, rows: usize) -> Vec<Plot> {
                     p50: value,
                     p95: value * 2.0,
                     p99: value * 3.0,
+                })
+                .collect(),
+        }),
+        PlotKind::Bars(Bars {
+            unit: words.to_string(),
+            possible: words.to_string(),
+            rows: (0..rows)
+                .map(|number| Bar {
+                    group: name(number / 2),
+                    label: name(number),
+                    note: words.to_string(),
+                    value,
+                    possible: (number > 0).then_some(value / 2.0),
                 })
                 .collect(),
         }),

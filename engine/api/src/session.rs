@@ -203,8 +203,8 @@ impl Session {
         let context = self.inner.context_for(rest.len())?;
         if let Err(error) = context.decode(rest) {
             if matches!(error, Error::Interrupted) {
-                // llama.cpp removes the unfinished batch from a cache, but cannot undo its effect on a recurrent
-                // state.
+                // llama.cpp removes the unfinished batch from a cache (src/llama-context.cpp, `decode`; ggml 0.26.0),
+                // but cannot undo its effect on a recurrent state.
                 let plain = context.model().has_plain_cache();
                 self.valid = if plain { context.held().min(self.tokens.len()) } else { context.keep(0) };
             }

@@ -61,8 +61,8 @@ pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
         let key = format!("{architecture}.{key}");
         match model.metadata(&key) {
             Some(text) => text.parse().map_or(Number::Other, Number::Is),
-            // llama.cpp does not return arrays (here, one number per layer). An array looks like a missing key, so
-            // the file is read.
+            // llama.cpp does not return arrays (here, one number per layer), so that an array looks like a missing
+            // key (`gguf_kv` in src/llama-model.cpp; ggml 0.26.0). Therefore, the file is read.
             None if key.ends_with(".head_count_kv") => match GgufFile::open(model.path()) {
                 Ok(file) if file.get(&key).is_none() => Number::Absent,
                 _ => Number::Other,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use build_info::{BuildInfo, Bytes, Defaults, Host};
 use llama::options::CudaWait;
+use llama::own_kernels;
 use serde::Serialize;
 
 /// Machine and build record, with warnings about properties that could not be read.
@@ -28,6 +29,8 @@ pub struct RuntimeHost {
 pub struct Environment {
     /// `ANNEAL_CPU_VARIANT`: name of the kernels to load.
     pub cpu_variant: Option<String>,
+    /// `ANNEAL_KERNELS`: kernels for products and attention.
+    pub kernels: Option<String>,
     /// `GGML_CPU_TILED_MM`: use of ggml's tiled kernels.
     pub tiled: Option<String>,
     /// `ANNEAL_CUDA_WAIT`: method by which a thread waits for a GPU.
@@ -41,6 +44,7 @@ impl Environment {
     pub fn read() -> Self {
         Self {
             cpu_variant: llama::kernels::of_environment(),
+            kernels: std::env::var(own_kernels::VARIABLE).ok().filter(|name| !name.is_empty()),
             tiled: std::env::var(llama::TILED).ok(),
             cuda_wait: std::env::var(CudaWait::VARIABLE).ok(),
             // Invalid UTF-8 becomes replacement characters, which are refused later.

@@ -323,6 +323,7 @@ pub fn requested(chosen: &Chosen) -> Result<Requested> {
         split_layout: chosen.split_layout.map(|on| if on { SplitLayout::On } else { SplitLayout::Off }),
         poll: chosen.poll,
         cpu_variant: chosen.cpu_variant.clone(),
+        kernels: parsed(chosen.kernels.as_ref())?,
         affinity: parsed(chosen.affinity.as_ref())?,
         load_mode: parsed(chosen.load_mode.as_ref())?,
         flash_attention: parsed(chosen.flash_attention.as_ref())?,

@@ -40,7 +40,8 @@ impl Context {
 
 impl Context {
     /// True if the context still contains every cell to which a token after the first `tokens` tokens attends. Layers
-    /// with a sliding window may have dropped some cells, and llama.cpp does not report such losses.
+    /// with a sliding window may have dropped some cells, and llama.cpp does not report such losses
+    /// (src/llama-kv-cache-iswa.cpp; ggml 0.26.0).
     fn reaches_back_from(&self, sequence: SequenceId, tokens: usize) -> bool {
         // SAFETY: reads a field.
         let window = unsafe { sys::llama_model_n_swa(self.model.raw.as_ptr()) };

@@ -13,6 +13,7 @@ use build_info::record::CpuVariant;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::own_kernels::MatrixKernels;
 use crate::{kernel_library, own_kernels, record};
 
 /// Environment variable with the name of the kernels to load.
@@ -68,9 +69,9 @@ pub struct Wanted {
 /// Origin of a request for kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WantedBy {
-    /// `--cpu-variant`, or a configuration file.
+    /// A flag, or a configuration file.
     Flag,
-    /// `ANNEAL_CPU_VARIANT`.
+    /// An environment variable.
     Environment,
     /// The tuning record, which may come from another machine.
     TuningRecord,
@@ -106,22 +107,27 @@ pub fn loaded() -> Option<&'static Loaded> {
 /// # Errors
 /// Errors of [`load_wanted`].
 pub fn load() -> Result<Option<&'static Loaded>> {
-    load_wanted(None)
+    load_wanted(None, None)
 }
 
 /// Loads kernels for the rest of the process, in a build that has kernel libraries. Only the first call has an
-/// effect. Without `wanted`, the environment decides, and otherwise ggml's score.
+/// effect. Without `wanted`, the environment decides, and otherwise ggml's score. Also chooses Anneal's or llama.cpp's kernels
+/// for products, by `matrix` or the environment.
 ///
 /// # Errors
 /// [`Error::Kernels`] if no kernels run on this machine, [`Error::Usage`] if the wanted kernels do not run.
-pub fn load_wanted(wanted: Option<Wanted>) -> Result<Option<&'static Loaded>> {
+pub fn load_wanted(
+    wanted: Option<Wanted>,
+    matrix: Option<(MatrixKernels, WantedBy)>,
+) -> Result<Option<&'static Loaded>> {
     static LOADING: Mutex<()> = Mutex::new(());
     let _one = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(done) = LOADED.get() {
         return Ok(done.as_ref());
     }
+    let choice = own_kernels::decide(matrix)?;
     let loaded = if kernel_library::has_cpu() { None } else { Some(load_from(&folder()?, wanted)?) };
-    own_kernels::set()?;
+    own_kernels::apply(choice);
     Ok(LOADED.get_or_init(|| loaded).as_ref())
 }
 

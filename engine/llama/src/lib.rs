@@ -31,6 +31,7 @@ mod model;
 mod model_options;
 pub mod notice;
 pub mod offload;
+mod operation_times;
 pub mod options;
 pub mod own_kernels;
 mod placement;
@@ -62,6 +63,7 @@ pub use host::process::{ThreadClock, thread_time};
 pub use log::{LogLevel, log_to};
 pub use model::Model;
 pub use model_options::ModelOptions;
+pub use operation_times::{OperationTime, OperationTimes};
 pub use placement::{Buffer, GraphsSeen, Kept, Operation, Watch};
 pub use sampler::{Candidate, RawChain};
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]

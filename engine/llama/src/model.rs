@@ -99,7 +99,8 @@ impl Model {
             params.use_extra_bufts = options.repack;
             params.vocab_only = options.vocab_only;
             if options.no_alloc {
-                // llama.cpp does not map the file in this mode, and asserts that no mapping is requested.
+                // llama.cpp does not map the file in this mode, and asserts that no mapping is requested
+                // (src/llama-model.cpp, `load_tensors`; ggml 0.26.0).
                 params.no_alloc = true;
                 params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
             }

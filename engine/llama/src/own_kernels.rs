@@ -1,17 +1,61 @@
 //! Anneal's own kernels (crate `kernels`): chooses them for this CPU and gives them to llama.cpp's CPU backend.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::OnceLock;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::kernels::WantedBy;
 
-/// Environment variable with the name of the kernels: `auto`, `ggml`, or an instruction set.
-const VARIABLE: &str = "ANNEAL_KERNELS";
+/// Environment variable with the name of the kernels.
+pub const VARIABLE: &str = "ANNEAL_KERNELS";
 
 static CHOICE: OnceLock<Choice> = OnceLock::new();
 
-/// Kernels for matrix products of quantised weights, and the reason for the choice.
+/// Kernels for products and attention, as a user names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MatrixKernels {
+    /// The fastest kernels for this CPU.
+    #[default]
+    Auto,
+    /// Kernels of llama.cpp.
+    Ggml,
+    /// Anneal's kernels for AVX2.
+    Avx2,
+}
+
+impl MatrixKernels {
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
+        match self {
+            MatrixKernels::Auto => "auto",
+            MatrixKernels::Ggml => "ggml",
+            MatrixKernels::Avx2 => "avx2",
+        }
+    }
+}
+
+impl fmt::Display for MatrixKernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for MatrixKernels {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        [MatrixKernels::Auto, MatrixKernels::Ggml, MatrixKernels::Avx2]
+            .into_iter()
+            .find(|kernels| kernels.name() == text)
+            .ok_or_else(|| format!("unknown kernels {text:?}: use auto, ggml or avx2"))
+    }
+}
+
+/// Kernels in use, and the reason for the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
     /// Instruction set of Anneal's kernels, or `ggml` for the kernels of llama.cpp.
@@ -20,31 +64,67 @@ pub struct Choice {
     pub because: &'static str,
 }
 
+impl Choice {
+    /// Returns the kernels as a user names them.
+    pub fn kernels(&self) -> MatrixKernels {
+        if self.is_own() { MatrixKernels::Avx2 } else { MatrixKernels::Ggml }
+    }
+
+    /// True if Anneal's own kernels are in use.
+    pub fn is_own(&self) -> bool {
+        self.name != GGML
+    }
+}
+
 /// Name of llama.cpp's kernels.
 const GGML: &str = "ggml";
 
-/// Returns the kernels in use; nothing before the first model is loaded.
+/// Returns the kernels in use; nothing before the kernels were chosen.
 pub fn choice() -> Option<Choice> {
     CHOICE.get().copied()
 }
 
-/// Chooses kernels and gives them to the CPU backend. Only the first call has an effect. The CPU backend must be loaded.
-///
-/// # Errors
-/// [`Error::Usage`] if `ANNEAL_KERNELS` names kernels that do not exist or that this CPU cannot run.
-pub(crate) fn set() -> Result<()> {
-    if CHOICE.get().is_none() {
-        let wanted = std::env::var(VARIABLE).unwrap_or_default();
-        let choice = choose(&wanted, available())?;
-        CHOICE.get_or_init(|| give(choice));
+/// Returns the kernels that this CPU can run and that are not in use; nothing if there are no others.
+pub fn alternative() -> Option<MatrixKernels> {
+    match choice()?.name {
+        GGML => available().avx2.then_some(MatrixKernels::Avx2),
+        _ => Some(MatrixKernels::Ggml),
     }
-    Ok(())
 }
 
-/// Kernels that this CPU can run, and whether they are the default.
+/// Chooses kernels. Without `wanted`, the environment decides.
+///
+/// # Errors
+/// [`Error::Usage`] if the environment names kernels that do not exist, or if this CPU cannot run the kernels.
+pub(crate) fn decide(wanted: Option<(MatrixKernels, WantedBy)>) -> Result<Choice> {
+    let wanted = match (wanted, std::env::var(VARIABLE)) {
+        (Some(wanted), _) => wanted,
+        (None, Ok(name)) if !name.is_empty() => (parse(&name)?, WantedBy::Environment),
+        _ => (MatrixKernels::default(), WantedBy::Environment),
+    };
+    choose(wanted, available())
+}
+
+/// Gives the chosen kernels to the CPU backend, which must be loaded. Only the first call has an effect.
+pub(crate) fn apply(choice: Choice) {
+    CHOICE.get_or_init(|| give(choice));
+}
+
+/// Returns the kernels that the environment variable names with the value `name`.
+///
+/// # Errors
+/// [`Error::Usage`] if there are no such kernels.
+pub fn parse(name: &str) -> Result<MatrixKernels> {
+    name.parse().map_err(|_| {
+        Error::Usage(format!("{VARIABLE}={name}: unknown kernels\nhint: the values are auto, ggml and avx2"))
+    })
+}
+
+/// Kernels that this CPU can run.
 #[derive(Clone, Copy)]
 struct Available {
     avx2: bool,
+    /// True if the CPU has VNNI, with which llama.cpp's kernels are faster than Anneal's for AVX2.
     vnni: bool,
 }
 
@@ -58,24 +138,37 @@ fn available() -> Available {
     Available { avx2: false, vnni: false }
 }
 
-fn choose(wanted: &str, available: Available) -> Result<Choice> {
-    let choice = |name, because| Ok(Choice { name, because });
-    match wanted {
-        "" | "auto" if available.vnni => {
-            choice(GGML, "this CPU has VNNI, for which Anneal has no kernels yet")
+fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Result<Choice> {
+    let because = match by {
+        WantedBy::Flag => "--kernels",
+        WantedBy::Environment => VARIABLE,
+        WantedBy::TuningRecord => "the tuning record",
+    };
+    let lacking = "this CPU lacks AVX2, FMA or F16C";
+    match (wanted, by) {
+        (MatrixKernels::Ggml, _) => Ok(Choice { name: GGML, because }),
+        (MatrixKernels::Avx2, _) if available.avx2 => Ok(Choice { name: "avx2", because }),
+        (MatrixKernels::Avx2, WantedBy::Flag) => {
+            Err(Error::Usage(format!("--kernels avx2: {lacking}\nhint: use --kernels auto or ggml")))
         }
-        "" | "auto" if available.avx2 => {
-            choice("avx2", "the fastest kernels for a CPU with AVX2 and without VNNI")
+        (MatrixKernels::Avx2, WantedBy::Environment) => Err(Error::Usage(format!(
+            "{VARIABLE}=avx2: {lacking}\nhint: unset {VARIABLE}, or set it to ggml"
+        ))),
+        // A tuning record of another machine is no reason to fail.
+        (MatrixKernels::Avx2, WantedBy::TuningRecord) | (MatrixKernels::Auto, _) => Ok(best(available)),
+    }
+}
+
+/// Returns the fastest kernels by what was measured.
+fn best(available: Available) -> Choice {
+    match available {
+        Available { vnni: true, .. } => {
+            Choice { name: GGML, because: "this CPU has VNNI, for which Anneal has no kernels yet" }
         }
-        "" | "auto" => choice(GGML, "this CPU lacks AVX2, which Anneal's kernels need"),
-        "ggml" => choice(GGML, "ANNEAL_KERNELS"),
-        "avx2" if available.avx2 => choice("avx2", "ANNEAL_KERNELS"),
-        "avx2" => Err(Error::Usage(format!(
-            "{VARIABLE}=avx2: this CPU lacks AVX2, FMA or F16C\nhint: unset {VARIABLE}, or set it to ggml"
-        ))),
-        _ => Err(Error::Usage(format!(
-            "{VARIABLE}={wanted}: unknown kernels\nhint: the values are auto, ggml and avx2"
-        ))),
+        Available { avx2: true, .. } => {
+            Choice { name: "avx2", because: "the fastest kernels for a CPU with AVX2 and without VNNI" }
+        }
+        _ => Choice { name: GGML, because: "this CPU lacks AVX2, which Anneal's kernels need" },
     }
 }
 
@@ -99,21 +192,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_and_the_variable_choose_the_kernels() {
+    fn the_cpu_and_the_user_choose_the_kernels() {
         let (both, avx2, none) = (
             Available { avx2: true, vnni: true },
             Available { avx2: true, vnni: false },
             Available { avx2: false, vnni: false },
         );
-        let name = |wanted, available| {
-            choose(wanted, available).map(|choice| choice.name).map_err(|e| e.to_string())
+        let choose = |wanted: &str, by, available| {
+            let wanted = wanted.parse().map_err(|why: String| why)?;
+            choose((wanted, by), available)
+                .map(|choice| (choice.name, choice.because))
+                .map_err(|error| error.to_string())
         };
-        assert_eq!(name("", avx2).as_deref(), Ok("avx2"));
+        let name =
+            |wanted, available| choose(wanted, WantedBy::Environment, available).map(|choice| choice.0);
+        assert_eq!(name("auto", avx2).as_deref(), Ok("avx2"));
         assert_eq!(name("auto", both).as_deref(), Ok("ggml"));
-        assert_eq!(name("", none).as_deref(), Ok("ggml"));
+        assert_eq!(name("auto", none).as_deref(), Ok("ggml"));
         assert_eq!(name("avx2", both).as_deref(), Ok("avx2"));
         assert_eq!(name("ggml", avx2).as_deref(), Ok("ggml"));
-        assert!(name("avx2", none).unwrap_err().contains("this CPU lacks AVX2"));
-        assert!(name("amx", avx2).unwrap_err().contains("ANNEAL_KERNELS=amx: unknown kernels\nhint: "));
+        let lacking = "ANNEAL_KERNELS=avx2: this CPU lacks AVX2, FMA or F16C\nhint: unset ANNEAL_KERNELS";
+        assert!(name("avx2", none).unwrap_err().starts_with(lacking));
+        assert!(choose("avx2", WantedBy::Flag, none).unwrap_err().contains("--kernels avx2"));
+        let recorded = choose("avx2", WantedBy::TuningRecord, none).expect("the default");
+        assert_eq!(recorded, ("ggml", "this CPU lacks AVX2, which Anneal's kernels need"));
+        assert_eq!(name("amx", avx2).unwrap_err(), "unknown kernels \"amx\": use auto, ggml or avx2");
     }
 }

@@ -43,7 +43,12 @@ impl Config {
     /// Parses the file at `path` into its keys and values.
     pub(super) fn table(path: &Path) -> Result<Table> {
         let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
-        let text = base::read_text(path, LARGEST).map_err(|why| wrong(why.to_string()))?;
+        let text = base::read_text(path, LARGEST).map_err(|why| {
+            Error::Usage(format!(
+                "cannot read the configuration {}: {why}\nhint: check the path of --config",
+                path.display()
+            ))
+        })?;
         text.parse().map_err(|why| wrong(no_toml(&text, &why)))
     }
 

@@ -23,6 +23,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
             "csrc/cuda_failure.cpp",
             "csrc/kernels.cpp",
             "csrc/memory.cpp",
+            "csrc/operations.cpp",
             "csrc/placement.cpp",
             "csrc/remote.cpp",
             "csrc/rpc_guard.cpp",

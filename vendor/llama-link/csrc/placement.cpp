@@ -5,6 +5,7 @@
 //
 // The callback makes the scheduler split its graphs differently, so it is used in a separate run.
 #include "shim.h"
+#include "tensors.hpp"
 
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -19,6 +20,8 @@
 #include <vector>
 
 namespace {
+
+using namespace tensors;
 
 struct Place {
     std::string device, description, buffer;
@@ -44,43 +47,6 @@ struct Op {
     std::vector<int32_t> held;
 };
 
-bool is_view(const ggml_tensor * tensor) {
-    switch (tensor->op) {
-        case GGML_OP_NONE:
-        case GGML_OP_VIEW:
-        case GGML_OP_RESHAPE:
-        case GGML_OP_PERMUTE:
-        case GGML_OP_TRANSPOSE:
-            return true;
-        default:
-            return false;
-    }
-}
-
-// Returns the tensor that `tensor` is ultimately a view of, or the tensor itself.
-const ggml_tensor * root_of(const ggml_tensor * tensor) {
-    while (tensor->view_src != nullptr) {
-        tensor = tensor->view_src;
-    }
-    return tensor;
-}
-
-bool begins_with(const char * text, const char * with) {
-    return std::strncmp(text, with, std::strlen(with)) == 0;
-}
-
-// Returns true for attention's K and V and a recurrent layer's state: cache_k_l0, cache_v_l0, cache_r_l0, cache_s_l0.
-bool is_cache(const ggml_tensor * root) {
-    return begins_with(root->name, "cache_");
-}
-
-// The buffers of adapters are not marked as weights.
-bool is_weight(const ggml_tensor * root) {
-    return root->buffer != nullptr &&
-           (ggml_backend_buffer_get_usage(root->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS ||
-            std::strstr(root->name, ".lora_") != nullptr);
-}
-
 // Returns true for a copy that the scheduler made for another device: "CUDA0#embd#0".
 bool is_copy(const ggml_tensor * root) {
     const char * mark = std::strchr(root->name, '#');
@@ -94,27 +60,6 @@ bool is_cpu(ggml_backend_dev_t device) {
     }
     const enum ggml_backend_dev_type type = ggml_backend_dev_type(device);
     return type == GGML_BACKEND_DEVICE_TYPE_CPU || type == GGML_BACKEND_DEVICE_TYPE_ACCEL;
-}
-
-// Returns the number of bytes that `op` writes. For rows that are stored in a larger tensor, only these rows count.
-uint64_t written_bytes(const ggml_tensor * op) {
-    if (op->op == GGML_OP_SET_ROWS && op->src[0] != nullptr) {
-        return ggml_row_size(op->type, op->ne[0]) * ggml_nrows(op->src[0]);
-    }
-    return ggml_nbytes(op);
-}
-
-// Returns the number of bytes that `op` reads from its source `source`. Of an embedding, only the selected rows
-// count; of experts, at most the selected experts count.
-uint64_t read_bytes(const ggml_tensor * op, const ggml_tensor * source) {
-    const uint64_t all = ggml_nbytes(source);
-    if (op->op == GGML_OP_GET_ROWS && source == op->src[0]) {
-        return std::min<uint64_t>(all, ggml_row_size(source->type, source->ne[0]) * ggml_nrows(op));
-    }
-    if (op->op == GGML_OP_MUL_MAT_ID && source == op->src[0] && op->src[2] != nullptr) {
-        return std::min<uint64_t>(all, source->nb[2] * ggml_nelements(op->src[2]));
-    }
-    return all;
 }
 
 }  // namespace

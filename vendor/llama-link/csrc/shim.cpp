@@ -660,7 +660,8 @@ llama_sampler * anneal_device_chain_set(
         if (!llama_set_sampler(ctx, seq, chain.get())) {
             return nullptr;
         }
-        // llama.cpp accepts a chain whose samplers the device does not support, and marks them.
+        // llama.cpp accepts a chain whose samplers the device does not support, and marks the supported ones with a plus
+        // (src/llama-sampler.cpp; ggml 0.26.0).
         for (int32_t i = 0; i < llama_sampler_chain_n(chain.get()); ++i) {
             const char * name = llama_sampler_name(llama_sampler_chain_get(chain.get(), i));
             if (name[0] != '+') {

@@ -340,6 +340,30 @@ bool anneal_placement_place(const struct anneal_placement * placement, size_t in
 bool anneal_placement_held(const struct anneal_placement * placement, size_t index, struct anneal_held * held);
 bool anneal_placement_op(const struct anneal_placement * placement, size_t index, struct anneal_op * op);
 
+// Operations of one kind that the CPU backend computed since the last anneal_operations_take; see operations.cpp.
+struct anneal_operation {
+    const char * op;        // MUL_MAT
+    const char * fused;     // operation that was computed together with `op`, or ""
+    const char * type;      // type of the weights, of the cache, or of the first operand: q4_K
+    int64_t      shape[4];  // products: length of a row, rows, columns, 0; attention: size of a head, heads, tokens, cells;
+                            // others: shape of the result
+    uint64_t     calls;
+    uint64_t     nanoseconds;
+    uint64_t     bytes;  // weights and visible cells that products and attention read; all operands of other operations
+    uint64_t     macs;   // multiply-adds of products and attention
+};
+
+// Starts or ends timing the operations of all graphs that start later, in any context of this process. Returns false if
+// llama.cpp was built without patch 0015.
+bool anneal_operations_observe(bool on);
+
+// Moves the sums to a list that anneal_operation_at reads, and sets the length of the list, and the time that the
+// measurement itself took between operations. Returns false if memory ran out, so that operations are missing.
+bool anneal_operations_take(size_t * count, uint64_t * overhead_ns);
+
+// Copies one entry of the list; false if the index is out of range. The texts are static.
+bool anneal_operation_at(size_t index, struct anneal_operation * operation);
+
 // Memory used in one kind of buffer, in bytes; see taken.cpp.
 struct anneal_taken {
     const char * device;  // CUDA0; CPU

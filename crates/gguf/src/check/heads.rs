@@ -94,7 +94,7 @@ fn rows(
 
 /// Checks the number of elements of a head that RoPE rotates, in normal layers and in layers with a sliding window.
 ///
-/// If the number is 0, a loop in ggml's CPU kernel never advances.
+/// If the number is 0, a loop in ggml's CPU kernel never advances (`rope` in ggml/src/ggml-cpu/ops.cpp; ggml 0.26.0).
 fn rotated(model: &CheckedModel<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), ReadError> {
     const NAME: &str = "rope.dimension_count";
     const SLIDING: &str = "rope.dimension_count_swa";

@@ -117,7 +117,7 @@ fn check_size(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that the tokens' texts are unique, which llama.cpp asserts.
+/// Checks that the tokens' texts are unique, which llama.cpp asserts (`load` in src/llama-vocab.cpp; ggml 0.26.0).
 fn check_texts(model: &CheckedModel<'_>, tokens: &Texts, longest: usize) -> Result<(), ReadError> {
     // Sorting hashes takes half the time of a hash map for 262,144 tokens. The hash key is random, so that an
     // attacker cannot choose texts with equal hashes.
@@ -178,7 +178,8 @@ fn check_scores(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that no token represents a byte, because llama.cpp aborts on a byte token in a WordPiece vocabulary.
+/// Checks that no token represents a byte, because llama.cpp aborts on a byte token in a WordPiece vocabulary
+/// (`token_to_byte` in src/llama-vocab.cpp; ggml 0.26.0).
 fn check_no_bytes(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const TYPES: &str = "tokenizer.ggml.token_type";
     // Value of `LLAMA_TOKEN_TYPE_BYTE`.
@@ -195,7 +196,8 @@ fn check_no_bytes(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that the tokens added to every text exist, because llama.cpp asserts their existence at the first text.
+/// Checks that the tokens added to every text exist, because llama.cpp asserts their existence at the first text
+/// (`tokenize` in src/llama-vocab.cpp; ggml 0.26.0).
 fn check_added(model: &CheckedModel<'_>, tokenizer: &str, tokens: u64) -> Result<(), ReadError> {
     let pre = if tokenizer == "gemma4" {
         "gemma4"

@@ -20,12 +20,13 @@ use crate::format::{FORMATS, Format};
 use crate::panel::{BlockParts, ROWS, dequantise_row, pack, unpack_row};
 use tile::Column;
 
-/// Number of columns that share an expanded chunk: their outputs and half of their codes fit the caches.
-pub const COLUMNS: usize = 128;
+/// Number of columns that share an expanded chunk: their outputs and half of their codes fit the caches. The number is 129, so
+/// that a batch of 128 columns needs one pass over the weights.
+pub const COLUMNS: usize = 43 * TILE;
 /// Largest number of columns whose products need no expanded blocks.
 const DIRECT: usize = 3;
-/// Number of columns of a tile.
-const TILE: usize = 4;
+/// Number of columns of a tile. Their sums, before and after scaling, fill the registers.
+const TILE: usize = 3;
 /// Number of elements of a row that are expanded at once: 16 KB of codes, half of a first-level cache.
 const CHUNK: usize = 1024;
 /// Number of elements of a row that are expanded at once to 16-bit codes.
@@ -300,8 +301,7 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
                     match targets.len() {
                         1 => columns!(1),
                         2 => columns!(2),
-                        3 => columns!(3),
-                        _ => columns!(4),
+                        _ => columns!(3),
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Tiles: sixteen rows times one to four columns, over a chunk of the row length.
+//! Tiles: sixteen rows times one to three columns, over a chunk of the row length.
 
 use std::arch::x86_64::*;
 

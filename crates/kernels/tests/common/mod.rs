@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "Each test program uses a part of the module.")]
 
 #[cfg(target_arch = "x86_64")]
+pub mod guarded;
+#[cfg(target_arch = "x86_64")]
 pub mod team;
 
 use kernels::floats::FloatFormat;

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use super::guarded::Guarded;
 use kernels::ffi::{KernelTable, table};
 use kernels::product::Product;
 use kernels::team::Team;
@@ -45,10 +46,10 @@ pub unsafe fn compute<T>(
     operation: &T,
 ) {
     // Filled with NaN, so that memory that is read before it is written is noticed.
-    let mut work = vec![u32::MAX; size.div_ceil(4)];
+    let work = Guarded::at_end(&vec![u8::MAX; size]);
     let pool = Pool { barrier: Barrier::new(threads), chunk: AtomicI32::new(0) };
     let (work, pool, operation) =
-        (work.as_mut_ptr() as usize, &pool as *const Pool as usize, operation as *const T as usize);
+        (work.pointer::<u8>() as usize, &pool as *const Pool as usize, operation as *const T as usize);
     std::thread::scope(|scope| {
         for ith in 0..threads {
             scope.spawn(move || {

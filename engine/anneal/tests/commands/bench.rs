@@ -561,3 +561,43 @@ fn parts_that_cannot_be_timed() {
         assert!(!stdout.contains("tokenize"), "{arguments:?}: {stdout}");
     }
 }
+
+/// Calls and bytes of products grow with the number of graphs, and the figures of attention with the cells that a token can
+/// see.
+#[test]
+fn operations_have_the_calls_bytes_and_multiply_adds_of_the_model() {
+    let args = ["--ops", "-p", "16", "-n", "4", "-r", "2", "-o", "json", "-t", "2"];
+    let rows: Vec<Value> = serde_json::from_str(&on_tiny("bench", &args)).expect("a list");
+    let of = |prompt: u64| -> Vec<&Value> { rows.iter().filter(|row| row["n_prompt"] == prompt).collect() };
+    let sum = |rows: &[&Value], op: &str, field: &str| -> f64 {
+        rows.iter().filter(|row| row["op"] == op).filter_map(|row| row[field].as_f64()).sum()
+    };
+    let (prefill, decode) = (of(16), of(0));
+    for (test, tokens) in [(&prefill, 16.0), (&decode, 4.0)] {
+        let all: f64 = test.iter().filter_map(|row| row["ns"].as_f64()).sum();
+        let whole = test[0]["sample_ns"].as_f64().expect("a time");
+        assert!((all / whole - 1.0).abs() < 0.01, "the rows add up to the time: {all} of {whole}");
+        assert!(test.iter().any(|row| row["op"] == "(between operations)"));
+        // A token can see itself and all earlier tokens.
+        let pairs = tokens * (tokens + 1.0) / 2.0;
+        let per_pair = sum(test, "FLASH_ATTN_EXT", "macs") / pairs;
+        assert!(per_pair > 0.0 && per_pair.fract() == 0.0, "{per_pair}");
+    }
+    // Both tests evaluate the layers once per graph: one graph for the prompt, and four for the answer.
+    let (once, four) = (sum(&prefill, "MUL_MAT", "calls"), sum(&decode, "MUL_MAT", "calls"));
+    assert!(once > 0.0 && four == 4.0 * once, "{once} {four}");
+    let (once, four) = (sum(&prefill, "MUL_MAT", "bytes"), sum(&decode, "MUL_MAT", "bytes"));
+    assert!(once > 0.0 && four == 4.0 * once, "{once} {four}");
+    let attention = |rows: &[&Value], field| sum(rows, "FLASH_ATTN_EXT", field);
+    assert_eq!(attention(&prefill, "macs") / 136.0, attention(&decode, "macs") / 10.0);
+    // The prompt's graph reads 16 cells; the graphs of the answer read 1, 2, 3 and 4.
+    assert_eq!(attention(&prefill, "bytes") / 16.0, attention(&decode, "bytes") / 10.0);
+}
+
+#[test]
+fn operations_of_a_pair_of_phases_are_refused() {
+    let output = crate::common::anneal(["bench", "-m", "tiny.gguf", "--ops", "--pg", "16,4"]);
+    let (code, _, error) = crate::common::parts(&output);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("cannot be used with"), "{error}");
+}

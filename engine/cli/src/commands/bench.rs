@@ -5,6 +5,7 @@ mod combinations;
 mod curve;
 mod layouts;
 mod lists;
+mod ops;
 mod parts;
 mod quants;
 mod roof;
@@ -57,6 +58,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if !args.parts.is_empty() {
         return parts::run(args, &models, &settings, &cases, &runtime_host);
+    }
+    if args.ops {
+        return ops::run(args, &models, &settings, &cases, &runtime_host);
     }
     if args.compare_layouts {
         let [path] = models.as_slice() else {

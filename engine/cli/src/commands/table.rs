@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tune::bench::{BenchRecord, PartRecord, Path};
+use tune::bench::{BenchRecord, OperationRecord, PartRecord, Path};
 
 use super::sql;
 
@@ -285,6 +285,71 @@ impl ResultRow for PartRecord {
             format!("{mean:.2} ± {deviation:.2}"),
             self.part.unit(),
         )
+    }
+}
+
+/// Columns of a table of operations: title, width, and true for numbers, which are aligned to the right.
+const OPERATION_COLUMNS: [(&str, usize, bool); 11] = [
+    ("test", 12, true),
+    ("threads", 7, true),
+    ("operation", 20, false),
+    ("type", 6, false),
+    ("shape", 20, true),
+    ("calls", 6, true),
+    ("ms", 9, true),
+    ("%", 5, true),
+    ("GB/s", 6, true),
+    ("GMAC/s", 7, true),
+    ("% of roof", 12, true),
+];
+
+/// Returns a row of a table of operations.
+fn operation_line(cells: [String; 11]) -> String {
+    let cells = OPERATION_COLUMNS.iter().zip(cells).map(|((_, width, right), cell)| match right {
+        true => format!("{cell:>width$}"),
+        false => format!("{cell:<width$}"),
+    });
+    format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
+}
+
+impl ResultRow for OperationRecord {
+    fn table(&self) -> &'static str {
+        "anneal_operations"
+    }
+
+    fn head(&self) -> String {
+        let titles = OPERATION_COLUMNS.map(|(title, ..)| title.to_string());
+        let rules = OPERATION_COLUMNS.map(|(_, width, right)| match right {
+            true => format!("{:->width$}", ":"),
+            false => "-".repeat(width),
+        });
+        format!("{}\n{}", operation_line(titles), operation_line(rules))
+    }
+
+    fn line(&self) -> String {
+        let row = self.row();
+        let ns = row.ns.unwrap_or_default();
+        // Bytes and multiply-adds per nanosecond are billions per second.
+        let rate = |amount: Option<f64>| match amount {
+            Some(amount) if amount > 0.0 && ns > 0.0 => format!("{:.1}", amount / ns),
+            _ => String::new(),
+        };
+        let share = self.share.map(|share| format!("{:.0} ({})", share.of_roof * 100.0, share.bound.name()));
+        let calls = row.calls.filter(|calls| *calls > 0.0).map(|calls| format!("{calls:.0}"));
+        let part = 100.0 * self.operation.nanoseconds as f64 / self.total_ns.max(1) as f64;
+        operation_line([
+            self.test(),
+            self.n_threads.to_string(),
+            self.operation.op.clone(),
+            self.operation.kind.clone(),
+            self.shape(),
+            calls.unwrap_or_default(),
+            format!("{:.3}", ns / 1e6),
+            format!("{part:.1}"),
+            rate(row.bytes),
+            rate(row.macs),
+            share.unwrap_or_default(),
+        ])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Command `anneal tune`.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use engine_core::tuning;
 use host::process::Throttling;
 use llama::error::Error;
 use llama::options::RequireGpu;
+use llama::own_kernels::{self, MatrixKernels};
 use measure::conditions::{self, Condition};
 use tune::tuner::process::{Processes, own_command};
 use tune::tuner::space::{Surroundings, stages};
@@ -160,12 +161,24 @@ fn task(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<Task> {
     let objective = args.objective.clone().unwrap_or_default();
     let key = tuning::key_of(model, &objective.to_string(), runtime_host)?;
     let Some(host) = &runtime_host.host else { bail!("cannot read the state of this machine") };
+    // A variable overrides the candidates' settings, so there is nothing to try.
+    let environment = &runtime_host.environment;
+    let cpu_variants = match environment.cpu_variant {
+        Some(_) => Vec::new(),
+        None => llama::kernels::alternatives(),
+    };
+    let other_kernels = match environment.kernels {
+        Some(_) => None,
+        None => own_kernels::alternative(),
+    };
     let around = Surroundings {
         host,
         objective: &objective,
         own_threads: crate::openmp::runtime().is_none(),
         huge_pages: llama::huge_pages(),
-        kernels: &llama::kernels::alternatives(),
+        cpu_variants: &cpu_variants,
+        own_kernels: own_kernels::choice().is_some_and(|choice| choice.is_own()),
+        other_kernels: other_kernels.map(MatrixKernels::name),
         allow_lossy: args.allow_lossy,
     };
     let stages = stages(&around);
@@ -191,6 +204,7 @@ fn carry_out(
 ) -> Result<ExitCode> {
     let partial = partial(path);
     let mut progress = resume(args, &partial, task);
+    let is_resumed = !progress.done.is_empty();
     let mut conditions = conditions::look();
     say(&conditions);
     let place = TuningLock::take();
@@ -199,7 +213,7 @@ fn carry_out(
     }
     let throttling = Throttling::read(Path::new("/"), "self");
     let mut on_event = printer();
-    // A run normally takes about a hundredth of the budget, so a run that takes half of the budget hangs.
+    // A run normally takes at most about a hundredth of the budget, so a run that takes half of the budget hangs.
     let patience = (task.budget / 2).max(Duration::from_secs(30));
     let shape = task.key.model.clone();
     let mut command = own_command(model)?;
@@ -253,7 +267,12 @@ fn carry_out(
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&entry)? + "\n",
-        false => printable_lines(&report::entry(&entry, &defaults(runtime_host)?)).into_owned(),
+        false => {
+            // On a terminal, each stage was printed when it was decided, unless an earlier run decided it.
+            let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+            let text = if is_terminal && !is_resumed { report::summary } else { report::entry };
+            printable_lines(&text(&entry, &defaults(runtime_host)?)).into_owned()
+        }
     };
     print(&out)?;
     if let Some(old) = kept {

@@ -16,8 +16,8 @@ pub fn check(requested: &Requested) -> Result<()> {
     for (flag, threads) in [("-t", requested.decode_threads), ("-tb", requested.prefill_threads)] {
         if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
             return usage(format!(
-                "{flag} {threads}: llama.cpp supports 1 to {MAX_THREADS} threads; omit the flag to use the machine's \
-                 cores"
+                "{flag} {threads}: llama.cpp supports 1 to {MAX_THREADS} threads\nhint: omit the flag to use the \
+                 machine's cores"
             ));
         }
     }

@@ -95,6 +95,7 @@ impl Settings {
             line("tiled", &self.tiled, on(self.tiled.value)),
             line("huge-pages", &self.huge_pages, if self.huge_pages.value { "as built" } else { "off" }),
             line("cpu-variant", &self.cpu_variant, self.cpu_variant.value.as_deref().unwrap_or("the best")),
+            line("kernels", &self.kernels, self.kernels.value),
             line("split-layout", &self.split_layout, self.split_layout_in_words()),
             line("split-from", &self.split_from, self.split_from.value),
             line("cache-type-k", &self.type_k, self.type_k.value),

@@ -9,6 +9,7 @@ use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit
 use llama::options::{
     Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, MAX_CTX, RequireGpu, SplitLayout, SplitMode,
 };
+use llama::own_kernels::MatrixKernels;
 use llama::variant::Variant;
 
 use super::resolved::{
@@ -37,6 +38,7 @@ pub struct Requested {
     pub tiled: Option<bool>,
     pub huge_pages: Option<bool>,
     pub cpu_variant: Option<String>,
+    pub kernels: Option<MatrixKernels>,
     pub split_layout: Option<SplitLayout>,
     pub split_from: Option<u32>,
     pub type_k: Option<KvType>,
@@ -158,6 +160,13 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         help: "Name of the kernel set to load, in a build with several (`anneal info` lists them)",
         value: Value::Text(Form::Word, parsed!(cpu_variant)),
         slot: slot!(cpu_variant),
+    },
+    OptionSpec {
+        name: "kernels", flag: Flag::value("NAME"), key: Key::NONE, group: Group::Loading,
+        default: DefaultValue::Text("auto"),
+        help: "Kernels for products and attention: auto (the fastest for this CPU), ggml (llama.cpp's) or avx2 (Anneal's); for the whole process",
+        value: Value::Text(Form::Word, parsed!(kernels)),
+        slot: slot!(kernels),
     },
     OptionSpec {
         name: "split-layout", flag: Flag::value("WHEN"), key: Key::NONE, group: Group::Split,

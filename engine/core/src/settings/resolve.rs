@@ -5,6 +5,7 @@ use gguf::memory::CTX_STEP;
 use llama::error::Result;
 use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit, Workers};
 use llama::options::{CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, SplitLayout, SplitMode};
+use llama::own_kernels::{self, MatrixKernels};
 use sampling::SamplingOptions;
 
 use super::options::{OPTIONS, Requested};
@@ -104,6 +105,7 @@ impl Settings {
                 true,
             ),
             cpu_variant: cpu_variant(requested, tuned, runtime_host),
+            kernels: kernels(requested, tuned, runtime_host)?,
             split_layout: Setting::pick(
                 requested.asked("split-layout", requested.split_layout),
                 tuned.split_layout,
@@ -211,6 +213,24 @@ fn cpu_variant(
             Setting::pick(asked, tuned.cpu_variant.clone().map(Some), None)
         }
     }
+}
+
+/// Returns the kernels for products and attention. The environment variable also overrides the tuning record.
+///
+/// # Errors
+/// [`Error::Usage`] if the variable names no kernels.
+fn kernels(
+    requested: &Requested,
+    tuned: &Requested,
+    runtime_host: &RuntimeHost,
+) -> Result<Setting<MatrixKernels>> {
+    Ok(match (requested.kernels, &runtime_host.environment.kernels) {
+        (None, Some(name)) => Setting::new(own_kernels::parse(name)?, Source::Environment),
+        _ => {
+            let asked = requested.asked("kernels", requested.kernels);
+            Setting::pick(asked, tuned.kernels, MatrixKernels::default())
+        }
+    })
 }
 
 /// Returns the setting of ggml's tiled kernels. ggml's own variable overrides the tuning record.

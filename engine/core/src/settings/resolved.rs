@@ -7,6 +7,7 @@ use llama::offload::{CpuMoe, Devices, GpuLayers, Offload, TensorSplit, Workers};
 use llama::options::{
     Affinity, CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, RequireGpu, SplitLayout, SplitMode,
 };
+use llama::own_kernels::MatrixKernels;
 use llama::variant::Variant;
 use llama::{Model, ModelOptions};
 use sampling::SamplingOptions;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub huge_pages: Setting<bool>,
     /// Name of the kernels to load, in a build with several sets; `None` loads the best set for this CPU.
     pub cpu_variant: Setting<Option<String>>,
+    /// Kernels for products and attention.
+    pub kernels: Setting<MatrixKernels>,
     /// Use of a second copy of the weights, in the file's layout, for prefill.
     pub split_layout: Setting<SplitLayout>,
     /// Minimum length, in tokens, of a prompt that the second copy of the weights evaluates.

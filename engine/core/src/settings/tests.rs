@@ -5,6 +5,7 @@ use llama::MAX_THREADS;
 use llama::error::Error;
 use llama::offload::{CpuMoe, Devices, GpuLayers};
 use llama::options::*;
+use llama::own_kernels::MatrixKernels;
 
 use super::*;
 use crate::runtime_host::{Blas, RuntimeHost};
@@ -247,6 +248,25 @@ fn what_was_tuned_does_not_count_where_the_model_lies_elsewhere() {
 fn every_setting_is_explained() {
     let settings = Settings::resolve(&Requested::default(), &runtime_host(2)).expect("valid");
     let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-    assert_eq!(names.len(), 40);
+    assert_eq!(names.len(), 41);
     assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
+}
+
+#[test]
+fn kernels_come_from_a_flag_then_the_variable_then_the_record() {
+    let record = Requested { kernels: Some(MatrixKernels::Ggml), ..Requested::default() };
+    let of = |flag: Option<MatrixKernels>, variable: Option<&str>, tuned: Option<&Requested>| {
+        let mut runtime_host = runtime_host(2);
+        runtime_host.environment.kernels = variable.map(str::to_string);
+        let requested = Requested { kernels: flag, ..Requested::default() };
+        Settings::resolve_tuned(&requested, tuned, &runtime_host)
+            .map(|settings| (settings.kernels.value, settings.kernels.source))
+    };
+    let (auto, ggml, avx2) = (MatrixKernels::Auto, MatrixKernels::Ggml, MatrixKernels::Avx2);
+    assert_eq!(of(None, None, None).expect("valid").0, auto);
+    assert_eq!(of(None, None, Some(&record)).expect("valid"), (ggml, Source::TuningRecord));
+    assert_eq!(of(None, Some("avx2"), Some(&record)).expect("valid"), (avx2, Source::Environment));
+    assert_eq!(of(Some(auto), Some("avx2"), Some(&record)).expect("valid"), (auto, Source::Flag));
+    let error = of(None, Some("amx"), None).expect_err("there are no such kernels").to_string();
+    assert!(error.contains("ANNEAL_KERNELS=amx: unknown kernels\nhint: "), "{error}");
 }

@@ -38,8 +38,8 @@ pub(super) fn of(
     all.update(llama::llama_version());
     all.update(env!("CARGO_PKG_VERSION"));
     put_stamp(&mut all, program)?;
-    let TrialRequest { purpose, repack, cpu_variant, rope, .. } = request;
-    all.update(format!("{purpose:?} {repack} {cpu_variant:?} {rope:?}"));
+    let TrialRequest { purpose, repack, cpu_variant, kernels, rope, .. } = request;
+    all.update(format!("{purpose:?} {repack} {cpu_variant:?} {kernels} {rope:?}"));
     put_variables(&mut all, std::env::vars_os());
     for part in parts {
         put_file(&mut all, part)?;
@@ -86,6 +86,7 @@ fn put_stamp(all: &mut Sha256, path: &Path) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use llama::own_kernels::MatrixKernels;
     use llama::variant::Adapter;
 
     use super::*;
@@ -118,6 +119,7 @@ mod tests {
         seen.push(of(&copy, &same).expect("a key"));
         seen.push(of(&path, &|request, _| request.purpose = Purpose::Token).expect("a key"));
         seen.push(of(&path, &|request, _| request.repack = true).expect("a key"));
+        seen.push(of(&path, &|request, _| request.kernels = MatrixKernels::Ggml).expect("a key"));
         seen.push(of(&path, &|request, _| request.rope.scale = Some(2.0)).expect("a key"));
         for scale in [0.0, 1.0] {
             let with = |_: &mut TrialRequest, variant: &mut Variant| {

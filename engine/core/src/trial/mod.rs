@@ -22,6 +22,7 @@ use std::time::Duration;
 use gguf::GgufFile;
 use gguf::check::Checked;
 use llama::error::{Error, Result, TrialCause as Cause};
+use llama::own_kernels::MatrixKernels;
 use llama::variant::Variant;
 use request::{Purpose, TrialRequest, TrialStage, TrialVerdict};
 
@@ -85,8 +86,7 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
     let checked = gguf::check::model(parts)?;
     let Some(program) = program(Some(settings)) else { return Ok(checked) };
     // The child also needs kernels. If the kernels are missing, this call reports a specific error.
-    llama::start(false);
-    llama::kernels::load()?;
+    crate::place::load_kernels(settings)?;
     let small = size(parts) <= SMALL;
     let request = TrialRequest {
         files: paths(parts),
@@ -96,9 +96,15 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
         repack: small && settings.repack.value,
         threads: if small { 1 } else { settings.decode_threads.value.min(MOST_THREADS) },
         cpu_variant: settings.cpu_variant.value.clone(),
+        kernels: in_use(),
     };
     of(parts, &settings.variant, request, program)?;
     Ok(checked)
+}
+
+/// Returns the kernels for products and attention that this process uses; they are chosen once per process.
+fn in_use() -> MatrixKernels {
+    llama::own_kernels::choice().map_or(MatrixKernels::Auto, |choice| choice.kernels())
 }
 
 /// Runs a trial of the model in `parts` before the model is quantised.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use llama::own_kernels::MatrixKernels;
 use llama::rope::Rope;
 use llama::variant::{Adapter, Variant};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,8 @@ pub struct TrialRequest {
     pub threads: u32,
     /// Name of the kernels to load, in a build with several sets; `None` loads the best set for this CPU.
     pub cpu_variant: Option<String>,
+    /// Kernels for products and attention.
+    pub kernels: MatrixKernels,
 }
 
 impl TrialRequest {
@@ -42,6 +45,7 @@ impl TrialRequest {
             repack: false,
             threads: 1,
             cpu_variant: None,
+            kernels: MatrixKernels::default(),
         }
     }
 

@@ -122,7 +122,7 @@ fn attempt(path: &Path, request: &TrialRequest) -> Result<()> {
     }
     llama::start(false);
     let wanted = request.cpu_variant.clone().map(|name| Wanted { name, by: WantedBy::Flag });
-    kernels::load_wanted(wanted)?;
+    kernels::load_wanted(wanted, Some((request.kernels, WantedBy::Flag)))?;
     let host = Offload { gpu_layers: GpuLayers::Some(0), devices: Devices::None, ..Offload::default() };
     let options = ModelOptions {
         load_mode: LoadMode::Mmap,

@@ -1,7 +1,7 @@
 //! Workers on other machines: their addresses, and a check that the workers can be used.
 //!
 //! ggml's client ends the process if a worker does not answer, and waits forever while the worker serves another
-//! client. Therefore, Anneal first queries each worker, in the worker's own protocol, with a time limit.
+//! client (ggml/src/ggml-rpc/ggml-rpc.cpp; ggml 0.26.0). Therefore, Anneal first queries each worker, in the worker's own protocol, with a time limit.
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -9,6 +9,7 @@ use build_info::Bytes;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Settings, Source};
 use llama::error::{Error, Result};
+use llama::own_kernels::{self, MatrixKernels};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
@@ -132,9 +133,16 @@ impl ModelRegistry {
         Some((entry.named.clone(), Arc::clone(&entry.metrics)))
     }
 
-    /// Keeps the current setting of tiled kernels. ggml has read the environment variable with the first model, and
-    /// the environment must not be written while other threads read it.
+    /// Keeps the kernels that the first model has chosen for the whole process. For tiled kernels, ggml has read the
+    /// environment variable, and the environment must not be written while other threads read it.
     fn as_they_are(&self, settings: &mut Settings) {
+        let kernels = &mut settings.kernels;
+        if let Some(used) = own_kernels::choice().map(|choice| choice.kernels())
+            && kernels.value != MatrixKernels::Auto
+            && kernels.value != used
+        {
+            (kernels.value, kernels.source) = (used, Source::Environment);
+        }
         if settings.tiled.source != Source::Environment {
             settings.tiled.value = *self.tiled.get().unwrap_or(&true);
             settings.tiled.source = Source::Environment;

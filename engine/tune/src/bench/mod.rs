@@ -12,6 +12,7 @@ mod end_to_end;
 mod kernel;
 pub mod latency;
 mod layouts;
+mod operations;
 mod part_record;
 pub mod parts;
 mod record;
@@ -23,6 +24,7 @@ pub use end_to_end::end_to_end;
 pub use kernel::kernel;
 pub(crate) use kernel::{Random, decode, prefill, session};
 pub use layouts::{LayoutRecord, compare_layouts};
+pub use operations::{BETWEEN, Limits, OperationRecord, OperationTest, case_threads, operations};
 pub use part_record::{BenchSubject, PartRecord};
 pub use record::{BenchRecord, Columns, utc};
 

@@ -72,14 +72,22 @@ struct Amount {
 impl Amount {
     fn of(tensor: &TensorInfo) -> Self {
         let elements: f64 = tensor.dims.iter().map(|dim| *dim as f64).product();
-        let mut amount = Amount { bytes: tensor.bytes.0 as f64, ..Amount::default() };
-        match tensor.kind.name() {
+        let bytes = tensor.bytes.0 as f64;
+        match tensor.dims.len() {
             // Norms and biases are read, but need almost no computation.
-            _ if tensor.dims.len() < 2 => {}
-            "bf16" => amount.bf16 = elements,
+            0 | 1 => Amount { bytes, ..Amount::default() },
+            _ => Amount::of_type(tensor.kind.name(), bytes, elements),
+        }
+    }
+
+    /// Returns `bytes` bytes to read and `macs` multiply-adds with weights of the type `name`.
+    fn of_type(name: &str, bytes: f64, macs: f64) -> Self {
+        let mut amount = Amount { bytes, ..Amount::default() };
+        match name {
+            "bf16" => amount.bf16 = macs,
             // llama.cpp's CPU kernels convert half-precision floats to single precision.
-            _ if tensor.kind.block_elements() == 1 => amount.f32 = elements,
-            _ => amount.int8 = elements,
+            "f16" | "f32" | "f64" => amount.f32 = macs,
+            _ => amount.int8 = macs,
         }
         amount
     }
@@ -113,6 +121,23 @@ impl Amount {
         let compute = self.int8 / rates.int8_macs + self.f32 / rates.f32_macs + self.bf16 / bf16;
         (self.bytes / rates.read_bytes, compute)
     }
+}
+
+/// Returns the fraction of the limit for an operation that read `bytes` bytes of weights or cache, and needed `macs`
+/// multiply-adds with operands of the type `name`, in `seconds`. With `cached`, the bytes came from the CPU's caches, so that
+/// only the multiply-adds limit the operation.
+pub(super) fn share_of(
+    name: &str,
+    [bytes, macs]: [f64; 2],
+    rates: &Rates,
+    cached: bool,
+    seconds: f64,
+) -> Option<Share> {
+    let (read, computed) = Amount::of_type(name, bytes, macs).seconds(rates);
+    let bound = if read >= computed { Bound::Memory } else { Bound::Compute };
+    let of_roof = read.max(computed) / seconds;
+    let is_limited = macs > 0.0 && !(cached && bound == Bound::Memory);
+    (is_limited && of_roof.is_finite()).then_some(Share { of_roof, bound })
 }
 
 impl Work {

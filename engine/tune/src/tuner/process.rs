@@ -253,6 +253,7 @@ fn loading(settings: &Chosen) -> Chosen {
         load_mode: settings.load_mode.clone(),
         huge_pages: settings.huge_pages,
         cpu_variant: settings.cpu_variant.clone(),
+        kernels: settings.kernels.clone(),
         affinity: settings.affinity.clone(),
         ..Chosen::default()
     }

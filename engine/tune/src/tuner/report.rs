@@ -9,8 +9,20 @@ use measure::FEWEST_PAIRS;
 
 use super::objective::Objective;
 
-/// Formats the result of one tuning run; `defaults` are the untuned settings.
+/// Formats the result of one tuning run and of each of its stages; `defaults` are the untuned settings.
 pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
+    let mut out = summary(entry, defaults);
+    if !entry.stages.is_empty() {
+        out.push('\n');
+    }
+    for found in &entry.stages {
+        let _ = writeln!(out, "{}", stage(found));
+    }
+    out
+}
+
+/// Formats the result of one tuning run without its stages.
+pub fn summary(entry: &Entry, defaults: &[Explained]) -> String {
     let mut out = String::new();
     let model = &entry.key.model;
     let (prompt, generated) = entry.tokens;
@@ -32,12 +44,6 @@ pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     }
     for note in &entry.notes {
         let _ = writeln!(out, "note: {note}");
-    }
-    if !entry.stages.is_empty() {
-        out.push('\n');
-    }
-    for found in &entry.stages {
-        let _ = writeln!(out, "{}", stage(found));
     }
     out
 }

@@ -35,36 +35,98 @@ pub fn tune(
 ) -> Result<Entry, Stop> {
     let before = progress.seconds;
     progress.forget_the_undecided();
-    let mut pace = Pace::probe(task, runner)?;
-    // The limit applies to all stages together, because a machine that is always busy is busy in every stage.
-    let mut repeats = REPEATS;
-    for stage in &task.stages {
-        if progress.done.iter().any(|done| done.name == stage.name) {
-            continue;
+    let open = task.stages.iter().filter(|stage| progress.done.iter().all(|done| done.name != stage.name));
+    let pace = Pace::probe(task, runner, total_runs(task, open))?;
+    // The limit of repeats applies to all stages together, because a machine that is always busy is busy in every stage.
+    let mut run = TuningRun { task, pace, repeats: REPEATS, before };
+    run.stages(runner, progress, save, false)?;
+    // Stages that end early leave time, which is given to undecided stages.
+    run.stages(runner, progress, save, true)?;
+    confirm(task, &run.pace, runner, progress, before)
+}
+
+/// State that all stages share.
+pub(crate) struct TuningRun<'a> {
+    pub task: &'a Task,
+    pub pace: Pace,
+    /// Number of rounds that may still be repeated.
+    pub repeats: usize,
+    /// Seconds that earlier runs took.
+    pub before: f64,
+}
+
+impl TuningRun<'_> {
+    /// Runs the stages that are not done yet or, with `again`, those that are done but undecided.
+    ///
+    /// # Errors
+    /// The reason that tuning stopped early.
+    pub fn stages(
+        &mut self,
+        runner: &mut dyn Runner,
+        progress: &mut TuningProgress,
+        save: &mut dyn FnMut(&TuningProgress) -> Result<(), String>,
+        again: bool,
+    ) -> Result<(), Stop> {
+        let task = self.task;
+        for (at, stage) in task.stages.iter().enumerate() {
+            let known = progress.done.iter().position(|done| done.name == stage.name);
+            let is_open = match known {
+                Some(known) => again && !progress.done[known].is_decided(),
+                None => !again,
+            };
+            if !is_open {
+                continue;
+            }
+            if runner.is_interrupted() {
+                return Err(Stop::Interrupted);
+            }
+            unchanged(task, runner)?;
+            // An earlier stage may already have decided one of this stage's changes.
+            let mut stage = stage.clone();
+            stage.changes.retain(|change| with(&progress.chosen, &change.set) != progress.chosen);
+            if stage.changes.is_empty() {
+                continue;
+            }
+            let end = task.budget.saturating_sub(self.pace.confirmation(task));
+            let least = self.pace.time_for(self.pace.stage_work(task, &stage), stage.changes.len() + 1);
+            if again && runner.elapsed() + least > end {
+                continue;
+            }
+            let is_done = |stage: &TuningStage| progress.done.iter().any(|done| done.name == stage.name);
+            let later = task.stages[at + 1..].iter().filter(|later| !again && !is_done(later));
+            let limits = StageLimits { end, later: self.pace.plan(task, later) };
+            let chosen = &progress.chosen;
+            let record = run_stage(task, &stage, &self.pace, runner, chosen, limits, &mut self.repeats)?;
+            // If the machine changed during a stage, the stage decides nothing.
+            unchanged(task, runner)?;
+            runner.tell(TuningEvent::Decided(&record));
+            self.pace.learn(&record);
+            progress.chosen = record.candidates[record.winner as usize].settings.clone();
+            runner.keep_only(&progress.chosen);
+            match known {
+                // A stage that is decided late builds on the stages after it, so it moves behind them.
+                Some(known) if record.is_decided() => {
+                    progress.done.remove(known);
+                    progress.done.push(record);
+                }
+                // If a stage stays undecided, its first measurements are kept.
+                Some(_) => {}
+                None => progress.done.push(record),
+            }
+            progress.seconds = self.before + runner.elapsed().as_secs_f64();
+            save(progress).map_err(Stop::Unwritable)?;
         }
-        if runner.is_interrupted() {
-            return Err(Stop::Interrupted);
-        }
-        unchanged(task, runner)?;
-        // An earlier stage may already have decided one of this stage's changes.
-        let mut stage = stage.clone();
-        stage.changes.retain(|change| with(&progress.chosen, &change.set) != progress.chosen);
-        if stage.changes.is_empty() {
-            continue;
-        }
-        let end = task.budget.saturating_sub(pace.confirmation(task));
-        let record = run_stage(task, &stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
-        // If the machine changed during a stage, the stage decides nothing.
-        unchanged(task, runner)?;
-        runner.tell(TuningEvent::Decided(&record));
-        pace.learn(&record);
-        progress.chosen = record.candidates[record.winner as usize].settings.clone();
-        runner.keep_only(&progress.chosen);
-        progress.done.push(record);
-        progress.seconds = before + runner.elapsed().as_secs_f64();
-        save(progress).map_err(Stop::Unwritable)?;
+        Ok(())
     }
-    confirm(task, &pace, runner, progress, before)
+}
+
+/// Times that limit a stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageLimits {
+    /// Time on the runner's clock at which all stages must end.
+    pub end: Duration,
+    /// Time that the later stages need.
+    pub later: Duration,
 }
 
 /// Checks that the CPUs that this process may use are still those of the tuning key.
@@ -90,21 +152,19 @@ pub(crate) fn run_stage(
     pace: &Pace,
     runner: &mut dyn Runner,
     chosen: &Chosen,
-    end: Duration,
+    limits: StageLimits,
     repeats: &mut usize,
 ) -> Result<build_info::tuning::Stage, Stop> {
-    let mut work = pace.work(task, stage.phases);
+    let mut work = pace.stage_work(task, stage);
     let mut changes = stage.changes.clone();
-    let left = end.saturating_sub(runner.elapsed());
+    let left = limits.end.saturating_sub(runner.elapsed());
     let mut cut_short = None;
-    if stage.least_prompt > 0 {
-        work = pace.amid(task, stage.least_prompt, work.generate);
-        if pace.time_for(work, changes.len() + 1) > left {
-            // Larger graphs need long prompts.
-            changes.retain(|change| change.set.n_ubatch.is_none_or(|tokens| tokens <= 512));
-            work = pace.amid(task, work.prompt.min(512), work.generate);
-            cut_short = Some("only small graphs were tried: there was no time for long prompts".to_string());
-        }
+    let is_too_long = pace.time_for(work, changes.len() + 1) > left.saturating_sub(limits.later);
+    if stage.least_prompt > 0 && is_too_long {
+        // Larger graphs need long prompts.
+        changes.retain(|change| change.set.n_ubatch.is_none_or(|tokens| tokens <= 512));
+        work = pace.amid(task, work.prompt.min(512), work.generate);
+        cut_short = Some("only small graphs were tried: there was no time for long prompts".to_string());
     }
     let mut candidates = vec![candidate("as before", chosen.clone())];
     candidates.extend(changes.iter().map(|change| candidate(&change.name, with(chosen, &change.set))));
@@ -141,13 +201,12 @@ pub(crate) fn run_stage(
         candidates: candidates.len(),
         left: left.as_secs_f64(),
     });
-    // A stage leaves time for the other stages, unless its minimum work needs all the time. The first stages, which
-    // gain the most, get the most time.
+    // A stage leaves time for the later stages, unless its minimum work needs all the time: the first stages gain the most.
     let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
     let terms = Terms {
         objective: &task.objective,
         work,
-        deadline: runner.elapsed() + (left * 3 / 4).max(needed).min(left),
+        deadline: runner.elapsed() + left.saturating_sub(limits.later).max(needed).min(left),
         run: pace.time_of(work),
         ceiling: task.ceiling,
         cores: task.cores,
@@ -299,12 +358,14 @@ pub(crate) struct Pace {
     overhead: f64,
     /// True if runs begin in a context that already contains tokens.
     depth: bool,
+    /// Number of runs among which the budget is divided.
+    runs: usize,
 }
 
 impl Pace {
     /// Measures three short runs and uses the fastest run: the first run loads the model into memory, and other
     /// processes may use the cores for a moment.
-    fn probe(task: &Task, runner: &mut dyn Runner) -> Result<Self, Stop> {
+    pub fn probe(task: &Task, runner: &mut dyn Runner, runs: usize) -> Result<Self, Stop> {
         let (mut work, settings) = (Work::amid(64, 4, &task.objective), Chosen::default());
         let fits = |needed: Bytes, about: &str| match task.ceiling {
             Some(ceiling) if needed > ceiling => Err(Stop::Failed(format!(
@@ -314,10 +375,15 @@ impl Pace {
             _ => Ok(()),
         };
         fits(memory(&task.key.model, &settings, work.at_the_start().n_ctx()), "about ")?;
-        let mut pace =
-            Self { prefill: f64::INFINITY, decode: f64::INFINITY, overhead: f64::INFINITY, depth: true };
-        let (mut runs, mut failed) = (0, false);
-        while runs < 3 {
+        let mut pace = Self {
+            prefill: f64::INFINITY,
+            decode: f64::INFINITY,
+            overhead: f64::INFINITY,
+            depth: true,
+            runs,
+        };
+        let (mut probes, mut failed) = (0, false);
+        while probes < 3 {
             if runner.is_interrupted() {
                 return Err(Stop::Interrupted);
             }
@@ -327,7 +393,7 @@ impl Pace {
                     measured.peak.map_or(Ok(()), |peak| fits(peak, ""))?;
                     let wall = runner.elapsed().saturating_sub(before).as_secs_f64();
                     pace.take(&measured.sample, wall);
-                    runs += 1;
+                    probes += 1;
                 }
                 Err(Failure::Interrupted) => return Err(Stop::Interrupted),
                 Err(Failure::Failed(why)) if work.depth() > 0 => {
@@ -360,9 +426,10 @@ impl Pace {
         self.overhead = self.overhead.min((wall - prefill - decode).max(0.0));
     }
 
-    /// Returns the work of a run: a hundredth of the budget, half of it for each phase.
+    /// Returns the work of a run, half of it for each phase: about a hundredth of the budget, or less if the stages have more
+    /// runs.
     fn work(&self, task: &Task, phases: Phases) -> Work {
-        let share = (task.budget.as_secs_f64() / 100.0).clamp(0.1, 5.0) / 2.0;
+        let share = (task.budget.as_secs_f64() / self.runs.max(100) as f64).clamp(0.1, 5.0) / 2.0;
         // The cast saturates.
         let tokens = |seconds: f64| (share / seconds.max(1e-9)) as u32;
         let prompt = (tokens(self.prefill) / 32 * 32).clamp(64, task.objective.usual_prompt().clamp(64, 512));
@@ -397,10 +464,31 @@ impl Pace {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 1024)
     }
 
-    /// Returns the minimum time of a contest of `candidates`: two rounds of all candidates, then the minimum number
-    /// of pairs.
+    /// Returns the minimum time of a contest of `candidates`.
     fn time_for(&self, work: Work, candidates: usize) -> Duration {
-        let runs = 2 * candidates + 2 * (PAIRS - 2);
-        self.time_of(work).saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX))
+        self.time_of(work).saturating_mul(u32::try_from(runs(candidates, PAIRS)).unwrap_or(u32::MAX))
     }
+
+    /// Returns the work of a run of `stage`, with prompts that are long enough for its changes.
+    fn stage_work(&self, task: &Task, stage: &TuningStage) -> Work {
+        let work = self.work(task, stage.phases);
+        if stage.least_prompt > 0 { self.amid(task, stage.least_prompt, work.generate) } else { work }
+    }
+
+    /// Returns the minimum time of all `stages` together. A stage for which time is short can do without long prompts.
+    fn plan<'a>(&self, task: &Task, stages: impl Iterator<Item = &'a TuningStage>) -> Duration {
+        stages.map(|stage| self.time_for(self.work(task, stage.phases), stage.changes.len() + 1)).sum()
+    }
+}
+
+/// Returns the number of runs among which the budget is divided: the runs of `stages` and of the confirmation, and a quarter
+/// more, because other programs may slow the machine down.
+fn total_runs<'a>(task: &Task, stages: impl Iterator<Item = &'a TuningStage>) -> usize {
+    let stages = stages.map(|stage| runs(stage.changes.len() + 1, pairs(task)));
+    (stages.sum::<usize>() + 2 * KEPT) * 5 / 4
+}
+
+/// Returns the number of runs of a contest of `candidates`: two rounds of all candidates, then pairs of the last two.
+fn runs(candidates: usize, pairs: usize) -> usize {
+    2 * candidates + 2 * (pairs - 2)
 }

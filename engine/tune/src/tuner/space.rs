@@ -54,8 +54,12 @@ pub struct Surroundings<'a> {
     pub own_threads: bool,
     /// True if this build requests huge pages.
     pub huge_pages: bool,
-    /// Names of the kernels that could be loaded instead of the current kernels, the most promising first.
-    pub kernels: &'a [String],
+    /// Names of the CPU variants that could be loaded instead of the current one, the most promising first.
+    pub cpu_variants: &'a [String],
+    /// True if Anneal's kernels compute products and attention.
+    pub own_kernels: bool,
+    /// Kernels for products and attention that this CPU can run instead of the current kernels, a value of `--kernels`.
+    pub other_kernels: Option<&'static str>,
     /// True if settings that lose accuracy may be tried.
     pub allow_lossy: bool,
 }
@@ -66,13 +70,13 @@ const LONG: u32 = 1024;
 /// Returns the stages, those with the largest expected gain first.
 pub fn stages(around: &Surroundings<'_>) -> Vec<TuningStage> {
     let mut stages = vec![
-        layout(around.objective),
+        layout(around),
         stage("flash attention", Phases::Both, flash_attention()),
         decode_threads(around),
         prefill_threads(around),
     ];
     stages.extend(ubatch(around));
-    stages.push(stage("kernels", Phases::Both, kernels(around)));
+    stages.push(stage("CPU variant", Phases::Both, cpu_variants(around)));
     if around.huge_pages {
         let off = Chosen { huge_pages: Some(false), ..Chosen::default() };
         stages.push(stage("huge pages", Phases::Both, vec![change("small pages", off)]));
@@ -106,13 +110,20 @@ fn change(name: impl Into<String>, set: Chosen) -> Change {
     Change { name: name.into(), set }
 }
 
-fn layout(objective: &Objective) -> TuningStage {
+fn layout(around: &Surroundings<'_>) -> TuningStage {
+    let objective = around.objective;
+    let mut changes = vec![change("no repacking", Chosen { repack: Some(false), ..Chosen::default() })];
+    if let Some(name) = around.other_kernels {
+        let set = Chosen { kernels: Some(name.to_string()), ..Chosen::default() };
+        changes.push(change(format!("kernels {name}"), set));
+    }
+    if around.own_kernels {
+        // One layout serves prompts and single tokens, and llama.cpp's tiled kernels are not used.
+        return stage("layout", Phases::Both, changes);
+    }
     let split = Chosen { split_layout: Some(true), ..Chosen::default() };
-    let mut changes = vec![
-        change("split layout", split.clone()),
-        change("no repacking", Chosen { repack: Some(false), ..Chosen::default() }),
-        change("no tiled kernels", Chosen { tiled: Some(false), ..Chosen::default() }),
-    ];
+    changes.insert(0, change("split layout", split.clone()));
+    changes.push(change("no tiled kernels", Chosen { tiled: Some(false), ..Chosen::default() }));
     if objective.usual_prompt().saturating_add(objective.usual_answer()) >= LONG {
         // Each change alone gains little, and may not be detected on a noisy machine.
         let name = "split layout, no flash attention";
@@ -122,11 +133,11 @@ fn layout(objective: &Objective) -> TuningStage {
     stage("layout", Phases::Both, changes)
 }
 
-/// Returns other kernels to try. ggml ranks kernels by the CPU features that they use. More features are not always
+/// Returns other CPU variants to try. ggml ranks kernels by the CPU features that they use. More features are not always
 /// faster: some CPUs lower their clock for 512-bit registers.
-fn kernels(around: &Surroundings<'_>) -> Vec<Change> {
+fn cpu_variants(around: &Surroundings<'_>) -> Vec<Change> {
     let of = |name: &String| Chosen { cpu_variant: Some(name.clone()), ..Chosen::default() };
-    around.kernels.iter().map(|name| change(format!("kernels for {name}"), of(name))).collect()
+    around.cpu_variants.iter().map(|name| change(format!("kernels for {name}"), of(name))).collect()
 }
 
 fn decode_threads(around: &Surroundings<'_>) -> TuningStage {
@@ -228,6 +239,7 @@ pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
         poll: change.poll.or(chosen.poll),
         huge_pages: change.huge_pages.or(chosen.huge_pages),
         cpu_variant: text(&change.cpu_variant, &chosen.cpu_variant),
+        kernels: text(&change.kernels, &chosen.kernels),
     }
 }
 
@@ -238,6 +250,7 @@ pub fn changes_numerics(chosen: &Chosen) -> bool {
         || chosen.repack.is_some()
         || chosen.tiled.is_some()
         || chosen.cpu_variant.is_some()
+        || chosen.kernels.is_some()
         || chosen.n_ubatch.or(chosen.n_batch).is_some();
     numbers || chosen.flash_attention.is_some() || is_lossy(chosen)
 }
@@ -321,7 +334,9 @@ mod tests {
                 objective: &objective,
                 own_threads,
                 huge_pages,
-                kernels: &[],
+                cpu_variants: &[],
+                own_kernels: false,
+                other_kernels: None,
                 allow_lossy,
             };
             stages(&around).iter().map(|stage| stage.name).collect()
@@ -342,7 +357,9 @@ mod tests {
             objective: &objective,
             own_threads: true,
             huge_pages: true,
-            kernels: &["haswell".to_string()],
+            cpu_variants: &["haswell".to_string()],
+            own_kernels: true,
+            other_kernels: Some("ggml"),
             allow_lossy: false,
         };
         for stage in stages(&around) {

@@ -553,6 +553,60 @@ fn a_stage_without_a_verdict_says_so_and_is_tried_again() {
     assert!(entry.undecided().is_empty());
 }
 
+#[test]
+fn with_many_stages_each_gets_its_turn_within_the_budget() {
+    let stages: Vec<TuningStage> = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
+        .into_iter()
+        .enumerate()
+        .map(|(number, name)| {
+            let poll = |poll| Chosen { poll: Some(poll), ..Chosen::default() };
+            stage(name, Phases::Both, &[poll(2 * number as u32 + 1), poll(2 * number as u32 + 2)])
+        })
+        .collect();
+    let mut runner = Planted { speed: |_| (10.0, 10.0), ..Planted::default() };
+    let entry = run(&task("rag", stages), &mut runner).expect("an entry");
+    assert_eq!(entry.stages.len(), 10);
+    assert!(entry.undecided().is_empty(), "{:?}", entry.undecided());
+    assert!(entry.seconds <= 180.0, "{}", entry.seconds);
+}
+
+#[test]
+fn remaining_time_is_used_for_an_undecided_stage_which_then_comes_last() {
+    let speed: fn(&Chosen) -> (f64, f64) = |settings| {
+        let layout = if settings.repack == Some(false) { 1.6 } else { 1.0 };
+        let waiting = if settings.poll.is_some() { 1.3 } else { 1.0 };
+        (layout * waiting, layout * waiting)
+    };
+    let task = task("rag", vec![layout(), waiting()]);
+    let mut progress = TuningProgress::new(&task);
+    progress.done.push(build_info::tuning::Stage {
+        name: "layout".to_string(),
+        candidates: vec![candidate("as before", Chosen::default())],
+        winner: 0,
+        cut_short: Some("undecided after 3 rounds: out of time".to_string()),
+    });
+    let mut runner = Planted { speed, ..Planted::default() };
+    let pace = Pace::probe(&task, &mut runner, 100).expect("a pace");
+    let mut tuning = TuningRun { task: &task, pace, repeats: REPEATS, before: 0.0 };
+    for again in [false, true] {
+        tuning.stages(&mut runner, &mut progress, &mut |_| Ok(()), again).expect("decisions");
+    }
+    let names: Vec<&str> = progress.done.iter().map(|stage| stage.name.as_str()).collect();
+    assert_eq!(names, ["waiting", "layout"]);
+    assert_eq!((progress.chosen.repack, progress.chosen.poll), (Some(false), Some(0)));
+    let entry = Entry {
+        chosen: progress.chosen.clone(),
+        stages: progress.done,
+        ..run(&task, &mut Planted::default()).expect("an entry")
+    };
+    let text = report::entry(&entry, &[]);
+    let rows = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!((rows("poll "), rows("repack ")), (1, 1), "{text}");
+    // The summary leaves out what was printed when the stages were decided.
+    let summary = report::summary(&entry, &[]);
+    assert!(text.starts_with(&summary) && text.contains("\nlayout: ") && !summary.contains("\nlayout: "));
+}
+
 /// Returns `stage` as if it had run without finding anything faster.
 fn decided(stage: &build_info::tuning::Stage) -> build_info::tuning::Stage {
     let mut stage = stage.clone();

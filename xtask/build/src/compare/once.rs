@@ -129,11 +129,12 @@ fn value(rows: &[MeasuredRow], phase: Phase) -> Option<f64> {
         (MeasuredRow::Part(row), phase) => row.part == phase.name(),
         (MeasuredRow::Test(row), Phase::Prefill) => row.n_prompt > Some(0) && row.n_gen == Some(0),
         (MeasuredRow::Test(row), Phase::Decode) => row.n_prompt == Some(0) && row.n_gen > Some(0),
-        (MeasuredRow::Test(_), _) => false,
+        (MeasuredRow::Test(_) | MeasuredRow::Operation(_), _) => false,
     })?;
     let (avg_ns, avg_ts, avg_per_second) = match row {
         MeasuredRow::Part(row) => (row.avg_ns, None, row.avg_per_second),
         MeasuredRow::Test(row) => (row.avg_ns, row.avg_ts, None),
+        MeasuredRow::Operation(_) => return None,
     };
     match phase.quantity() {
         // `load` may run several times; the value is the time of one run.

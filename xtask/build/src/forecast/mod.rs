@@ -73,6 +73,8 @@ pub struct Forecast {
     order: Vec<usize>,
     /// Number of units that run in parallel.
     slots: usize,
+    /// True if an earlier build finished the stage, so that units without news were probably made by it.
+    is_rebuild: bool,
     /// Names of units whose end was reported before their start.
     early: Vec<String>,
     /// Indices of the finished units, in the order in which they ended.
@@ -109,11 +111,18 @@ impl Forecast {
             states,
             order,
             slots: slots.max(1),
+            is_rebuild: true,
             early: Vec::new(),
             ended: Vec::new(),
             guess,
             newest: String::new(),
         }
+    }
+
+    /// Expects every unit that is not reported as kept to run, because no earlier build finished the stage.
+    pub fn first(mut self) -> Self {
+        self.is_rebuild = false;
+        self
     }
 
     /// Marks the unit `name` as started at second `at`. If the unit is unknown, adds it with `label`.
@@ -304,7 +313,7 @@ impl Forecast {
         let count = |what: fn(&UnitState) -> bool| self.states.iter().filter(|state| what(state)).count();
         let kept = count(|state| *state == UnitState::Kept);
         let compiled = count(|state| matches!(state, UnitState::Running(_) | UnitState::Done(_)));
-        if kept == 0 || kept < compiled {
+        if !self.is_rebuild || kept == 0 || kept < compiled {
             return vec![false; self.units.len()];
         }
         let mut touched = vec![false; self.units.len()];

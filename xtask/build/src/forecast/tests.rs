@@ -191,6 +191,25 @@ fn a_unit_that_was_not_reported_yet_is_taken_as_kept_in_a_rebuild() {
 }
 
 #[test]
+fn after_an_interruption_units_without_news_are_expected_to_run() {
+    let unit = |name: &str| Unit {
+        name: name.to_string(),
+        took: Some(Took::whole(10.0)),
+        counted: true,
+        ..Unit::default()
+    };
+    let units = || vec![unit("a"), unit("b"), unit("c"), unit("d")];
+    let left = |mut forecast: Forecast| {
+        forecast.keep("a");
+        forecast.keep("b");
+        forecast.start("c", "c", 0.0);
+        forecast.left(0.0)
+    };
+    assert_eq!(left(Forecast::new(units(), 1, Took::whole(1.0)).first()), 20.0);
+    assert_eq!(left(Forecast::new(units(), 1, Took::whole(1.0))), 10.0);
+}
+
+#[test]
 fn a_unit_whose_end_is_told_before_its_start_does_not_run_for_ever() {
     let unit = Unit { name: "a:run".to_string(), took: Some(Took::whole(1.0)), ..Unit::default() };
     let mut forecast = Forecast::new(vec![unit], 1, Took::whole(1.0));

@@ -241,6 +241,10 @@ impl CargoProgress {
         let tree = tree(build, rust).unwrap_or_default();
         let (packages, units) = Packages::read(&tree, root, &plan.target, &records.of(&section));
         let forecast = Forecast::new(units, build.jobs(), records.guess(&section));
+        // An interrupted build leaves most of its units, but no program.
+        let program =
+            build.workspace.cargo_target().join(&plan.target).join(&plan.cargo_profile).join("anneal");
+        let forecast = if program.exists() { forecast } else { forecast.first() };
         let began = (Instant::now(), SystemTime::now());
         Self { began, records, section, packages, forecast, is_idle: true }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use build::compare::Comparison;
-use build_info::{BuildInfo, Host, Roofline};
+use build_info::{BuildInfo, Host, OperationRow, Roofline};
 use serde_json::Value;
 
 use super::rows::TestRow;
@@ -23,6 +23,8 @@ pub struct Inputs {
     pub(super) servers: Vec<(String, Served)>,
     /// Rows of `anneal bench`.
     pub(super) rows: Vec<TestRow>,
+    /// Rows of `anneal bench --ops`.
+    pub(super) operations: Vec<OperationRow>,
     /// Results of `anneal bench --roofline`.
     pub(super) rooflines: Vec<Roofline>,
     /// Entries of tuning records, unparsed, so that unknown fields are ignored.
@@ -62,6 +64,7 @@ impl Inputs {
         self.comparisons.is_empty()
             && self.servers.is_empty()
             && self.rows.is_empty()
+            && self.operations.is_empty()
             && self.rooflines.is_empty()
             && self.tunings.is_empty()
             && self.others.is_empty()

@@ -7,6 +7,7 @@ mod compared;
 mod gather;
 mod inputs;
 mod machine;
+mod operations;
 mod others;
 mod read;
 mod repeat;
@@ -34,6 +35,7 @@ pub fn page(inputs: &Inputs, hostname: bool) -> ReportPage {
         ("Servers", servers::blocks(&inputs.servers)),
         ("Effects of settings", tuned::blocks(&inputs.tunings)),
         ("Threads", bench::threads(&inputs.rows)),
+        ("Operations", operations::blocks(&inputs.operations)),
         ("Roofline", bench::roofline(&inputs.rows, &inputs.rooflines)),
         ("Jitter", bench::jitter(&inputs.rows)),
         ("PGO and BOLT", builds::gains(&inputs.builds)),

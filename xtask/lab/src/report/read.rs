@@ -36,6 +36,7 @@ impl Inputs {
         self.comparisons.append(&mut read.comparisons);
         self.servers.append(&mut read.servers);
         self.rows.append(&mut read.rows);
+        self.operations.append(&mut read.operations);
         self.rooflines.append(&mut read.rooflines);
         self.tunings.append(&mut read.tunings);
         self.others.append(&mut read.others);
@@ -78,6 +79,8 @@ impl Inputs {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if has(&["avg_ts", "n_threads"]) {
             self.rows.push(TestRow::take(value)?);
+        } else if has(&["op", "sample_ns"]) {
+            self.operations.push(parse(value, "a row of anneal bench --ops")?);
         } else if has(&["figures", "builds", "threads"]) {
             let mut comparison = parse(value, "a comparison")?;
             validate_results::judge(&mut comparison)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use build_info::BuildInfo;
+use build_info::{BuildInfo, OperationRow};
 use report::Block;
 
 use super::inputs::Inputs;
@@ -16,6 +16,7 @@ pub fn blocks(inputs: &Inputs) -> Vec<Block> {
     commands.extend(inputs.comparisons.iter().map(|(_, comparison)| comparison.provenance.command.clone()));
     commands.extend(inputs.servers.iter().map(|(_, served)| served.provenance.command.clone()));
     commands.extend(bench(&inputs.rows));
+    commands.extend(operations(&inputs.operations));
     commands.extend(inputs.tunings.iter().map(|entry| {
         let objective = entry["key"]["objective"].as_str().unwrap_or("chat");
         format!("anneal tune -m MODEL.gguf --for {}", quoted(objective))
@@ -77,19 +78,15 @@ fn bench(rows: &[TestRow]) -> Vec<String> {
             true => format!("cargo xtask bench --builds {}", base::shell_quote(&builds.join(","))),
             false => "anneal bench".to_string(),
         };
-        let list = |values: BTreeSet<u64>| {
-            let words: Vec<String> = values.iter().map(u64::to_string).collect();
-            if words.is_empty() { "0".to_string() } else { words.join(",") }
-        };
         let apart = |row: &&&TestRow| row.case.0 == 0 || row.case.1 == 0;
-        let prompts = list(rows.iter().filter(apart).map(|row| row.case.0).filter(|n| *n > 0).collect());
-        let generated = list(rows.iter().filter(apart).map(|row| row.case.1).filter(|n| *n > 0).collect());
+        let prompts = listed(rows.iter().filter(apart).map(|row| row.case.0).filter(|n| *n > 0).collect());
+        let generated = listed(rows.iter().filter(apart).map(|row| row.case.1).filter(|n| *n > 0).collect());
         let pairs: BTreeSet<(u64, u64)> =
             rows.iter().filter(|row| !apart(row)).map(|row| (row.case.0, row.case.1)).collect();
         let pairs: String = pairs.iter().map(|(prompt, answer)| format!(" --pg {prompt},{answer}")).collect();
-        let depths = list(rows.iter().map(|row| row.case.2).collect());
+        let depths = listed(rows.iter().map(|row| row.case.2).collect());
         let depth = if depths == "0" { String::new() } else { format!(" -d {depths}") };
-        let threads = list(rows.iter().map(|row| row.threads).collect());
+        let threads = listed(rows.iter().map(|row| row.threads).collect());
         let path = if end_to_end { " --end-to-end" } else { "" };
         format!(
             "{program} -m {} -p {prompts} -n {generated}{pairs}{depth} -t {threads}{flags} -r {}{path} -o jsonl",
@@ -98,6 +95,42 @@ fn bench(rows: &[TestRow]) -> Vec<String> {
         )
     };
     groups.into_iter().map(command).collect()
+}
+
+/// Returns one command for all rows of a model with the same kernels, number of threads and repetitions.
+fn operations(rows: &[OperationRow]) -> Vec<String> {
+    let mut groups: BTreeMap<_, Vec<&OperationRow>> = BTreeMap::new();
+    for row in rows {
+        let model = row.model_filename.as_deref().unwrap_or("MODEL.gguf");
+        groups.entry((model, &row.kernels, row.n_threads, row.samples)).or_default().push(row);
+    }
+    let command = |((model, kernels, threads, samples), rows): (_, Vec<&OperationRow>)| {
+        let list = |field: fn(&OperationRow) -> Option<u32>| {
+            listed(rows.iter().filter_map(|row| field(row)).map(u64::from).collect())
+        };
+        let lengths =
+            |field: fn(&OperationRow) -> Option<u32>| list(field).trim_start_matches("0,").to_string();
+        let option = |flag: &str, value: Option<String>| {
+            value.map_or(String::new(), |value| format!(" {flag} {}", quoted(&value)))
+        };
+        format!(
+            "anneal bench --ops -m {} -p {} -n {} -d {}{}{}{} -o jsonl",
+            quoted(str::rsplit(model, '/').next().unwrap_or(model)),
+            lengths(|row| row.n_prompt),
+            lengths(|row| row.n_gen),
+            list(|row| row.n_depth),
+            option("-t", Option::<u32>::map(threads, |threads| threads.to_string())),
+            option("--kernels", Option::<String>::clone(kernels)),
+            option("-r", Option::<u32>::map(samples, |samples| samples.to_string())),
+        )
+    };
+    groups.into_iter().map(command).collect()
+}
+
+/// Returns a list of numbers for a flag; `0` if there are none.
+fn listed(values: BTreeSet<u64>) -> String {
+    let words: Vec<String> = values.iter().map(u64::to_string).collect();
+    if words.is_empty() { "0".to_string() } else { words.join(",") }
 }
 
 /// Returns the flags for the settings of `row` that differ between rows. Settings that all rows share are assumed to

@@ -53,11 +53,12 @@ fn tuning() -> Value {
 fn a_file_is_what_its_content_says() {
     let sweep: Vec<Value> = [1, 2, 4].map(|threads| row("m", 0, 64, threads, threads as f64)).to_vec();
     let lines: Vec<String> = sweep.iter().map(Value::to_string).collect();
-    let cases: [(String, &[&str]); 8] = [
+    let cases: [(String, &[&str]); 9] = [
         (json!(sweep).to_string(), &["Host", "Threads", "Jitter", "Commands to repeat"]),
         (lines.join("\n"), &["Host", "Threads", "Jitter", "Commands to repeat"]),
         (format!("{}\n\n", lines[0]), &["Host", "Threads", "Jitter", "Commands to repeat"]),
         (roofline().to_string(), &["Host", "Roofline", "Commands to repeat"]),
+        (operations().to_string(), &["Operations", "Commands to repeat"]),
         (tuning().to_string(), &["Host", "Effects of settings", "Commands to repeat"]),
         (
             json!({"checks": [{"name": "speed", "state": "passed", "said": "1.0"}], "subjects": [], "verdict": "accept"})
@@ -111,6 +112,41 @@ fn all_published_results_are_understood() {
     ] {
         assert!(markdown.contains(expected), "{expected}");
     }
+}
+
+/// Returns rows of `anneal bench --ops`: two kinds of operations in a prompt, and the time between operations.
+fn operations() -> Value {
+    let row = |op: &str, ns: f64, roof_share: Option<f64>| {
+        json!({
+            "model_filename": "/models/m.gguf", "model_type": "qwen2 1B Q4_K", "n_prompt": 64, "n_gen": 0, "n_depth": 0,
+            "n_threads": 2, "kernels": "avx2", "samples": 3, "sample_ns": 10_000_000, "op": op, "op_type": "q4_K",
+            "shape": "8×4×64", "calls": 2, "ns": ns, "roof_share": roof_share
+        })
+    };
+    let mut between = row("(between operations)", 1e6, None);
+    (between["op_type"], between["shape"]) = (Value::Null, Value::Null);
+    json!([row("ADD", 1e6, None), row("MUL_MAT", 8e6, Some(0.5)), between])
+}
+
+#[test]
+fn operations_are_drawn_longest_first_with_the_time_that_is_possible() {
+    let report = page(&inputs(&[&operations().to_string()]).unwrap(), false);
+    let bars = report.plots().find_map(|plot| match &plot.kind {
+        report::PlotKind::Bars(bars) => Some(bars),
+        _ => None,
+    });
+    let rows = &bars.expect("a plot").rows;
+    let shown: Vec<_> = rows.iter().map(|bar| (bar.label.as_str(), bar.value, bar.possible)).collect();
+    let expected = [
+        ("MUL_MAT q4_K 8×4×64", 8.0, Some(4.0)),
+        ("ADD q4_K 8×4×64", 1.0, None),
+        ("(between operations)", 1.0, None),
+    ];
+    assert_eq!(shown, expected);
+    assert_eq!((rows[0].group.as_str(), rows[0].note.as_str()), ("pp64, 2 threads, kernels avx2", "80.0 %"));
+    let markdown = report.markdown("plots");
+    let command = "anneal bench --ops -m m.gguf -p 64 -n 0 -d 0 -t 2 --kernels avx2 -r 3 -o jsonl";
+    assert!(markdown.contains(command), "{markdown}");
 }
 
 /// Figures that clients notice are plotted against each other server; the table contains all other figures.

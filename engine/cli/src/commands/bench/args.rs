@@ -101,6 +101,12 @@ pub struct Args {
         conflicts_with_all = ["end_to_end", "prompt_gen", "split-layout"]
     )]
     pub(super) parts: Vec<Part>,
+    /// Time each kind of operation on the CPU in the tests of -p and -n, with the share of the roofline that it reaches
+    #[arg(
+        long,
+        conflicts_with_all = ["end_to_end", "prompt_gen", "split-layout", "parts", "compare_layouts", "latency", "roofline", "quants"]
+    )]
+    pub(super) ops: bool,
     /// UTF-8 text file for --parts [default: built-in text: prose, code, numbers and eight writing systems]
     #[arg(long, value_name = "FILE", requires = "parts")]
     pub(super) text: Option<PathBuf>,

@@ -16,7 +16,7 @@ use roofline::{Error, Kernels, MeasuredRoof};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tune::bench::work::{Test, Work, cache_bytes};
-use tune::bench::{BenchRecord, utc};
+use tune::bench::{BenchRecord, Limits, utc};
 use tune::roofline_cache as roof;
 use tune::roofline_cache::CachedRoofline;
 
@@ -192,6 +192,11 @@ impl Roof {
             }
             CachedRoofline::Nothing => None,
         }
+    }
+
+    /// Returns the limits for operations of a model with `weights` bytes that run on `threads` threads.
+    pub fn limits(&self, weights: u64, threads: u32) -> Option<Limits<'_>> {
+        Some(Limits { rates: self.rates(threads)?, caches: self.caches.0, weights })
     }
 
     /// Adds the test's share of the roofline to `record`.

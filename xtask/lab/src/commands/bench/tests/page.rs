@@ -93,7 +93,8 @@ fn comparison_detail(comparison: &Comparison) -> String {
         let defaults = Some(build.defaults.to_string()).filter(|defaults| !defaults.is_empty());
         let known: Vec<String> =
             [build.source.clone(), build.compiler.clone(), plan, defaults].into_iter().flatten().collect();
-        writeln!(text, "- `{}`: {}", build.name, known.join(", ")).unwrap();
+        let known = if known.is_empty() { "another program".to_string() } else { known.join(", ") };
+        writeln!(text, "- `{}`: {known}", build.name).unwrap();
     }
     text
 }

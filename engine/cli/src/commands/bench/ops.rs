@@ -1,0 +1,61 @@
+//! Command `anneal bench --ops`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use engine_core::runtime_host::RuntimeHost;
+use engine_core::settings::Settings;
+use engine_core::split::Layouts;
+use tune::bench::work::Work;
+use tune::bench::{Case, OperationTest, Repeat, case_threads, operations};
+
+use super::args::Args;
+use super::roof::Roof;
+use super::varied::Varied;
+use super::version::commit;
+use crate::commands::table::Table;
+
+/// Times the operations of every test with each model and each of the settings.
+pub fn run(
+    args: &Args,
+    models: &[PathBuf],
+    settings: &[Settings],
+    cases: &[Case],
+    runtime_host: &RuntimeHost,
+) -> Result<ExitCode> {
+    let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
+    let (commit, roof, varied) =
+        (commit(runtime_host), Roof::find(runtime_host), Varied::of(models, settings));
+    let mut table = Table::new(args.output, engine_core::terminal::stdout());
+    table.begin().context("cannot write the results to stdout")?;
+    let mut all = || -> Result<()> {
+        for path in models {
+            let weights = Work::of(path).map_or(u64::MAX, |work| work.weights());
+            for settings in settings.chunk_by(|a, b| a.model_options() == b.model_options()) {
+                let layouts = Layouts::open(path, &settings[0], runtime_host)?;
+                crate::commands::warn_of_one_layout(&layouts);
+                for settings in settings {
+                    // Saved state of the context at a depth, reused while the settings stay the same.
+                    let mut depth = None;
+                    let extra = varied.cells(path, settings);
+                    for case in cases {
+                        let threads = case_threads(case, &settings.for_model(layouts.model()));
+                        let limits = roof.as_ref().and_then(|roof| roof.limits(weights, threads));
+                        let test = OperationTest { case, settings, repeat, commit: &commit, limits };
+                        let records = operations(&layouts, &test, runtime_host, &mut depth)?;
+                        for record in &records {
+                            table.add_with(record, &extra).context("cannot write the results to stdout")?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    };
+    // If a test fails, the earlier results are still printed as a complete table.
+    let measured = all();
+    let ended = table.end().context("cannot write the results to stdout");
+    measured.and(ended)?;
+    Ok(ExitCode::SUCCESS)
+}
