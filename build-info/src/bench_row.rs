@@ -230,15 +230,19 @@ pub struct GpuColumns {
 impl BenchRow {
     /// Returns llama-bench's name for the test: `pp512`, `tg128 @ d4096`.
     pub fn test(&self) -> String {
-        let [prompt, generate, depth] =
-            [self.n_prompt, self.n_gen, self.n_depth].map(Option::unwrap_or_default);
-        test_name(prompt, generate, depth)
+        name_of([self.n_prompt, self.n_gen, self.n_depth])
     }
 
     /// True if the test ran end to end, from text to text.
     pub fn is_end_to_end(&self) -> bool {
         self.anneal_path.as_deref() == Some("end_to_end")
     }
+}
+
+/// Returns llama-bench's name for a test from the fields of a row, in which 0 may be absent.
+fn name_of(fields: [Option<u32>; 3]) -> String {
+    let [prompt, generate, depth] = fields.map(Option::unwrap_or_default);
+    test_name(prompt, generate, depth)
 }
 
 /// Returns llama-bench's name for a test: `pp512`, `tg128 @ d4096`.
@@ -390,9 +394,7 @@ pub struct OperationRow {
 impl OperationRow {
     /// Returns llama-bench's name for the test: `pp512`, `tg128 @ d4096`.
     pub fn test(&self) -> String {
-        let [prompt, generate, depth] =
-            [self.n_prompt, self.n_gen, self.n_depth].map(Option::unwrap_or_default);
-        test_name(prompt, generate, depth)
+        name_of([self.n_prompt, self.n_gen, self.n_depth])
     }
 }
 

@@ -58,26 +58,19 @@ impl FromStr for MatrixKernels {
 /// Kernels in use, and the reason for the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
-    /// Instruction set of Anneal's kernels, or `ggml` for the kernels of llama.cpp.
-    pub name: &'static str,
+    /// Kernels in use; never [`MatrixKernels::Auto`].
+    #[serde(rename = "name")]
+    pub kernels: MatrixKernels,
     /// Reason for the choice.
     pub because: &'static str,
 }
 
 impl Choice {
-    /// Returns the kernels as a user names them.
-    pub fn kernels(&self) -> MatrixKernels {
-        if self.is_own() { MatrixKernels::Avx2 } else { MatrixKernels::Ggml }
-    }
-
     /// True if Anneal's own kernels are in use.
     pub fn is_own(&self) -> bool {
-        self.name != GGML
+        self.kernels != MatrixKernels::Ggml
     }
 }
-
-/// Name of llama.cpp's kernels.
-const GGML: &str = "ggml";
 
 /// Returns the kernels in use; nothing before the kernels were chosen.
 pub fn choice() -> Option<Choice> {
@@ -86,9 +79,9 @@ pub fn choice() -> Option<Choice> {
 
 /// Returns the kernels that this CPU can run and that are not in use; nothing if there are no others.
 pub fn alternative() -> Option<MatrixKernels> {
-    match choice()?.name {
-        GGML => available().avx2.then_some(MatrixKernels::Avx2),
-        _ => Some(MatrixKernels::Ggml),
+    match choice()?.is_own() {
+        true => Some(MatrixKernels::Ggml),
+        false => available().avx2.then_some(MatrixKernels::Avx2),
     }
 }
 
@@ -146,8 +139,8 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Resu
     };
     let lacking = "this CPU lacks AVX2, FMA or F16C";
     match (wanted, by) {
-        (MatrixKernels::Ggml, _) => Ok(Choice { name: GGML, because }),
-        (MatrixKernels::Avx2, _) if available.avx2 => Ok(Choice { name: "avx2", because }),
+        (MatrixKernels::Ggml, _) => Ok(Choice { kernels: MatrixKernels::Ggml, because }),
+        (MatrixKernels::Avx2, _) if available.avx2 => Ok(Choice { kernels: MatrixKernels::Avx2, because }),
         (MatrixKernels::Avx2, WantedBy::Flag) => {
             Err(Error::Usage(format!("--kernels avx2: {lacking}\nhint: use --kernels auto or ggml")))
         }
@@ -162,26 +155,34 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Resu
 /// Returns the fastest kernels by what was measured.
 fn best(available: Available) -> Choice {
     match available {
-        Available { vnni: true, .. } => {
-            Choice { name: GGML, because: "this CPU has VNNI, for which Anneal has no kernels yet" }
-        }
-        Available { avx2: true, .. } => {
-            Choice { name: "avx2", because: "the fastest kernels for a CPU with AVX2 and without VNNI" }
-        }
-        _ => Choice { name: GGML, because: "this CPU lacks AVX2, which Anneal's kernels need" },
+        Available { vnni: true, .. } => Choice {
+            kernels: MatrixKernels::Ggml,
+            because: "this CPU has VNNI, for which Anneal has no kernels yet",
+        },
+        Available { avx2: true, .. } => Choice {
+            kernels: MatrixKernels::Avx2,
+            because: "the fastest kernels for a CPU with AVX2 and without VNNI",
+        },
+        _ => Choice {
+            kernels: MatrixKernels::Ggml,
+            because: "this CPU lacks AVX2, which Anneal's kernels need",
+        },
     }
 }
 
 /// Gives the chosen kernels to the CPU backend, and returns the choice that is in effect.
 fn give(choice: Choice) -> Choice {
     #[cfg(target_arch = "x86_64")]
-    if choice.name != GGML
+    if choice.is_own()
         && let Some(table) = kernels::ffi::table()
     {
         // SAFETY: the table is static, and laid out as the patch expects, which checks its version.
         let taken = unsafe { llama_sys::anneal_set_outside_kernels(std::ptr::from_ref(table).cast()) };
         if !taken {
-            return Choice { name: GGML, because: "llama.cpp was built without the patch 0012" };
+            return Choice {
+                kernels: MatrixKernels::Ggml,
+                because: "llama.cpp was built without the patch 0012",
+            };
         }
     }
     choice
@@ -201,7 +202,7 @@ mod tests {
         let choose = |wanted: &str, by, available| {
             let wanted = wanted.parse().map_err(|why: String| why)?;
             choose((wanted, by), available)
-                .map(|choice| (choice.name, choice.because))
+                .map(|choice| (choice.kernels.name(), choice.because))
                 .map_err(|error| error.to_string())
         };
         let name =

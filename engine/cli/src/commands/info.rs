@@ -322,7 +322,7 @@ fn text(
     }
     lines.push(("uses", llama::system_info()));
     if let Some(choice) = llama::own_kernels::choice() {
-        lines.push(("matmul", format!("kernels {} ({})", choice.name, choice.because)));
+        lines.push(("matmul", format!("kernels {} ({})", choice.kernels, choice.because)));
     }
     lines.push(("allocator", AllocatorInUse::of_this_program().to_string()));
     lines.push(("pages", pages(llama::huge_pages())));

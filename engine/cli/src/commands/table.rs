@@ -4,11 +4,15 @@ use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tune::bench::{BenchRecord, OperationRecord, PartRecord, Path};
 
 use super::sql;
+
+/// Message if a row cannot be written.
+pub const UNWRITABLE: &str = "cannot write the results to stdout";
 
 /// Output format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +103,16 @@ pub struct Table<W> {
 impl<W: Write> Table<W> {
     pub fn new(format: Format, out: W) -> Self {
         Self { format, out, rows: 0 }
+    }
+
+    /// Prints the rows that `fill` adds. If `fill` fails, the earlier rows are still printed as a complete table.
+    ///
+    /// # Errors
+    /// The error of `fill`, or of writing.
+    pub fn print(mut self, fill: impl FnOnce(&mut Self) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        self.begin().context(UNWRITABLE)?;
+        let filled = fill(&mut self);
+        filled.and(self.end().context(UNWRITABLE))
     }
 
     pub fn begin(&mut self) -> io::Result<()> {

@@ -115,7 +115,7 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         settings.repack.value,
         settings.tiled.value,
         llama::kernels::loaded().map_or("own", |loaded| loaded.variant.as_str()),
-        llama::own_kernels::choice().map_or("ggml", |choice| choice.name),
+        llama::own_kernels::choice().map_or("ggml", |choice| choice.kernels.name()),
         n_ctx > trained,
     )
 }

@@ -44,6 +44,9 @@ impl Settings {
         let tuned = tuned
             .filter(|tuned| tuned::counts(tuned, requested, runtime_host, &mut warnings))
             .unwrap_or(&none);
+        let environment = &runtime_host.environment;
+        let kernels_variable = environment.kernels.as_ref().filter(|_| requested.kernels.is_none());
+        let kernels_variable = kernels_variable.map(|name| own_kernels::parse(name)).transpose()?;
         let wanted = profile::wanted(requested, tuned, runtime_host, &mut warnings);
         let threads = threads::resolve(requested, tuned, runtime_host, &mut warnings)?;
         let n_ctx = requested.n_ctx.map(|asked| {
@@ -98,14 +101,29 @@ impl Settings {
                 LoadMode::default(),
             ),
             repack: Setting::pick(requested.asked("repack", requested.repack), tuned.repack, true),
-            tiled: tiled(requested, tuned, runtime_host),
+            tiled: with_variable(
+                requested.asked("tiled", requested.tiled),
+                environment.tiled.as_deref().map(tiled),
+                tuned.tiled,
+                true,
+            ),
             huge_pages: Setting::pick(
                 requested.asked("huge-pages", requested.huge_pages),
                 tuned.huge_pages,
                 true,
             ),
-            cpu_variant: cpu_variant(requested, tuned, runtime_host),
-            kernels: kernels(requested, tuned, runtime_host)?,
+            cpu_variant: with_variable(
+                requested.asked("cpu-variant", requested.cpu_variant.clone().map(Some)),
+                environment.cpu_variant.clone().map(Some),
+                tuned.cpu_variant.clone().map(Some),
+                None,
+            ),
+            kernels: with_variable(
+                requested.asked("kernels", requested.kernels),
+                kernels_variable,
+                tuned.kernels,
+                MatrixKernels::default(),
+            ),
             split_layout: Setting::pick(
                 requested.asked("split-layout", requested.split_layout),
                 tuned.split_layout,
@@ -200,48 +218,18 @@ fn rope_source(requested: &Requested) -> Source {
     if OPTIONS.iter().any(is_in_file) { Source::ConfigFile } else { Source::Flag }
 }
 
-/// Returns the name of the kernels to load. The environment variable also overrides the tuning record.
-fn cpu_variant(
-    requested: &Requested,
-    tuned: &Requested,
-    runtime_host: &RuntimeHost,
-) -> Setting<Option<String>> {
-    match (&requested.cpu_variant, runtime_host.environment.cpu_variant.clone()) {
-        (None, Some(name)) => Setting::new(Some(name), Source::Environment),
-        _ => {
-            let asked = requested.asked("cpu-variant", requested.cpu_variant.clone().map(Some));
-            Setting::pick(asked, tuned.cpu_variant.clone().map(Some), None)
-        }
-    }
+/// Returns the setting of an option with an environment variable, which overrides the tuning record.
+fn with_variable<T>(
+    asked: Option<Setting<T>>,
+    variable: Option<T>,
+    tuned: Option<T>,
+    default: T,
+) -> Setting<T> {
+    let variable = variable.map(|value| Setting::new(value, Source::Environment));
+    Setting::pick(asked.or(variable), tuned, default)
 }
 
-/// Returns the kernels for products and attention. The environment variable also overrides the tuning record.
-///
-/// # Errors
-/// [`Error::Usage`] if the variable names no kernels.
-fn kernels(
-    requested: &Requested,
-    tuned: &Requested,
-    runtime_host: &RuntimeHost,
-) -> Result<Setting<MatrixKernels>> {
-    Ok(match (requested.kernels, &runtime_host.environment.kernels) {
-        (None, Some(name)) => Setting::new(own_kernels::parse(name)?, Source::Environment),
-        _ => {
-            let asked = requested.asked("kernels", requested.kernels);
-            Setting::pick(asked, tuned.kernels, MatrixKernels::default())
-        }
-    })
-}
-
-/// Returns the setting of ggml's tiled kernels. ggml's own variable overrides the tuning record.
-fn tiled(requested: &Requested, tuned: &Requested, runtime_host: &RuntimeHost) -> Setting<bool> {
-    let variable = runtime_host.environment.tiled.as_deref().filter(|_| requested.tiled.is_none());
-    match variable {
-        // ggml parses the variable with C's `atoi`.
-        Some(value) => {
-            let is_number = value.trim().parse::<i64>();
-            Setting::new(is_number.is_ok_and(|number| number != 0), Source::Environment)
-        }
-        None => Setting::pick(requested.asked("tiled", requested.tiled), tuned.tiled, true),
-    }
+/// Returns the value of ggml's variable for tiled kernels, which ggml parses with C's `atoi`.
+fn tiled(value: &str) -> bool {
+    value.trim().parse::<i64>().is_ok_and(|number| number != 0)
 }

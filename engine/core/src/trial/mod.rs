@@ -104,7 +104,7 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
 
 /// Returns the kernels for products and attention that this process uses; they are chosen once per process.
 fn in_use() -> MatrixKernels {
-    llama::own_kernels::choice().map_or(MatrixKernels::Auto, |choice| choice.kernels())
+    llama::own_kernels::choice().map_or(MatrixKernels::Auto, |choice| choice.kernels)
 }
 
 /// Runs a trial of the model in `parts` before the model is quantised.

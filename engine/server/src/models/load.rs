@@ -137,7 +137,7 @@ impl ModelRegistry {
     /// environment variable, and the environment must not be written while other threads read it.
     fn as_they_are(&self, settings: &mut Settings) {
         let kernels = &mut settings.kernels;
-        if let Some(used) = own_kernels::choice().map(|choice| choice.kernels())
+        if let Some(used) = own_kernels::choice().map(|choice| choice.kernels)
             && kernels.value != MatrixKernels::Auto
             && kernels.value != used
         {

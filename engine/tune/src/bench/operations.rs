@@ -8,6 +8,7 @@ use build_info::roofline::Rates;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::split::Layouts;
+use gguf::GgmlType;
 use llama::error::{Error, Result};
 use llama::{OperationTime, OperationTimes};
 use serde::{Serialize, Serializer};
@@ -15,7 +16,7 @@ use serde::{Serialize, Serializer};
 use super::case::{Case, Path, Repeat};
 use super::kernel::{Random, decode, fill, nanoseconds, prefill, refuse_nan, session};
 use super::record::utc;
-use super::work::{Share, share_of};
+use super::work::Share;
 
 /// Name in place of an operation, for the time of a sample that is in no operation.
 pub const BETWEEN: &str = "(between operations)";
@@ -167,11 +168,15 @@ fn add(all: &mut Vec<OperationTime>, operation: OperationTime) {
 /// Returns the share of the roofline of products and attention, which read weights or the cache. `None` for other
 /// operations, whose operands are usually in the CPU's caches.
 fn share(operation: &OperationTime, limits: &Limits<'_>) -> Option<Share> {
+    if operation.macs == 0 {
+        return None;
+    }
     // Attention converts its cache to single precision.
     let kind = if operation.op == "FLASH_ATTN_EXT" { "f32" } else { operation.kind.as_str() };
     let amounts = [operation.bytes as f64, operation.macs as f64];
     let cached = limits.weights <= limits.caches;
-    share_of(kind, amounts, limits.rates, cached, operation.nanoseconds as f64 / 1e9)
+    let seconds = operation.nanoseconds as f64 / 1e9;
+    Share::of_operation(GgmlType::from_name(kind)?, amounts, limits.rates, cached, seconds)
 }
 
 impl OperationRecord {
@@ -203,7 +208,7 @@ impl OperationRecord {
             op: op.clone(),
             op_type: Some(kind.clone()).filter(|kind| !kind.is_empty()),
             shape: Some(self.shape()).filter(|shape| !shape.is_empty()),
-            kernels: llama::own_kernels::choice().map(|choice| choice.name.to_string()),
+            kernels: llama::own_kernels::choice().map(|choice| choice.kernels.to_string()),
             calls: Some(of_one(*calls)),
             ns: Some(of_one(*nanoseconds)),
             bytes: Some(of_one(*bytes)),
@@ -224,20 +229,12 @@ impl Serialize for OperationRecord {
 mod tests {
     use super::*;
     use crate::bench::work::Bound;
+    use crate::bench::work::tests::RATES;
 
     fn operation(op: &str, kind: &str, bytes: u64, macs: u64) -> OperationTime {
         let (op, kind) = (op.to_string(), kind.to_string());
         OperationTime { op, kind, shape: vec![4, 2, 1], calls: 1, nanoseconds: 1000, bytes, macs }
     }
-
-    const RATES: Rates = Rates {
-        threads: 1,
-        read_bytes: 1e9,
-        int8_macs: 1e11,
-        int8_wide_macs: None,
-        f32_macs: 1e10,
-        bf16_macs: Some(2e10),
-    };
 
     #[test]
     fn calls_of_one_kind_are_added_up() {

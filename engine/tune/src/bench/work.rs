@@ -7,7 +7,7 @@ use std::sync::Arc;
 use build_info::roofline::Rates;
 use engine_core::model::cache_size;
 use engine_core::settings::Settings;
-use gguf::{GgufFile, TensorInfo};
+use gguf::{GgmlType, GgufFile, TensorInfo};
 use llama::Model;
 use llama::options::{ContextOptions, FlashAttention, KvType};
 
@@ -76,17 +76,17 @@ impl Amount {
         match tensor.dims.len() {
             // Norms and biases are read, but need almost no computation.
             0 | 1 => Amount { bytes, ..Amount::default() },
-            _ => Amount::of_type(tensor.kind.name(), bytes, elements),
+            _ => Amount::of_type(tensor.kind, bytes, elements),
         }
     }
 
-    /// Returns `bytes` bytes to read and `macs` multiply-adds with weights of the type `name`.
-    fn of_type(name: &str, bytes: f64, macs: f64) -> Self {
+    /// Returns `bytes` bytes to read and `macs` multiply-adds with weights of the type `kind`.
+    fn of_type(kind: GgmlType, bytes: f64, macs: f64) -> Self {
         let mut amount = Amount { bytes, ..Amount::default() };
-        match name {
+        match kind.name() {
             "bf16" => amount.bf16 = macs,
             // llama.cpp's CPU kernels convert half-precision floats to single precision.
-            "f16" | "f32" | "f64" => amount.f32 = macs,
+            _ if kind.block_elements() == 1 => amount.f32 = macs,
             _ => amount.int8 = macs,
         }
         amount
@@ -123,21 +123,28 @@ impl Amount {
     }
 }
 
-/// Returns the fraction of the limit for an operation that read `bytes` bytes of weights or cache, and needed `macs`
-/// multiply-adds with operands of the type `name`, in `seconds`. With `cached`, the bytes came from the CPU's caches, so that
-/// only the multiply-adds limit the operation.
-pub(super) fn share_of(
-    name: &str,
-    [bytes, macs]: [f64; 2],
-    rates: &Rates,
-    cached: bool,
-    seconds: f64,
-) -> Option<Share> {
-    let (read, computed) = Amount::of_type(name, bytes, macs).seconds(rates);
-    let bound = if read >= computed { Bound::Memory } else { Bound::Compute };
-    let of_roof = read.max(computed) / seconds;
-    let is_limited = macs > 0.0 && !(cached && bound == Bound::Memory);
-    (is_limited && of_roof.is_finite()).then_some(Share { of_roof, bound })
+impl Share {
+    /// Returns the share of something that took `seconds`, where `least` is the shortest possible time and `bound` its limit.
+    /// `None` if there was no work, or with `cached` if memory is the limit, because the bytes came from the CPU's caches.
+    fn new((least, bound): (f64, Bound), cached: bool, seconds: f64) -> Option<Self> {
+        let of_roof = least / seconds;
+        let is_limited = least > 0.0 && !(cached && bound == Bound::Memory);
+        (is_limited && of_roof.is_finite()).then_some(Share { of_roof, bound })
+    }
+
+    /// Returns the share of an operation that read `bytes` bytes of weights or cache, and needed `macs` multiply-adds with
+    /// operands of the type `kind`.
+    pub(super) fn of_operation(
+        kind: GgmlType,
+        [bytes, macs]: [f64; 2],
+        rates: &Rates,
+        cached: bool,
+        seconds: f64,
+    ) -> Option<Self> {
+        let (read, computed) = Amount::of_type(kind, bytes, macs).seconds(rates);
+        let least = if read >= computed { (read, Bound::Memory) } else { (computed, Bound::Compute) };
+        Share::new(least, cached, seconds)
+    }
 }
 
 impl Work {
@@ -249,10 +256,7 @@ impl Test {
     /// Returns the fraction of the limit for a test that took `seconds`. Returns `None` if there was no work, or if
     /// the weights fit into `caches` bytes, so that memory does not limit the speed.
     pub fn share(&self, work: &Work, rates: [&Rates; 2], caches: u64, seconds: f64) -> Option<Share> {
-        let (least, bound) = self.seconds(work, rates[0], rates[1]);
-        let cached = bound == Bound::Memory && work.weights() <= caches;
-        let of_roof = least / seconds;
-        (!cached && least > 0.0 && of_roof.is_finite()).then_some(Share { of_roof, bound })
+        Share::new(self.seconds(work, rates[0], rates[1]), work.weights() <= caches, seconds)
     }
 }
 
@@ -277,14 +281,13 @@ pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use gguf::GgmlType;
+pub(super) mod tests {
     use gguf::write::{Header, TensorSpec, Writer};
 
     use super::*;
 
     /// Rates with round numbers: 1 byte, and 100, 10 and 20 multiply-adds per nanosecond.
-    const RATES: Rates = Rates {
+    pub const RATES: Rates = Rates {
         threads: 1,
         read_bytes: 1e9,
         int8_macs: 1e11,

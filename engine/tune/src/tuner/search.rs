@@ -35,7 +35,7 @@ pub fn tune(
 ) -> Result<Entry, Stop> {
     let before = progress.seconds;
     progress.forget_the_undecided();
-    let open = task.stages.iter().filter(|stage| progress.done.iter().all(|done| done.name != stage.name));
+    let open = task.stages.iter().filter(|stage| progress.position(stage).is_none());
     let pace = Pace::probe(task, runner, total_runs(task, open))?;
     // The limit of repeats applies to all stages together, because a machine that is always busy is busy in every stage.
     let mut run = TuningRun { task, pace, repeats: REPEATS, before };
@@ -69,7 +69,7 @@ impl TuningRun<'_> {
     ) -> Result<(), Stop> {
         let task = self.task;
         for (at, stage) in task.stages.iter().enumerate() {
-            let known = progress.done.iter().position(|done| done.name == stage.name);
+            let known = progress.position(stage);
             let is_open = match known {
                 Some(known) => again && !progress.done[known].is_decided(),
                 None => !again,
@@ -92,11 +92,11 @@ impl TuningRun<'_> {
             if again && runner.elapsed() + least > end {
                 continue;
             }
-            let is_done = |stage: &TuningStage| progress.done.iter().any(|done| done.name == stage.name);
-            let later = task.stages[at + 1..].iter().filter(|later| !again && !is_done(later));
+            let later = task.stages[at + 1..].iter();
+            let later = later.filter(|later| !again && progress.position(later).is_none());
             let limits = StageLimits { end, later: self.pace.plan(task, later) };
             let chosen = &progress.chosen;
-            let record = run_stage(task, &stage, &self.pace, runner, chosen, limits, &mut self.repeats)?;
+            let record = self.stage(&stage, runner, chosen, limits)?;
             // If the machine changed during a stage, the stage decides nothing.
             unchanged(task, runner)?;
             runner.tell(TuningEvent::Decided(&record));
@@ -117,6 +117,80 @@ impl TuningRun<'_> {
             save(progress).map_err(Stop::Unwritable)?;
         }
         Ok(())
+    }
+
+    /// Runs one stage and returns its decision.
+    fn stage(
+        &mut self,
+        stage: &TuningStage,
+        runner: &mut dyn Runner,
+        chosen: &Chosen,
+        limits: StageLimits,
+    ) -> Result<build_info::tuning::Stage, Stop> {
+        let (task, pace) = (self.task, &self.pace);
+        let mut work = pace.stage_work(task, stage);
+        let mut changes = stage.changes.clone();
+        let left = limits.end.saturating_sub(runner.elapsed());
+        let mut cut_short = None;
+        let is_too_long = pace.time_for(work, changes.len() + 1) > left.saturating_sub(limits.later);
+        if stage.least_prompt > 0 && is_too_long {
+            // Larger graphs need long prompts.
+            changes.retain(|change| change.set.n_ubatch.is_none_or(|tokens| tokens <= 512));
+            work = pace.amid(task, work.prompt.min(512), work.generate);
+            cut_short = Some("only small graphs were tried: there was no time for long prompts".to_string());
+        }
+        let mut candidates = vec![candidate("as before", chosen.clone())];
+        candidates.extend(changes.iter().map(|change| candidate(&change.name, with(chosen, &change.set))));
+        // The baseline is never dropped here. Otherwise the first candidate would become the baseline without being
+        // measured.
+        for candidate in candidates.iter_mut().skip(1) {
+            let needed = memory(&task.key.model, &candidate.settings, work.n_ctx());
+            if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
+                let why = format!("it would need {needed} of memory, but the limit is {ceiling}");
+                runner.tell(TuningEvent::Dropped { name: &candidate.name, why: &why });
+                candidate.dropped = Some(why);
+            }
+        }
+        let (candidates, dropped): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|candidate| candidate.dropped.is_none());
+        let finished = |mut candidates: Vec<Candidate>, winner: usize, cut_short| {
+            candidates.extend(dropped);
+            build_info::tuning::Stage {
+                name: stage.name.to_string(),
+                candidates,
+                winner: u32::try_from(winner).unwrap_or(0),
+                cut_short,
+            }
+        };
+        if candidates.len() < 2 {
+            return Ok(finished(candidates, 0, cut_short));
+        }
+        if pace.time_for(work, 2) > left {
+            let why = "not tried: no time was left; use a longer --budget".to_string();
+            return Ok(finished(candidates, 0, Some(why)));
+        }
+        runner.tell(TuningEvent::Stage {
+            name: stage.name,
+            candidates: candidates.len(),
+            left: left.as_secs_f64(),
+        });
+        // A stage leaves time for the later stages, unless its minimum work needs all the time: the first stages gain the most.
+        let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
+        let terms = Terms {
+            objective: &task.objective,
+            work,
+            deadline: runner.elapsed() + left.saturating_sub(limits.later).max(needed).min(left),
+            run: pace.time_of(work),
+            ceiling: task.ceiling,
+            cores: task.cores,
+            repeats: self.repeats,
+            // Results are not tested after each pair, because repeated testing would find differences that do not exist.
+            rule: Rule { pairs: pairs(task), precision: 0.0 },
+            second_look: true,
+        };
+        let outcome = contest(runner, candidates, terms)?;
+        self.repeats = self.repeats.saturating_sub(outcome.repeats);
+        Ok(finished(outcome.candidates, outcome.winner, outcome.cut_short.or(cut_short)))
     }
 }
 
@@ -143,81 +217,6 @@ pub(crate) fn unchanged(task: &Task, runner: &mut dyn Runner) -> Result<(), Stop
             given.given()
         ))),
     }
-}
-
-/// Runs one stage and returns its decision.
-pub(crate) fn run_stage(
-    task: &Task,
-    stage: &TuningStage,
-    pace: &Pace,
-    runner: &mut dyn Runner,
-    chosen: &Chosen,
-    limits: StageLimits,
-    repeats: &mut usize,
-) -> Result<build_info::tuning::Stage, Stop> {
-    let mut work = pace.stage_work(task, stage);
-    let mut changes = stage.changes.clone();
-    let left = limits.end.saturating_sub(runner.elapsed());
-    let mut cut_short = None;
-    let is_too_long = pace.time_for(work, changes.len() + 1) > left.saturating_sub(limits.later);
-    if stage.least_prompt > 0 && is_too_long {
-        // Larger graphs need long prompts.
-        changes.retain(|change| change.set.n_ubatch.is_none_or(|tokens| tokens <= 512));
-        work = pace.amid(task, work.prompt.min(512), work.generate);
-        cut_short = Some("only small graphs were tried: there was no time for long prompts".to_string());
-    }
-    let mut candidates = vec![candidate("as before", chosen.clone())];
-    candidates.extend(changes.iter().map(|change| candidate(&change.name, with(chosen, &change.set))));
-    // The baseline is never dropped here. Otherwise the first candidate would become the baseline without being
-    // measured.
-    for candidate in candidates.iter_mut().skip(1) {
-        let needed = memory(&task.key.model, &candidate.settings, work.n_ctx());
-        if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
-            let why = format!("it would need {needed} of memory, but the limit is {ceiling}");
-            runner.tell(TuningEvent::Dropped { name: &candidate.name, why: &why });
-            candidate.dropped = Some(why);
-        }
-    }
-    let (candidates, dropped): (Vec<_>, Vec<_>) =
-        candidates.into_iter().partition(|candidate| candidate.dropped.is_none());
-    let finished = |mut candidates: Vec<Candidate>, winner: usize, cut_short| {
-        candidates.extend(dropped);
-        build_info::tuning::Stage {
-            name: stage.name.to_string(),
-            candidates,
-            winner: u32::try_from(winner).unwrap_or(0),
-            cut_short,
-        }
-    };
-    if candidates.len() < 2 {
-        return Ok(finished(candidates, 0, cut_short));
-    }
-    if pace.time_for(work, 2) > left {
-        let why = "not tried: no time was left; use a longer --budget".to_string();
-        return Ok(finished(candidates, 0, Some(why)));
-    }
-    runner.tell(TuningEvent::Stage {
-        name: stage.name,
-        candidates: candidates.len(),
-        left: left.as_secs_f64(),
-    });
-    // A stage leaves time for the later stages, unless its minimum work needs all the time: the first stages gain the most.
-    let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
-    let terms = Terms {
-        objective: &task.objective,
-        work,
-        deadline: runner.elapsed() + left.saturating_sub(limits.later).max(needed).min(left),
-        run: pace.time_of(work),
-        ceiling: task.ceiling,
-        cores: task.cores,
-        repeats: *repeats,
-        // Results are not tested after each pair, because repeated testing would find differences that do not exist.
-        rule: Rule { pairs: pairs(task), precision: 0.0 },
-        second_look: true,
-    };
-    let outcome = contest(runner, candidates, terms)?;
-    *repeats = repeats.saturating_sub(outcome.repeats);
-    Ok(finished(outcome.candidates, outcome.winner, outcome.cut_short.or(cut_short)))
 }
 
 /// Returns the number of pairs for a stage's last two candidates. A larger budget allows more pairs, which can show

@@ -201,6 +201,11 @@ impl TuningProgress {
         }
     }
 
+    /// Returns the index of the result of `stage`; `None` if the stage has not run.
+    pub fn position(&self, stage: &TuningStage) -> Option<usize> {
+        self.done.iter().position(|done| done.name == stage.name)
+    }
+
     /// True if the values are valid. A user may have edited the file.
     pub fn is_sound(&self) -> bool {
         self.done.iter().all(|stage| (stage.winner as usize) < stage.candidates.len())

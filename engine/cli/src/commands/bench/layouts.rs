@@ -13,7 +13,7 @@ use tune::bench::{Case, LayoutRecord, Repeat, compare_layouts};
 use super::args::Args;
 use super::varied::Varied;
 use super::version::commit;
-use crate::commands::table::{ResultRow, Table};
+use crate::commands::table::{ResultRow, Table, UNWRITABLE};
 
 /// Compares the layouts in every test, for each of the settings.
 pub fn run(
@@ -31,25 +31,19 @@ pub fn run(
             "note: fewer than {FEWEST_PAIRS} pairs cannot show a difference; measure more with -r {FEWEST_PAIRS}"
         );
     }
-    let mut table = Table::new(args.output, engine_core::terminal::stdout());
-    table.begin().context("cannot write the results to stdout")?;
     let path = layouts.model().path().to_path_buf();
     let varied = Varied::of(std::slice::from_ref(&path), settings);
-    let mut all = || -> Result<()> {
+    Table::new(args.output, engine_core::terminal::stdout()).print(|table| {
         for settings in settings {
             let extra = varied.cells(&path, settings);
             for case in cases {
                 for record in compare_layouts(layouts, case, &commit, settings, runtime_host, repeat)? {
-                    table.add_with(&record, &extra).context("cannot write the results to stdout")?;
+                    table.add_with(&record, &extra).context(UNWRITABLE)?;
                 }
             }
         }
         Ok(())
-    };
-    // If a test fails, the earlier results are still printed as a complete table.
-    let measured = all();
-    let ended = table.end().context("cannot write the results to stdout");
-    measured.and(ended)?;
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,7 +14,7 @@ use super::args::Args;
 use super::roof::Roof;
 use super::varied::Varied;
 use super::version::commit;
-use crate::commands::table::Table;
+use crate::commands::table::{Table, UNWRITABLE};
 
 /// Times the operations of every test with each model and each of the settings.
 pub fn run(
@@ -27,9 +27,7 @@ pub fn run(
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
     let (commit, roof, varied) =
         (commit(runtime_host), Roof::find(runtime_host), Varied::of(models, settings));
-    let mut table = Table::new(args.output, engine_core::terminal::stdout());
-    table.begin().context("cannot write the results to stdout")?;
-    let mut all = || -> Result<()> {
+    Table::new(args.output, engine_core::terminal::stdout()).print(|table| {
         for path in models {
             let weights = Work::of(path).map_or(u64::MAX, |work| work.weights());
             for settings in settings.chunk_by(|a, b| a.model_options() == b.model_options()) {
@@ -45,17 +43,13 @@ pub fn run(
                         let test = OperationTest { case, settings, repeat, commit: &commit, limits };
                         let records = operations(&layouts, &test, runtime_host, &mut depth)?;
                         for record in &records {
-                            table.add_with(record, &extra).context("cannot write the results to stdout")?;
+                            table.add_with(record, &extra).context(UNWRITABLE)?;
                         }
                     }
                 }
             }
         }
         Ok(())
-    };
-    // If a test fails, the earlier results are still printed as a complete table.
-    let measured = all();
-    let ended = table.end().context("cannot write the results to stdout");
-    measured.and(ended)?;
+    })?;
     Ok(ExitCode::SUCCESS)
 }

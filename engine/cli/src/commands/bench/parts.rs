@@ -16,7 +16,7 @@ use tune::bench::{BenchSubject, Case, PartRecord, Repeat, Samples, kernel};
 use super::args::Args;
 use super::varied::Varied;
 use super::version::commit;
-use crate::commands::table::Table;
+use crate::commands::table::{Table, UNWRITABLE};
 
 /// Inputs that all timings share.
 struct Bench<'a> {
@@ -43,24 +43,18 @@ pub fn run(
     };
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
     let bench = Bench { args, cases, runtime_host, text, repeat };
-    let mut table = Table::new(args.output, engine_core::terminal::stdout());
-    table.begin().context("cannot write the results to stdout")?;
     let varied = Varied::of(models, settings);
-    let mut all = || -> Result<()> {
+    Table::new(args.output, engine_core::terminal::stdout()).print(|table| {
         for path in models {
             for settings in settings {
                 let extra = varied.cells(path, settings);
                 for record in bench.measure(path, settings)? {
-                    table.add_with(&record, &extra).context("cannot write the results to stdout")?;
+                    table.add_with(&record, &extra).context(UNWRITABLE)?;
                 }
             }
         }
         Ok(())
-    };
-    // If a part fails, the earlier results are still printed as a complete table.
-    let measured = all();
-    let ended = table.end().context("cannot write the results to stdout");
-    measured.and(ended)?;
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
