@@ -308,8 +308,11 @@ fn with_a_key_nothing_comes_from_a_store_by_any_way() {
 /// Returns the part of a source file before its unit tests.
 fn without_tests(text: &str) -> &str {
     // The declaration of a separate test file ends in a semicolon.
-    let is_inline = |at: &usize| text[*at..].lines().nth(2).is_some_and(|line| line.ends_with('{'));
-    let inline = text.match_indices("\n#[cfg(test)]\nmod ").map(|(at, _)| at).find(is_inline);
+    let is_inline = |at: &usize| {
+        let declared = text[*at..].lines().nth(2);
+        declared.is_some_and(|line| line.contains("mod ") && line.ends_with('{'))
+    };
+    let inline = text.match_indices("\n#[cfg(test)]\n").map(|(at, _)| at).find(is_inline);
     let tests = inline.or_else(|| text.find("\n#[cfg(all(test"));
     &text[..tests.unwrap_or(text.len())]
 }
