@@ -5,7 +5,7 @@ use llama::error::Result;
 use llama::options::Affinity;
 use llama::{Context, Threadpool, Threads};
 
-use crate::settings::Settings;
+use crate::settings::{Settings, Source};
 
 /// CPUs for the threads of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,11 @@ pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
     };
     let decode_pool = pool(decode)?;
     let prefill_pool = if decode == prefill { None } else { Some(pool(prefill)?) };
-    Ok(Threads::new(decode_pool, prefill_pool, (decode, prefill)))
+    let threads = Threads::new(decode_pool, prefill_pool, (decode, prefill));
+    // A number that the user has chosen stays.
+    let is_chosen =
+        matches!(settings.decode_threads.source, Source::Flag | Source::ConfigFile | Source::Environment);
+    Ok(if is_chosen { threads } else { threads.adaptive() })
 }
 
 #[cfg(test)]

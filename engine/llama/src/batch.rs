@@ -168,10 +168,12 @@ impl Context {
         }
         let tokens = batch.len();
         let raw = batch.raw();
-        let (err, err_size) = self.message.parts();
-        // SAFETY: the arrays of `raw` have the lengths that it states and outlive the call. llama.cpp keeps no
-        // pointer to them.
-        let code = unsafe { sys::anneal_decode_batch(self.raw.as_ptr(), &raw, err, err_size) };
+        let code = self.with_team(tokens, |context| {
+            let (err, err_size) = context.message.parts();
+            // SAFETY: the arrays of `raw` have the lengths that it states and outlive the call. llama.cpp keeps no
+            // pointer to them.
+            unsafe { sys::anneal_decode_batch(context.raw.as_ptr(), &raw, err, err_size) }
+        });
         match code {
             0 => {
                 self.note_graphs(tokens);

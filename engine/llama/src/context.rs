@@ -3,7 +3,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
+use host::process::ProcFolder;
 use llama_sys as sys;
 
 use crate::collector::Collector;
@@ -12,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::message::Message;
 use crate::model::Model;
 use crate::options::{ContextOptions, FlashAttention, KvType};
+use crate::team_size::TeamSize;
 use crate::threadpool::Threadpool;
 use crate::token::Token;
 
@@ -24,6 +27,8 @@ pub struct Context {
     pub(super) model: Arc<Model>,
     pub(super) decode_pool: Option<Arc<Threadpool>>,
     pub(super) prefill_pool: Option<Arc<Threadpool>>,
+    /// Chooses the number of threads for single tokens; `None` if the number is fixed.
+    pub(super) team: Option<TeamSize>,
     _collector: Option<Arc<Collector>>,
     pub(super) sequences: u32,
     /// Number of rows of logits that a batch may request.
@@ -113,6 +118,7 @@ impl Context {
             model: Arc::clone(model),
             decode_pool: None,
             prefill_pool: None,
+            team: None,
             _collector: collector,
             sequences,
             rows: sequences,
@@ -201,6 +207,20 @@ impl Context {
         }
     }
 
+    /// Runs `evaluate`, which evaluates `tokens` tokens. A single token uses the number of threads that suits the load of the
+    /// machine.
+    pub(super) fn with_team<T>(&mut self, tokens: usize, evaluate: impl FnOnce(&mut Self) -> T) -> T {
+        let (decode, prefill) = self.threads();
+        let Some(mut team) = self.team.take_if(|_| tokens == 1) else { return evaluate(self) };
+        self.set_threads(team.next(decode), prefill);
+        let start = Instant::now();
+        let result = evaluate(self);
+        team.took(start.elapsed(), || ProcFolder::this().waited());
+        self.set_threads(decode, prefill);
+        self.team = Some(team);
+        result
+    }
+
     /// Returns the numbers of threads that [`set_threads`](Self::set_threads) sets.
     pub fn threads(&self) -> (u32, u32) {
         // SAFETY: reads two fields.
@@ -219,13 +239,15 @@ impl Context {
     /// [`Error::Interrupted`], and errors of llama.cpp.
     pub fn decode(&mut self, tokens: &[Token]) -> Result<()> {
         for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
-            let (err, err_size) = self.message.parts();
-            // SAFETY: the chunk is only read (the C type is not const) and has at most `n_batch` tokens, as llama.cpp
-            // asserts. Its length fits the C type, because `settings` limits `n_batch`.
-            let code = unsafe {
-                let tokens = chunk.as_ptr().cast_mut();
-                sys::anneal_decode(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
-            };
+            let code = self.with_team(chunk.len(), |context| {
+                let (err, err_size) = context.message.parts();
+                // SAFETY: the chunk is only read (the C type is not const) and has at most `n_batch` tokens, as
+                // llama.cpp asserts. Its length fits the C type, because `settings` limits `n_batch`.
+                unsafe {
+                    let tokens = chunk.as_ptr().cast_mut();
+                    sys::anneal_decode(context.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
+                }
+            });
             match code {
                 0 => self.note_graphs(chunk.len()),
                 2 if self.was_stopped() => return Err(Error::Interrupted),
@@ -274,7 +296,7 @@ impl Context {
     #[cold]
     pub(super) fn decode_error(&self, code: i32, tokens: usize) -> Error {
         let why = match code {
-            1 => format!("the context of {} tokens is full: raise -c", self.n_ctx()),
+            1 => format!("the context of {} tokens is full\nhint: raise -c", self.n_ctx()),
             _ => format!("{} (code {code})", self.message.text()),
         };
         Error::Decode { tokens, why }

@@ -201,7 +201,7 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
         };
         if *by != WantedBy::TuningRecord {
             let names: Vec<&str> = eligible().map(|kernels| kernels.name.as_str()).collect();
-            return Err(Error::Usage(format!("{asks}: {why}; use one of {}", names.join(", "))));
+            return Err(Error::Usage(format!("{asks}: {why}\nhint: use one of {}", names.join(", "))));
         }
     }
     let best = eligible().next().ok_or_else(|| Error::Kernels {
@@ -246,10 +246,10 @@ mod tests {
             (Some(("zen4", record)), Ok("haswell")),
             (Some(("gone", record)), Ok("haswell")),
             (Some(("x64", WantedBy::Flag)), Ok("x64")),
-            (Some(("zen4", variable)), Err("lacks avx512f, avx512cd; use one of haswell, x64")),
+            (Some(("zen4", variable)), Err("lacks avx512f, avx512cd\nhint: use one of haswell, x64")),
             (
                 Some(("pentium", WantedBy::Flag)),
-                Err("--cpu-variant pentium: the build has no kernels of this name; use one of"),
+                Err("--cpu-variant pentium: the build has no kernels of this name\nhint: use one of"),
             ),
         ];
         for (wanted, expected) in cases {

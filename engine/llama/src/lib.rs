@@ -43,6 +43,7 @@ pub mod sampling;
 mod state;
 mod stop;
 mod system;
+mod team_size;
 mod text;
 mod threadpool;
 mod token;

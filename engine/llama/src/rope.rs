@@ -104,27 +104,28 @@ impl Rope {
         }
         if self.scale.is_some() && self.freq_scale.is_some() {
             return usage(
-                "--rope-scale and --rope-freq-scale set the same factor: use only one of them".to_string(),
+                "--rope-scale and --rope-freq-scale set the same factor\nhint: use only one of them"
+                    .to_string(),
             );
         }
         match (self.scaling, self.factor(), self.yarn()) {
             (Some(RopeScaling::None), Some(_), _) => {
                 return usage(
-                    "--rope-scaling none with a scale: llama.cpp would ignore the scale; use linear or yarn"
+                    "--rope-scaling none with a scale: llama.cpp would ignore the scale\nhint: use linear or yarn"
                         .to_string(),
                 );
             }
             (Some(other @ (RopeScaling::None | RopeScaling::Linear)), _, Some(flag)) => {
                 return usage(format!(
-                    "{flag} with --rope-scaling {other}: {flag} only works with YaRN; use --rope-scaling yarn"
+                    "{flag} with --rope-scaling {other}: {flag} only works with YaRN\nhint: use --rope-scaling yarn"
                 ));
             }
             _ => {}
         }
         if self.yarn_attn_factor.is_some() && self.yarn_ext_factor != Some(0.0) {
             return usage(
-                "--yarn-attn-factor: llama.cpp computes it unless --yarn-ext-factor is 0; add --yarn-ext-factor 0, or remove \
-                 --yarn-attn-factor"
+                "--yarn-attn-factor: llama.cpp computes it unless --yarn-ext-factor is 0\nhint: add --yarn-ext-factor \
+                 0, or remove --yarn-attn-factor"
                     .to_string(),
             );
         }
@@ -146,7 +147,7 @@ impl Rope {
         };
         if let Some(flag) = self.yarn().filter(|_| !is_yarn) {
             return usage(format!(
-                "{flag}: this model does not use YaRN; turn it on with --rope-scaling yarn"
+                "{flag}: this model does not use YaRN\nhint: turn it on with --rope-scaling yarn"
             ));
         }
         let is_scaled = matches!(self.scaling, Some(RopeScaling::Linear | RopeScaling::Yarn));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Clock ticks per second in `/proc`: `USER_HZ`, which is 100 on every architecture of Linux.
 pub const TICKS_PER_SECOND: f64 = 100.0;
@@ -53,6 +54,18 @@ impl ProcFolder {
             sum.1 += field(&text, "nonvoluntary_ctxt_switches:").unwrap_or(0);
         }
         Some(sum)
+    }
+
+    /// Returns the total time for which the living threads of the process were ready to run but had no CPU. `None` if the
+    /// kernel does not report it: see `schedstat` in Documentation/scheduler/sched-stats.rst.
+    pub fn waited(&self) -> Option<Duration> {
+        let mut sum = 0;
+        for task in fs::read_dir(self.0.join("task")).ok()?.flatten() {
+            // A thread may end between the listing and this read.
+            let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+            sum += text.split_whitespace().nth(1)?.parse::<u64>().ok()?;
+        }
+        Some(Duration::from_nanos(sum))
     }
 
     fn read(&self, name: &str) -> Option<String> {
@@ -130,5 +143,22 @@ mod tests {
             assert_eq!(process.peak_resident(), expected, "{text}");
         }
         assert!(ProcFolder::this().peak_resident().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn waiting_for_a_cpu_is_added_up_over_the_threads() {
+        let root = tempfile::tempdir().unwrap();
+        let task = |id: &str, text: &str| {
+            let folder = root.path().join("proc/7/task").join(id);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("schedstat"), text).unwrap();
+        };
+        let process = ProcFolder::below(root.path(), "7");
+        assert_eq!(process.waited(), None);
+        task("7", "900 30 5\n");
+        task("8", "100 12 1\n");
+        assert_eq!(process.waited(), Some(Duration::from_nanos(42)));
+        task("9", "100\n");
+        assert_eq!(process.waited(), None, "a kernel without statistics");
     }
 }

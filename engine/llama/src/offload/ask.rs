@@ -186,12 +186,12 @@ impl FromStr for Devices {
         let names: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
         if names.iter().any(String::is_empty) {
             return Err(format!(
-                "{text:?} is not a list of devices: use names like CUDA0,CUDA1, or none, or auto; `anneal info` \
+                "{text:?} is not a list of devices\nhint: use names like CUDA0,CUDA1, or none, or auto; `anneal info` \
                  lists them"
             ));
         }
         match names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-            Some((_, twice)) => Err(format!("{twice} is named twice: name each device once")),
+            Some((_, twice)) => Err(format!("{twice} is named twice\nhint: name each device once")),
             None => Ok(Devices::Named(names)),
         }
     }

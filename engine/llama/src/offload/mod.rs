@@ -72,14 +72,15 @@ impl Offload {
         let one = self.split_mode == SplitMode::None;
         if one && !self.tensor_split.0.is_empty() {
             return Err(format!(
-                "--tensor-split {} with --split-mode none, which puts all layers on one device: remove one of them",
+                "--tensor-split {} with --split-mode none, which puts all layers on one device\nhint: remove one of \
+                 them",
                 self.tensor_split
             ));
         }
         if !one && self.main_gpu != 0 {
             return Err(format!(
                 "--main-gpu {} without --split-mode none: the flag names the device that holds all layers, but \
-                 --split-mode {} spreads layers over all devices; add --split-mode none, or choose devices with \
+                 --split-mode {} spreads layers over all devices\nhint: add --split-mode none, or choose devices with \
                  --devices",
                 self.main_gpu, self.split_mode
             ));

@@ -123,16 +123,20 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     let wanted = needs_a_device(offload);
     if let Some(flag) = wanted.filter(|_| takers.is_empty()) {
         return Err(match (&offload.devices, gpus.is_empty()) {
-            (Devices::None, _) => format!("{flag} with --devices none: remove one of them"),
+            (Devices::None, _) => {
+                format!("{flag} cannot be used with --devices none\nhint: remove one of them")
+            }
             (_, true) if has_cuda() => format!(
-                "{flag}: no GPU could be initialised; `anneal info` shows the reason\nhint: remove {flag}, or use workers on other \
-                 machines with --rpc"
+                "{flag}: no GPU could be initialised\nhint: see the reason with `anneal info`; remove {flag}, or use \
+                 workers on other machines with --rpc"
             ),
             (_, true) => format!(
                 "{flag}: this build finds no device except the CPU on this machine\nhint: remove {flag}, build with \
                  `cargo xtask build-cuda` for an NVIDIA GPU, or use workers on other machines with --rpc"
             ),
-            (_, false) => format!("{flag}: no device was chosen; `anneal info` lists the available devices"),
+            (_, false) => {
+                format!("{flag}: no device was chosen\nhint: `anneal info` lists the available devices")
+            }
         });
     }
     if let Some(device) =
@@ -156,14 +160,14 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     }
     if offload.split_mode == SplitMode::None && offload.main_gpu as usize >= taking.max(1) {
         return Err(format!(
-            "--main-gpu {}: no device has this index; the devices, counted from 0, are {}",
+            "--main-gpu {}: no device has this index\nhint: the devices, counted from 0, are {}",
             offload.main_gpu,
             listed(&takers)
         ));
     }
     if taking > MAX_DEVICES {
         return Err(format!(
-            "{taking} devices: llama.cpp supports at most {MAX_DEVICES}; choose fewer with --devices"
+            "{taking} devices: llama.cpp supports at most {MAX_DEVICES}\nhint: choose fewer with --devices"
         ));
     }
     let idle = is_idle(offload);
@@ -226,15 +230,16 @@ fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Devi
     }
     if all.iter().any(|device| device.name.eq_ignore_ascii_case(name)) {
         return Err(format!(
-            "--devices {name}: the CPU always computes the layers that are on no other device; use --devices none to use \
-             only the CPU"
+            "--devices {name}: the CPU always computes the layers that are on no other device\nhint: use --devices none \
+             to use only the CPU"
         ));
     }
     Err(match gpus.is_empty() {
         true => format!(
-            "--devices {name}: this build finds no device except the CPU on this machine; `anneal info` lists what it found"
+            "--devices {name}: this build finds no device except the CPU on this machine\nhint: `anneal info` lists \
+             what it found"
         ),
-        false => format!("--devices {name}: no such device; available devices: {}", listed(gpus)),
+        false => format!("--devices {name}: no such device\nhint: available devices: {}", listed(gpus)),
     })
 }
 
@@ -402,12 +407,12 @@ mod tests {
             (
                 Offload { devices: named(&["CPU"]), ..Offload::default() },
                 machine(),
-                "--devices none to use only the CPU",
+                "\nhint: use --devices none to use only the CPU",
             ),
             (
                 Offload { devices: named(&["CUDA7"]), ..Offload::default() },
                 machine(),
-                "available devices: CUDA0, CUDA1, RPC0",
+                "--devices CUDA7: no such device\nhint: available devices: CUDA0, CUDA1, RPC0",
             ),
             (
                 Offload { tensor_split: split("1,1,1,1"), ..Offload::default() },
@@ -417,7 +422,7 @@ mod tests {
             (
                 Offload { main_gpu: 3, split_mode: SplitMode::None, ..Offload::default() },
                 machine(),
-                "--main-gpu 3: no device has this index; the devices, counted from 0, are RPC0, CUDA0, CUDA1",
+                "--main-gpu 3: no device has this index\nhint: the devices, counted from 0, are RPC0, CUDA0, CUDA1",
             ),
             (
                 Offload { split_mode: SplitMode::Row, ..Offload::default() },
@@ -427,7 +432,7 @@ mod tests {
             (
                 Offload { devices: Devices::None, gpu_layers: GpuLayers::All, ..Offload::default() },
                 machine(),
-                "--gpu-layers all with --devices none",
+                "--gpu-layers all cannot be used with --devices none\nhint: remove one of them",
             ),
         ];
         for (offload, all, words) in cases {

@@ -17,8 +17,8 @@ use crate::{devices, kernels, system};
 pub const DEFAULT_PORT: u16 = 50052;
 
 /// Message for workers in a build without RPC.
-pub const NO_RPC: &str = "this build has no RPC support; use the profile `native` or `portable`, or `rpc = true` in \
-                          another profile";
+pub const NO_RPC: &str = "this build has no RPC support\nhint: use the profile `native` or `portable`, or `rpc = true` \
+                          in another profile";
 
 /// Time limit for an answer. A round trip to the other side of the earth takes a third of a second.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,11 +70,12 @@ impl FromStr for Worker {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let how =
-            || format!("{text:?} is not an address of a worker: use a form like 10.0.0.2:{DEFAULT_PORT}");
+        let how = || {
+            format!("{text:?} is not an address of a worker\nhint: use a form like 10.0.0.2:{DEFAULT_PORT}")
+        };
         if text.starts_with('[') || text.matches(':').count() > 1 {
             return Err(format!(
-                "{text:?}: llama.cpp connects to workers over IPv4 only; use an IPv4 address or a name"
+                "{text:?}: llama.cpp connects to workers over IPv4 only\nhint: use an IPv4 address or a name"
             ));
         }
         let (host, port) = match text.split_once(':') {
@@ -115,7 +116,7 @@ impl Workers {
     /// If a worker is named twice, or if llama.cpp does not support as many workers. The error is a text.
     pub fn new(all: Vec<Worker>) -> std::result::Result<Self, String> {
         if let Some((_, twice)) = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)) {
-            return Err(format!("{twice} is named twice: name each worker once"));
+            return Err(format!("{twice} is named twice\nhint: name each worker once"));
         }
         match all.len() > devices::MAX_DEVICES {
             true => {
@@ -199,7 +200,7 @@ pub fn connect(workers: &Workers) -> Result<Vec<String>> {
         let endpoint = address.to_string();
         if known.iter().any(|known| known.endpoint == endpoint) {
             return Err(Error::Usage(format!(
-                "--rpc {workers}: {worker} has the same address as another: name each worker once"
+                "--rpc {workers}: {worker} has the same address as another\nhint: name each worker once"
             )));
         }
         devices::add_worker(&endpoint, &worker.to_string()).map_err(failed)?;

@@ -25,8 +25,13 @@ impl Constraint {
     /// [`Error::Grammar`] if `text` is not JSON.
     pub fn json_schema(text: &str) -> Result<Self> {
         let what = "JSON schema";
-        let schema = serde_json::from_str(text)
-            .map_err(|error| Error::Grammar { what, why: format!("it is not JSON: {error}") })?;
+        let schema = serde_json::from_str(text).map_err(|error| {
+            let why = format!(
+                "it is not JSON: {error}\nhint: give a JSON object, such as {{\"type\": \"object\"}}; a shell needs \
+                 single quotes around it"
+            );
+            Error::Grammar { what, why }
+        })?;
         Ok(Constraint::JsonSchema(schema))
     }
 }
