@@ -14,7 +14,7 @@ const PREFIX: &str = ".staging-";
 
 /// Exclusive right to change the store. Released on drop, or by the system when the process dies.
 pub(crate) struct StoreLock {
-    _file: File,
+    file: File,
     store: PathBuf,
 }
 
@@ -32,7 +32,7 @@ impl StoreLock {
             }
             Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
         }
-        let lock = Self { _file: file, store: store.to_path_buf() };
+        let lock = Self { file, store: store.to_path_buf() };
         lock.sweep()?;
         Ok(lock)
     }
@@ -46,7 +46,7 @@ impl StoreLock {
         if let Ok(file) = open(store)
             && file.try_lock().is_ok()
         {
-            let _ = Self { _file: file, store: store.to_path_buf() }.sweep();
+            let _ = Self { file, store: store.to_path_buf() }.sweep();
         }
     }
 
@@ -65,6 +65,13 @@ impl StoreLock {
         let folder = base::scratch_in(&self.store, PREFIX)
             .with_context(|| format!("cannot create a folder in {}", self.store.display()))?;
         Ok(Staging { folder, _lock: self })
+    }
+}
+
+impl Drop for StoreLock {
+    fn drop(&mut self) {
+        // Closing the file would not be enough: a child process that another thread is starting may have a copy of it.
+        let _ = self.file.unlock();
     }
 }
 
