@@ -44,7 +44,7 @@ pub const VARIANTS: &[VariantRow] = &[
         profile: "native-blas",
         models: "F16, BF16 and F32, prompts of hundreds of tokens",
         runs_on: "CPU",
-        why: "was slower than `native` where it was measured: use it only after `bench compare` on this machine",
+        why: "no difference from `native` was measured: use it only if `bench compare` shows one on this machine",
     },
     VariantRow {
         profile: "cuda-dense",

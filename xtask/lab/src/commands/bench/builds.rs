@@ -10,7 +10,6 @@ use build::stages::{Build, CheckoutLock};
 use build::ui::Ui;
 use build::workspace::Workspace;
 use build::{profile, tools};
-use build_info::words::count;
 use plan::Plan;
 use serde::{Deserialize, Serialize};
 
@@ -88,11 +87,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         plain_seconds: theirs,
     };
     let text = format!(
-        "xtask {:.1} s, plain cmake and ninja {:.1} s, ratio {} over {}",
+        "xtask {:.1} s, plain cmake and ninja {:.1} s, ratio {}",
         median(&times.xtask_seconds),
         median(&times.plain_seconds),
-        times.ratio,
-        count(times.ratio.pairs, "pair")
+        times.ratio.with_pairs()
     );
     ui.result(&times, text)
 }

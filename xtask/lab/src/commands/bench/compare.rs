@@ -137,7 +137,7 @@ fn shapes(args: &Args) -> Result<Vec<RunShape>> {
     let (prompts, generations) = (&args.prompt, &args.generate);
     if prompts.len() != generations.len() {
         return Err(exit::usage(format!(
-            "-p has {} values and -n has {}: give both the same number of values",
+            "-p has {} values and -n has {}\nhint: give both the same number of values",
             prompts.len(),
             generations.len()
         )));

@@ -177,7 +177,7 @@ fn build_table(times: &BuildTimes) -> String {
         times.profile,
         median(&times.xtask_seconds),
         median(&times.plain_seconds),
-        times.ratio
+        times.ratio.with_pairs()
     )
 }
 
