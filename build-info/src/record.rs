@@ -331,8 +331,8 @@ pub enum ReadError {
     },
     /// A later version of Anneal wrote the file.
     #[error(
-        "{} has schema version {found}, but this program reads {SCHEMA_VERSION}; use the `anneal` program \
-         from the same build",
+        "{} has schema version {found}, but this program reads {SCHEMA_VERSION}\nhint: use the `anneal` \
+         program from the same build",
         path.display()
     )]
     Newer {

@@ -79,7 +79,9 @@ fn generate(headers: &[PathBuf], out: &Path) -> Result<()> {
     // bindgen panics if libclang is missing.
     let bindings = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()))
         .map_err(|_| {
-            anyhow!("no libclang was found: install libclang (Debian: libclang1-22) or set LIBCLANG_PATH")
+            anyhow!(
+                "no libclang was found\nhint: install libclang (Debian: libclang1-22) or set LIBCLANG_PATH"
+            )
         })?
         .map_err(|error| explain(&error))?;
     bindings.write_to_file(out.join("bindings.rs")).context("cannot write the bindings")

@@ -14,7 +14,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The path is a folder, a device or a pipe.
-    #[error("{} is not a regular file: name a program or a shared library", path.display())]
+    #[error("{} is not a regular file\nhint: name a program or a shared library", path.display())]
     NoFile {
         /// Path that was given.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum Error {
         most: u64,
     },
     /// The file is not an ELF file.
-    #[error("{} is not an ELF file ({found}): name a program or a shared library for Linux", path.display())]
+    #[error("{} is not an ELF file ({found})\nhint: name a program or a shared library for Linux", path.display())]
     NotElf {
         /// Path of the file.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// The program is for another CPU architecture.
     #[error(
-        "{} is for {found}, but only x86-64 programs can be audited: rely on the compiler flags instead",
+        "{} is for {found}, but only x86-64 programs can be audited\nhint: rely on the compiler flags instead",
         path.display()
     )]
     Architecture {
@@ -52,7 +52,7 @@ pub enum Error {
         found: String,
     },
     /// The file is truncated, damaged or hostile.
-    #[error("{} is damaged or truncated ({what}): build or copy the file again", path.display())]
+    #[error("{} is damaged or truncated ({what})\nhint: build or copy the file again", path.display())]
     Damaged {
         /// Path of the file.
         path: PathBuf,

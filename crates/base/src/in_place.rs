@@ -19,11 +19,13 @@ pub fn open_or_create(path: &Path) -> io::Result<File> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::other("it is a symbolic link, which is not followed; remove it"),
+        Some(libc::ELOOP) => {
+            io::Error::other("it is a symbolic link, which is not followed\nhint: remove it")
+        }
         _ => error,
     })?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::other("it is not a regular file; remove it")),
+        false => Err(io::Error::other("it is not a regular file\nhint: remove it")),
     }
 }

@@ -43,15 +43,15 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
         (other, _) => {
             let what = other
                 .map_or("it has no general.type".to_string(), |is| format!("its general.type is {is:?}"));
-            return Err(format!("it is not an adapter ({what}): name a LoRA adapter in GGUF format"));
+            return Err(format!("it is not an adapter ({what})\nhint: name a LoRA adapter in GGUF format"));
         }
     }
     let architecture = |file: &GgufFile| text(file, "general.architecture").unwrap_or("none").to_string();
     let (own, base) = (architecture(adapter), model.first().map_or(String::new(), |file| architecture(file)));
     if own != base {
         return Err(format!(
-            "it was made for the architecture {own}, but the model's architecture is {base}: use the model that the \
-             adapter was made for"
+            "it was made for the architecture {own}, but the model's architecture is {base}\nhint: use the model that \
+             the adapter was made for"
         ));
     }
     match (adapter.value_type("adapter.lora.alpha"), adapter.get("adapter.lora.alpha")) {
@@ -59,7 +59,8 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
         (Some(ValueType::F32), Some(Value::Scalar(Scalar::Float(alpha)))) if alpha.is_finite() => {}
         _ => {
             return Err(
-                "its adapter.lora.alpha is not a finite 32-bit float: convert the adapter again".to_string()
+                "its adapter.lora.alpha is not a finite 32-bit float\nhint: convert the adapter again"
+                    .to_string(),
             );
         }
     }
@@ -87,7 +88,10 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
             let other = other.ok_or_else(|| lonely(&tensor.name, &format!("{base}{}", SUFFIXES[1])))?;
             let weight = model.iter().flat_map(|file| file.tensors()).find(|tensor| tensor.name == base);
             let weight = weight.ok_or_else(|| {
-                format!("it changes {base}, which the model does not have: use the model that the adapter was made for")
+                format!(
+                    "it changes {base}, which the model does not have\nhint: use the model that the adapter was \
+                     made for"
+                )
             })?;
             check_pair(tensor, other, weight)?;
             check_scaled(base, weight, model)?;
@@ -97,14 +101,14 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
         }
     }
     match pairs {
-        0 => Err("it contains no LoRA tensors: convert the adapter again".to_string()),
+        0 => Err("it contains no LoRA tensors\nhint: convert the adapter again".to_string()),
         _ => Ok(adapter.total_tensor_bytes()),
     }
 }
 
 /// Returns the error for a LoRA tensor whose counterpart is missing.
 fn lonely(name: &str, missing: &str) -> String {
-    format!("it contains the tensor {name}, but no {missing}: convert the adapter again")
+    format!("it contains the tensor {name}, but no {missing}\nhint: convert the adapter again")
 }
 
 /// Rejects an adapter for an NVFP4 matrix that has a scale tensor, because llama.cpp's graph asserts that the matrix
@@ -114,8 +118,8 @@ fn check_scaled(base: &str, weight: &TensorInfo, model: &[&GgufFile]) -> Result<
     let mut tensors = model.iter().flat_map(|file| file.tensors());
     if weight.kind.name() == "nvfp4" && tensors.any(|tensor| Some(&tensor.name) == scale.as_ref()) {
         return Err(format!(
-            "it changes {base}, but llama.cpp cannot apply adapters to a matrix of type nvfp4 with a scale: use the \
-             model in another quantisation"
+            "it changes {base}, but llama.cpp cannot apply adapters to a matrix of type nvfp4 with a scale\nhint: use \
+             the model in another quantisation"
         ));
     }
     Ok(())
@@ -138,8 +142,8 @@ fn check_pair(a: &TensorInfo, b: &TensorInfo, weight: &TensorInfo) -> Result<(),
     match fits && rank > 0 {
         true => Ok(()),
         false => Err(format!(
-            "the shapes of its tensors {} {:?} and {} {:?} do not fit the model's {} {:?}: use the model that the \
-             adapter was made for",
+            "the shapes of its tensors {} {:?} and {} {:?} do not fit the model's {} {:?}\nhint: use the model that \
+             the adapter was made for",
             a.name, a.dims, b.name, b.dims, weight.name, weight.dims
         )),
     }

@@ -11,7 +11,7 @@ use build_info::Bytes;
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// The destination's folder does not exist.
-    #[error("cannot write {}: the folder {} does not exist; create it first", path.display(), folder.display())]
+    #[error("cannot write {}: the folder {} does not exist\nhint: create it first", path.display(), folder.display())]
     NoFolder {
         /// Path of the destination.
         path: PathBuf,
@@ -19,26 +19,29 @@ pub enum PlaceError {
         folder: PathBuf,
     },
     /// The destination is a folder.
-    #[error("cannot write {}: it is a folder; name a file in it", path.display())]
+    #[error("cannot write {}: it is a folder\nhint: name a file in it", path.display())]
     IsFolder {
         /// Path of the destination.
         path: PathBuf,
     },
     /// The destination is a device, a pipe or a socket, which a rename would replace with a file.
-    #[error("cannot write {}: it exists and is not a regular file; choose another path", path.display())]
+    #[error("cannot write {}: it exists and is not a regular file\nhint: choose another path", path.display())]
     NotRegular {
         /// Path of the destination.
         path: PathBuf,
     },
     /// The destination exists and is not a GGUF file, so it may be valuable.
-    #[error("cannot write {}: it exists and is not a GGUF file; choose another path, or remove it", path.display())]
+    #[error(
+        "cannot write {}: it exists and is not a GGUF file\nhint: choose another path, or remove it",
+        path.display()
+    )]
     Foreign {
         /// Path of the destination.
         path: PathBuf,
     },
     /// The disk has too little free space for the file.
     #[error(
-        "cannot write {}: it needs {needed}, but {} has {free} left; free some space or choose another folder",
+        "cannot write {}: it needs {needed}, but {} has {free} left\nhint: free some space or choose another folder",
         path.display(), folder.display()
     )]
     NoSpace {
@@ -52,7 +55,7 @@ pub enum PlaceError {
         free: Bytes,
     },
     /// The disk became full during the write.
-    #[error("cannot write {}: the disk is full; free some space or choose another folder", path.display())]
+    #[error("cannot write {}: the disk is full\nhint: free some space or choose another folder", path.display())]
     Full {
         /// Path of the destination.
         path: PathBuf,
@@ -246,11 +249,13 @@ mod tests {
     fn places_that_cannot_hold_the_file_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
         let message = |path: &Path, needed| PartialFile::beside(path, Bytes(needed)).unwrap_err().to_string();
-        assert!(message(folder.path(), 0).ends_with("it is a folder; name a file in it"));
-        assert!(message(&folder.path().join("no/m.gguf"), 0).contains("does not exist; create it first"));
+        assert!(message(folder.path(), 0).ends_with("it is a folder\nhint: name a file in it"));
+        assert!(
+            message(&folder.path().join("no/m.gguf"), 0).contains("does not exist\nhint: create it first")
+        );
         let full = message(&folder.path().join("m.gguf"), u64::MAX);
         assert!(
-            full.contains("it needs 16777216 TiB, but") && full.contains("left; free some space"),
+            full.contains("it needs 16777216 TiB, but") && full.contains("left\nhint: free some space"),
             "{full}"
         );
         assert!(names(folder.path()).is_empty());

@@ -123,9 +123,17 @@ fn the_parts_of_a_model_are_found_by_their_names() {
     let second = write("m-00002-of-00003.gguf", 1, 3);
     let renamed = write("m.gguf", 0, 3);
     let cases = [
-        (&first, "is part 1 of 3: the part ", "m-00003-of-00003.gguf is missing; put all parts"),
-        (&second, "is part 2 of 3: load the model by its first part, ", "m-00001-of-00003.gguf"),
-        (&renamed, "is part 1 of 3: rename it to its original name, ", "NAME-00001-of-00003.gguf"),
+        (&first, "is part 1 of 3: the part ", "m-00003-of-00003.gguf is missing\nhint: put all parts"),
+        (
+            &second,
+            "is part 2 of 3: a model is loaded from its first part\nhint: use ",
+            "m-00001-of-00003.gguf",
+        ),
+        (
+            &renamed,
+            "is part 1 of 3: its name does not end with -00001-of-00003.gguf, so the other parts cannot be found",
+            "\nhint: rename it to its original name, NAME-00001-of-00003.gguf",
+        ),
     ];
     for (path, words, file) in cases {
         let error = parts(path).unwrap_err().to_string();
@@ -154,7 +162,8 @@ fn a_file_cut_off_anywhere_is_called_truncated() {
     assert!(open(&whole[..needed]).is_ok());
     let error = open(&whole[..needed - 1]).unwrap_err().to_string();
     let words = format!(
-        "is truncated: the file has {} bytes, but tensor 'blk.0.attn_norm.weight' ends at byte {needed};",
+        "is truncated: the file has {} bytes, but tensor 'blk.0.attn_norm.weight' ends at byte {needed}\nhint: \
+         copy or download the file again",
         needed - 1
     );
     assert!(error.contains(&words), "{error}");
@@ -266,7 +275,7 @@ fn what_is_no_file_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     let message = |path: &Path| GgufFile::open(path).unwrap_err().to_string();
-    assert!(message(&path).ends_with("there is no such file; check the path"));
+    assert!(message(&path).ends_with("there is no such file\nhint: check the path"));
     assert!(message(folder.path()).contains("it is a folder, not a file"));
     #[cfg(unix)]
     assert!(message(Path::new("/dev/null")).contains("it is a device or pipe, not a file"));

@@ -32,7 +32,7 @@ pub fn check_version(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     ensure!(
         name.starts_with("anneal-") && name.len() <= LONGEST_NAME && name.chars().all(plain),
-        "{name:?} is not a valid version name: use anneal-VERSION-TARGET-PROFILE, with at most \
+        "{name:?} is not a valid version name\nhint: use anneal-VERSION-TARGET-PROFILE, with at most \
          {LONGEST_NAME} letters, digits and ._+-"
     );
     Ok(())

@@ -91,7 +91,7 @@ fn find(
             let remedy = match refused {
                 entry::Refused::Newer { .. } => String::new(),
                 entry::Refused::Wrong(_) => format!(
-                    "; `cargo xtask publish --profile {}` on a machine of this kind rewrites the list",
+                    "\nhint: `cargo xtask publish --profile {}` on a machine of this kind rewrites the list",
                     order.profile
                 ),
             };
@@ -107,11 +107,9 @@ fn find(
                     return Ok(found);
                 }
                 Ok(None) => gone.push(format!(
-                    "{} is missing from the store {}, although the list {path} names it; to restore it, \
-                     run `cargo xtask publish --profile {}` on the machine that built it",
+                    "{} is missing from the store {}, although the list {path} names it",
                     layout::build(&pointer.key),
-                    order.store,
-                    order.profile
+                    order.store
                 )),
                 Err(error) if ends_the_search(&error) => return Err(error),
                 Err(error) => damaged.push(format!("{error:#}")),
@@ -135,7 +133,11 @@ fn find(
         ));
     }
     if !gone.is_empty() {
-        return Err(exit::lacks(gone.join("; ")));
+        return Err(exit::lacks(format!(
+            "{}\nhint: to restore a build, run `cargo xtask publish --profile {}` on the machine that built it",
+            gone.join("; "),
+            order.profile
+        )));
     }
     let (store, profile) = (&order.store, &order.profile);
     if let (Some(needed), Some(here)) = (too_new, order.glibc) {

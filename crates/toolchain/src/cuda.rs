@@ -78,7 +78,7 @@ pub(crate) fn fault(home: &Path, answer: Result<Option<&str>, ()>) -> String {
     let why = match answer {
         _ if !home.is_absolute() => "it is not an absolute path",
         _ if !home.exists() => "the folder does not exist",
-        _ if !home.is_dir() => "it is a file; name the folder that contains bin/nvcc",
+        _ if !home.is_dir() => "it is a file, not a folder",
         _ if !nvcc.exists() => "it has no bin/nvcc",
         _ if !is_program(&nvcc) => "its bin/nvcc is not executable",
         Err(()) => "its bin/nvcc did not print its version in time",

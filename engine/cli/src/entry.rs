@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use base::exit::{TRY_AGAIN, UNAVAILABLE, USAGE};
 use base::help::{Group, grouped};
 use build_info::words;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use engine_core::trial;
 
@@ -167,6 +167,9 @@ fn say_usage(error: &clap::Error) -> ExitCode {
         }
         _ => {
             let _ = error.print();
+            if let Some(hint) = flag_hint(error) {
+                let _ = writeln!(std::io::stderr(), "hint: {hint}");
+            }
             return ExitCode::from(USAGE);
         }
     };
@@ -177,6 +180,18 @@ fn say_usage(error: &clap::Error) -> ExitCode {
             ExitCode::FAILURE
         }
         _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Returns a hint for a flag of llama.cpp that has a different form in Anneal.
+fn flag_hint(error: &clap::Error) -> Option<&'static str> {
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(flag)))
+            if ["-C", "--cpu-mask"].contains(&flag.as_str()) =>
+        {
+            Some("give a list of CPUs instead of a mask, as in --cpu-list 0-15")
+        }
+        _ => None,
     }
 }
 

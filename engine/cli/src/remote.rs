@@ -58,7 +58,8 @@ pub enum Failure {
     },
     /// The peer is not an Anneal server, or has another version.
     #[error(
-        "unexpected answer from {place}: {why}; check that this address belongs to an `anneal serve` of the same version"
+        "unexpected answer from {place}: {why}\nhint: check that this address belongs to an `anneal serve` of the same \
+         version"
     )]
     Odd {
         /// Address that was used.
@@ -129,14 +130,17 @@ impl ServerAddress {
             });
         };
         if text.starts_with("https://") {
-            return Err(format!("{text}: anneal serve does not support TLS: use http, or a tunnel"));
+            return Err(format!("{text}: anneal serve does not support TLS\nhint: use http, or a tunnel"));
         }
         let place = |authority: &str| Ok(ServerAddress::Address { authority: authority.to_string(), key });
         match text.strip_prefix("http://") {
             Some(rest) => match rest.trim_end_matches('/') {
-                "" => Err(format!("{text}: the host is missing: write it as in http://127.0.0.1:8080")),
+                "" => Err(format!("{text}: the host is missing\nhint: write it as in http://127.0.0.1:8080")),
                 rest if rest.contains(['/', '@', '?', '#']) => {
-                    Err(format!("{text}: give only host and port, for example http://127.0.0.1:8080"))
+                    Err(format!(
+                        "{text}: the address has more than a host and a port\nhint: write it as in \
+                         http://127.0.0.1:8080"
+                    ))
                 }
                 authority
                     if authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) =>
@@ -146,7 +150,10 @@ impl ServerAddress {
                 host => place(&format!("{host}:80")),
             },
             None if text.parse::<SocketAddr>().is_ok() => place(text),
-            None if text.is_empty() => Err("the server's address is empty".to_string()),
+            None if text.is_empty() => Err(
+                "the server's address is empty\nhint: give a socket, or an address such as http://127.0.0.1:8080"
+                    .to_string(),
+            ),
             None => Ok(ServerAddress::Socket(PathBuf::from(text))),
         }
     }

@@ -92,7 +92,8 @@ pub fn open_for(
     let weights = offload::local_weights(&parts, &placed);
     let size = Bytes(weights.0.saturating_add(adapters_size(&file, settings)?.0));
     if file.get("general.type") == Some(&Value::Scalar(Scalar::String("adapter".to_string()))) {
-        let what = "is a LoRA adapter, not a model: give its base model with -m, and the adapter with --lora";
+        let what =
+            "is a LoRA adapter, not a model\nhint: give its base model with -m, and the adapter with --lora";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     let pageable = settings.weights_are_pageable();

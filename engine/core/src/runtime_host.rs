@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use build_info::{BuildInfo, Bytes, Defaults, Host};
+use build_info::{BuildInfo, Bytes, Defaults, Host, words};
 use llama::options::CudaWait;
 use llama::own_kernels;
 use serde::Serialize;
@@ -87,9 +87,10 @@ impl RuntimeHost {
                     runtime_host.build = Some((path, build));
                 }
                 Err(error) => {
+                    let why = words::with_inline_hint(&error.to_string());
                     runtime_host
                         .warnings
-                        .push(format!("{error}; using the properties of the live host instead"));
+                        .push(format!("{why}; using the properties of the live host instead"));
                 }
             }
         }

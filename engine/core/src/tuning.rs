@@ -76,7 +76,7 @@ pub fn look_up(
         Err(miss) => {
             found
                 .warnings
-                .push(format!("the tuning record is not used: {miss}; tune again with `anneal tune`"));
+                .push(format!("the tuning record is not used: {miss}\nhint: tune again with `anneal tune`"));
             return found;
         }
     };
@@ -140,8 +140,8 @@ pub fn check_room(path: &Path) -> Result<()> {
         Some(free) => Err(Error::Tuning {
             path: path.to_path_buf(),
             why: format!(
-                "{} has only {free} of free space, but {NEEDED} are needed; free some space, or choose another file with \
-                 --tuning",
+                "{} has only {free} of free space, but {NEEDED} are needed\nhint: free some space, or choose another \
+                 file with --tuning",
                 folder.display()
             ),
         }),

@@ -142,7 +142,7 @@ impl Guide {
             let why = match self.matcher.is_cancelled() {
                 true => {
                     format!(
-                        "a token took more than {} ms of CPU time; make the {} less ambiguous",
+                        "a token took more than {} ms of CPU time\nhint: make the {} less ambiguous",
                         watch::STEP.as_millis(),
                         self.what
                     )
@@ -216,7 +216,7 @@ pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> 
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_string()).stack_size(STACK);
         let thread = thread.spawn_scoped(scope, work).map_err(|error| failed(&error))?;
-        thread.join().map_err(|_| failed(&"the parser ended unexpectedly; make the grammar simpler"))
+        thread.join().map_err(|_| failed(&"the parser ended unexpectedly\nhint: make the grammar simpler"))
     })
 }
 
@@ -258,7 +258,7 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
         }
         if depth > MAX_DEPTH {
             return refuse(format!(
-                "more than {MAX_DEPTH} nested brackets; move the inner brackets to separate rules"
+                "more than {MAX_DEPTH} nested brackets\nhint: move the inner brackets to separate rules"
             ));
         }
     }
@@ -284,7 +284,7 @@ fn build(model: &Model) -> Result<ParserFactory> {
     let ends = ends_of(model);
     let Some(&end) = ends.first() else {
         return Err(Error::Sampler(
-            "the model has no end-of-text token, so a grammar could never end; remove the grammar"
+            "the model has no end-of-text token, so a grammar could never end\nhint: remove the grammar"
                 .to_string(),
         ));
     };

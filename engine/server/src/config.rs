@@ -101,7 +101,7 @@ impl Config {
                         Some(near) => format!("did you mean {near}?"),
                         None => "see --print-config for all keys".to_string(),
                     };
-                return Err(format!("{name}: unknown key; {mend}"));
+                return Err(format!("{name}: unknown key\nhint: {mend}"));
             };
             key.set(&mut config, value).map_err(|why| format!("{name}: {why}"))?;
         }
@@ -203,7 +203,9 @@ impl Config {
             )));
         }
         if self.prompt_cache.is_some() && self.prompt_reuse == Some(false) {
-            return Err(usage("prompt_cache has no effect with prompt_reuse = false: remove one of them"));
+            return Err(usage(
+                "prompt_cache has no effect with prompt_reuse = false\nhint: remove one of them",
+            ));
         }
         // With a draft model, speculative decoding with this model is the default.
         let implied = if self.draft_model.is_some() { Who::All(DraftSource::Model) } else { Who::Off };
@@ -211,12 +213,13 @@ impl Config {
         match (who, &self.draft_model) {
             (Who::All(DraftSource::Model), None) => {
                 return Err(usage(
-                    "speculative = model needs a draft model: name it with draft_model (--draft-model FILE)",
+                    "speculative = model needs a draft model\nhint: name it with draft_model (--draft-model FILE)",
                 ));
             }
             (Who::Off | Who::All(DraftSource::Lookup), Some(model)) => {
                 return Err(Error::Usage(format!(
-                    "draft_model {} has no effect with speculative = off or lookup: remove one of them, or set speculative to asked",
+                    "draft_model {} has no effect with speculative = off or lookup\nhint: remove one of them, or set \
+                    speculative to asked",
                     model.display()
                 )));
             }
@@ -225,7 +228,7 @@ impl Config {
         let on_device = match (self.engine.device_sampling.unwrap_or_default(), who) {
             (DeviceSampling::On, who) if who != Who::Off => {
                 let why = "device_sampling cannot be used with drafts: checking a draft needs logits, and a device \
-                           that samples does not return them; remove one of the two options";
+                           that samples does not return them\nhint: remove one of the two options";
                 return Err(usage(why));
             }
             (mode, Who::Off) => mode,
@@ -407,8 +410,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let cases = [
-            ("slot = 4", "slot: unknown key; did you mean slots?"),
-            ("zzz = 4", "zzz: unknown key; see --print-config"),
+            ("slot = 4", "slot: unknown key\nhint: did you mean slots?"),
+            ("zzz = 4", "zzz: unknown key\nhint: see --print-config"),
             ("slots = 0", "slots: use a whole number from 1 to 256, not 0"),
             ("slots = -1", "slots: use a whole number from 1 to 256, not -1"),
             ("slots = \"4\"", "slots: use a whole number from 1 to 256, not \"4\""),
@@ -422,7 +425,10 @@ mod tests {
             ("prompt_cache_size = 2", "prompt_cache_size: use a string, not 2"),
             ("prompt_cache_size = \"2\"", "prompt_cache_size: \"2\" is not a size"),
             ("repack = 1", "repack: use true or false, not 1"),
-            ("listen = \"localhost\"", "listen: invalid socket address"),
+            (
+                "listen = \"localhost\"",
+                "listen: \"localhost\" is not an IP address with a port\nhint: write it as 127.0.0.1:8080",
+            ),
             ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),
             ("gpu_layers = -2", "gpu_layers: \"-2\" is not a number of layers"),
             ("gpu_layers = 1.5", "gpu_layers: use a number of layers, \"all\" or \"auto\", not 1.5"),
@@ -453,7 +459,7 @@ mod tests {
             (Config { listen: local, slots: Some(0), ..base() }, "--slots 0"),
             (
                 Config { listen: local, prompt_cache: Some("c".into()), prompt_reuse: Some(false), ..base() },
-                "prompt_reuse = false",
+                "prompt_reuse = false\nhint: remove one of them",
             ),
         ];
         for (config, expected) in cases {

@@ -33,7 +33,8 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
     }
     if let Some(at) = keys.iter().position(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
         return Err(wrong(format!(
-            "key {} contains characters that are not allowed in a header: use ASCII letters, digits and punctuation",
+            "key {} contains characters that are not allowed in a header\nhint: use ASCII letters, digits and \
+            punctuation",
             at + 1
         )));
     }

@@ -63,7 +63,7 @@ pub fn check(folder: &Path) -> Result<Option<String>, String> {
     Ok(last.1.is_shared().then(|| {
         format!(
             "other users can write to {} (mode {:04o}), so they can create a socket in this folder while no server \
-            runs; use --socket to choose a folder that belongs to you",
+            runs\nhint: use --socket to choose a folder that belongs to you",
             last.0.display(),
             last.1.mode
         )

@@ -60,7 +60,7 @@ impl Workloads {
             check_name(name)?;
             if let Some(other) = all.keys().find(|other: &&String| variable(other) == variable(name)) {
                 return Err(format!(
-                    "{name} and {other} have the same name in environment variables: rename one of them"
+                    "{name} and {other} have the same name in environment variables\nhint: rename one of them"
                 ));
             }
             let table = value.as_table().ok_or_else(|| format!("{name}: use a table [workloads.{name}]"))?;
@@ -171,7 +171,7 @@ fn threads(name: &str, table: &Table) -> Result<WorkloadThreads, String> {
                 Some(near) => format!("did you mean {near}?"),
                 None => format!("supported keys: {}", KEYS.join(", ")),
             };
-            return Err(format!("{name}.{key}: unknown key; {mend}"));
+            return Err(format!("{name}.{key}: unknown key\nhint: {mend}"));
         }
         let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
         let number = number.filter(|number| (1..=MAX_THREADS).contains(number));
@@ -227,10 +227,10 @@ mod tests {
         let cases = [
             ("workloads = 3", "use tables"),
             ("[workloads]\ncoding = 3", "coding: use a table"),
-            ("[workloads.coding]\nthreads = 3", "coding.threads: unknown key; "),
+            ("[workloads.coding]\nthreads = 3", "coding.threads: unknown key\nhint: "),
             (
                 "[workloads.coding]\ndecode_thread = 3",
-                "coding.decode_thread: unknown key; did you mean decode_threads?",
+                "coding.decode_thread: unknown key\nhint: did you mean decode_threads?",
             ),
             ("[workloads.coding]\ndecode_threads = 0", "coding.decode_threads: use a whole number from 1 to"),
             ("[workloads.coding]\ndecode_threads = \"4\"", "coding.decode_threads: use a whole number"),

@@ -15,7 +15,10 @@ pub fn c(link: &Link) -> Result<PathBuf> {
         Some(path) => Ok(path.clone()),
         None => {
             let tool = cc::Build::new().try_get_compiler();
-            Ok(tool.context("no C compiler was found: install gcc or clang, or set CC")?.path().to_path_buf())
+            Ok(tool
+                .context("no C compiler was found\nhint: install gcc or clang, or set CC")?
+                .path()
+                .to_path_buf())
         }
     }
 }

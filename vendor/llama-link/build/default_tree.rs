@@ -66,8 +66,9 @@ impl Compilers {
                 return Ok(Compilers { name: format!("clang-{major}"), c, cxx });
             }
         }
-        let c =
-            cc::Build::new().try_get_compiler().context("no C compiler was found: install clang or gcc")?;
+        let c = cc::Build::new()
+            .try_get_compiler()
+            .context("no C compiler was found\nhint: install clang or gcc")?;
         let cxx = cc::Build::new().cpp(true).try_get_compiler().context("no C++ compiler was found")?;
         let name = c.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Compilers { name, c: c.path().to_path_buf(), cxx: cxx.path().to_path_buf() })

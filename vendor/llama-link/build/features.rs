@@ -235,7 +235,7 @@ pub fn resolve<'a>(arch: &str, names: impl IntoIterator<Item = &'a str>) -> Resu
             }
             None if baseline(arch).iter().any(|base| canonical(base) == canonical(name)) => {}
             None => bail!(
-                "the CPU guard does not know the instruction set {name:?}: correct the name in isa_required, \
+                "the CPU guard does not know the instruction set {name:?}\nhint: correct the name in isa_required, \
                  or add it to vendor/llama-link/build/features.rs with its bit"
             ),
         }

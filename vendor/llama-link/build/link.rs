@@ -84,7 +84,7 @@ impl Link {
             serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
         ensure!(
             link.schema == SCHEMA,
-            "{} has schema {}, but this crate reads schema {SCHEMA}: build the prefix again",
+            "{} has schema {}, but this crate reads schema {SCHEMA}\nhint: build the prefix again",
             path.display(),
             link.schema
         );

@@ -104,7 +104,7 @@ pub(crate) fn apply(
     let after = Listing::of(&tree)
         .with_context(|| format!("the patch {} creates an invalid source tree", patch.name))?;
     if after == *before {
-        bail!("the patch {} changes nothing in this llama.cpp: remove it", patch.name);
+        bail!("the patch {} changes nothing in this llama.cpp\nhint: remove it", patch.name);
     }
     Ok(Some(after))
 }

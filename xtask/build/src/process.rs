@@ -224,12 +224,17 @@ impl<'a> Run<'a> {
 
     fn failure(&self, line: &str, status: ExitStatus, tail: &VecDeque<String>) -> anyhow::Error {
         let printed: Vec<&str> = tail.iter().map(String::as_str).collect();
-        let mut message = format!("{} failed ({status}){}", short(line), last_lines(&printed, TAIL));
+        let mut message = format!(
+            "{} failed ({status}){}\n  all output: {}",
+            short(line),
+            last_lines(&printed, TAIL),
+            self.log.path.display()
+        );
         let told = tail.iter().any(|text| text.contains("No space left on device"));
         if let Some(hint) = full_disk::hint(told, free_space(&self.log.path)) {
             message.push_str(&format!("\nhint: {hint}"));
         }
-        anyhow!("{message}\n  all output: {}", self.log.path.display())
+        anyhow!(message)
     }
 }
 

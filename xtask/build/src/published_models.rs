@@ -196,8 +196,8 @@ impl Package {
             return error.context(failed);
         }
         exit::try_again(format!(
-            "{failed}: the package server cannot be reached\nhint: check the network and the proxy \
-             (https_proxy), then run the same command again\n  all output: {}",
+            "{failed}: the package server cannot be reached\n  all output: {}\nhint: check the network and \
+             the proxy (https_proxy), then run the same command again",
             log.path().display()
         ))
     }
@@ -317,7 +317,8 @@ mod tests {
                    connection: [Errno -3] Temporary failure in name resolution'";
         let error = package.not_downloaded(anyhow::anyhow!(pip), &log);
         assert_eq!(exit::code_of(&error), exit::TRY_AGAIN);
-        assert!(format!("{error:#}").contains("cannot be reached\nhint: check the network"), "{error:#}");
+        let said = format!("{error:#}");
+        assert!(said.contains("cannot be reached\n") && said.contains("\nhint: check the network"), "{said}");
         let error = package.not_downloaded(anyhow::anyhow!("THESE PACKAGES DO NOT MATCH THE HASHES"), &log);
         assert_eq!(exit::code_of(&error), exit::FAILED);
         assert!(format!("{error:#}").contains("DO NOT MATCH"), "{error:#}");

@@ -62,7 +62,7 @@ impl FromStr for Synthetic {
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((preset, quant)) = text.split_once('/') else {
             return Err(format!(
-                "{text:?} is not a synthetic model: write SHAPE/TYPE, as in small-llama/Q4_K_M"
+                "{text:?} is not a synthetic model\nhint: write SHAPE/TYPE, as in small-llama/Q4_K_M"
             ));
         };
         preset.parse::<Preset>()?;
@@ -140,7 +140,10 @@ fn read(folder: &Path, name: &str) -> Result<Workload> {
     let WorkloadFile { description, models, runs } =
         toml::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))?;
     if models.is_empty() || runs.is_empty() || runs.iter().any(Vec::is_empty) {
-        bail!("{} describes no runs: set `models`, and `runs` with arguments of anneal", path.display());
+        bail!(
+            "{} describes no runs\nhint: set `models`, and `runs` with arguments of anneal",
+            path.display()
+        );
     }
     Ok(Workload { name: name.to_string(), description, models, runs })
 }

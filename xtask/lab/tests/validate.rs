@@ -161,7 +161,7 @@ fn wrong_usage_is_told_before_the_long_part() {
         (&[&a, &a, "--flags-b=--seed 3"], 2, "B: validate sets --seed"),
         (&[&a, &a, "--flags-a='"], 2, "a quote is not closed"),
         (&[&a, &a, "-n", "20"], 2, "50"),
-        (&[&a, &a, "--phases", "load"], 2, "load cannot be validated"),
+        (&[&a, &a, "--phases", "load"], 2, "load cannot be validated\nhint: use prefill or decode"),
         (&[&a, &a, "--phases", "prefill", "--decisive", "decode"], 2, "not in --phases"),
         (&[&a, &a, "--out", "/nowhere/at/all.json"], 2, "its folder does not exist"),
         (&["--steps", &plan], 2, "no [[step]]"),

@@ -369,7 +369,7 @@ fn fa_quants(asked: &[String]) -> Result<Vec<String>, String> {
         }
     }
     if asked.is_empty() {
-        return Err("`cuda_fa_quants` is empty; use \"none\" for no flash attention".into());
+        return Err("`cuda_fa_quants` is empty\nhint: use \"none\" for no flash attention".into());
     }
     Ok(asked.to_vec())
 }

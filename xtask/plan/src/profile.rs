@@ -16,6 +16,7 @@ mod defaults;
 mod file;
 mod glibc;
 mod overrides;
+mod serde_error;
 
 pub use choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, PgoScope, Target, Threading};
 use file::ProfileFile;
@@ -343,8 +344,8 @@ mod tests {
             ("key", "inherits = \"base\"\ndescription = \"x\"\n[defaults]\nngl = 3"),
         ]);
         let cases = [
-            ("typo", "unknown field `issa`"),
-            ("value", "unknown variant `navite`"),
+            ("typo", "unknown key `issa`\nhint: did you mean isa?"),
+            ("value", "`isa` has no value \"navite\"\nhint: did you mean native?"),
             ("ring", "in a circle: ring -> gnir -> ring"),
             ("orphan", "set `isa`"),
             (
@@ -353,9 +354,9 @@ mod tests {
             ),
             (
                 "mode",
-                "`defaults.flash_attention`: unknown variant `yes`, expected one of `auto`, `on`, `off`",
+                "`defaults.flash_attention` has no value \"yes\"\nhint: supported values: auto, on, off",
             ),
-            ("key", "`defaults` has no key `ngl`; supported keys: gpu_layers, n_cpu_moe"),
+            ("key", "`defaults` has no key `ngl`\nhint: supported keys: gpu_layers, n_cpu_moe"),
             ("absent", "available profiles: gnir, key, layers, mode, orphan, ring, typo, value"),
             ("../base", "no build profile \"../base\""),
         ];

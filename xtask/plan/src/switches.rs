@@ -102,7 +102,7 @@ fn extra_flags(profile: &Profile) -> Result<Vec<String>> {
             ));
         }
         if let Some((_, key)) = ELSEWHERE.iter().find(|(prefix, _)| flag.starts_with(prefix)) {
-            return Err(refused(format!("has its own key: use {key}")));
+            return Err(refused(format!("has its own key\nhint: use {key}")));
         }
     }
     Ok(profile.switches.extra_flags.clone())

@@ -318,8 +318,8 @@ fn switches_that_cannot_be_had_are_refused() {
     let cases = [
         ("threading=openmp", &bare, 1, "libomp-22-dev"),
         ("extra_flags=-O2", &all, 2, "build_type"),
-        ("extra_flags=-ffast-math", &all, 2, "has its own key: use fast_math"),
-        ("extra_flags=-march=haswell", &all, 2, "has its own key: use isa"),
+        ("extra_flags=-ffast-math", &all, 2, "has its own key\nhint: use fast_math"),
+        ("extra_flags=-march=haswell", &all, 2, "has its own key\nhint: use isa"),
         ("extra_flags=-DA B", &all, 2, "must begin with `-`, and must not contain spaces"),
         ("extra_flags=file.c", &all, 2, "must begin with `-`, and must not contain spaces"),
     ];

@@ -9,13 +9,13 @@ use build_info::Bytes;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The path does not exist.
-    #[error("cannot read {}: there is no such file; check the path", path.display())]
+    #[error("cannot read {}: there is no such file\nhint: check the path", path.display())]
     Missing {
         /// Path of the file.
         path: PathBuf,
     },
     /// The path is not a file.
-    #[error("cannot read {}: it is {what}, not a file; name a .gguf file", path.display())]
+    #[error("cannot read {}: it is {what}, not a file\nhint: name a .gguf file", path.display())]
     NotAFile {
         /// Path that was given.
         path: PathBuf,
@@ -23,7 +23,7 @@ pub enum ReadError {
         what: &'static str,
     },
     /// The file is empty.
-    #[error("{} is empty: copy or download it again", path.display())]
+    #[error("{} is empty\nhint: copy or download it again", path.display())]
     Empty {
         /// Path of the file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum ReadError {
     },
     /// The version or byte order is unsupported.
     #[error(
-        "{} has {found}, but only versions 2 and 3 in little-endian byte order are supported; {mend}",
+        "{} has {found}, but only versions 2 and 3 in little-endian byte order are supported\nhint: {mend}",
         path.display()
     )]
     Version {
@@ -51,7 +51,8 @@ pub enum ReadError {
     },
     /// The file is truncated.
     #[error(
-        "{} is truncated: the file has {} bytes, but {what} ends at byte {needed}; copy or download the file again",
+        "{} is truncated: the file has {} bytes, but {what} ends at byte {needed}\nhint: copy or download the file \
+         again",
         path.display(), size.0
     )]
     Truncated {
@@ -65,7 +66,7 @@ pub enum ReadError {
         needed: u64,
     },
     /// The file contradicts itself or the format.
-    #[error("{} is corrupt at byte {offset}: {what}; copy or download the file again", path.display())]
+    #[error("{} is corrupt at byte {offset}: {what}\nhint: copy or download the file again", path.display())]
     Corrupt {
         /// Path of the file.
         path: PathBuf,
@@ -85,7 +86,7 @@ pub enum ReadError {
         source: crate::ggml_type::UnknownType,
     },
     /// The file is well-formed, but a value would end the process while llama.cpp loads or runs the model.
-    #[error("cannot load {}: {what}; {mend}", path.display())]
+    #[error("cannot load {}: {what}\nhint: {mend}", path.display())]
     Unusable {
         /// Path of the file.
         path: PathBuf,
@@ -134,23 +135,23 @@ fn shown(first: &[u8]) -> String {
     }
 }
 
-/// Guesses the kind of a file from its first bytes.
+/// Guesses the kind of a file from its first bytes, and returns it with a hint for the user.
 fn hint(first: &[u8]) -> &'static str {
     let begins = |start: &[u8]| first.starts_with(start);
     if begins(b"version https:/") {
-        "; it is a Git LFS pointer: fetch the file itself with `git lfs pull`"
+        "; it is a Git LFS pointer\nhint: fetch the file itself with `git lfs pull`"
     } else if begins(b"<") {
-        "; it looks like a web page saved in place of the model: download it again"
+        "; it looks like a web page saved in place of the model\nhint: download it again"
     } else if begins(b"PK\x03\x04") {
-        "; it is a ZIP archive, perhaps a PyTorch checkpoint: convert it with llama.cpp's convert_hf_to_gguf.py"
+        "; it is a ZIP archive, perhaps a PyTorch checkpoint\nhint: convert it with llama.cpp's convert_hf_to_gguf.py"
     } else if first.get(8) == Some(&b'{') {
-        "; it looks like a safetensors file: convert it with llama.cpp's convert_hf_to_gguf.py"
+        "; it looks like a safetensors file\nhint: convert it with llama.cpp's convert_hf_to_gguf.py"
     } else if begins(b"tjgg") || begins(b"fmgg") || begins(b"lmgg") || begins(b"algg") {
-        "; it has the GGML format, the predecessor of GGUF: download the model as GGUF"
+        "; it has the GGML format, the predecessor of GGUF\nhint: download the model as GGUF"
     } else if !first.is_empty() && first.iter().all(|byte| *byte == 0) {
-        "; it begins with zeros, like an incomplete download: download it again"
+        "; it begins with zeros, like an incomplete download\nhint: download it again"
     } else {
-        "; name a .gguf file"
+        "\nhint: name a .gguf file"
     }
 }
 
@@ -161,13 +162,17 @@ mod tests {
     #[test]
     fn the_first_bytes_tell_what_a_file_is() {
         let cases: [(&[u8], &str, &str); 7] = [
-            (b"version https:/", "\"version https:/\"", "Git LFS"),
-            (b"<!DOCTYPE html>", "\"<!DOCTYPE html>\"", "web page"),
-            (b"PK\x03\x04abc", "50 4b 03 04 61 62 63", "ZIP archive"),
-            (b"\x10\0\0\0\0\0\0\0{\"a\"", "10 00", "safetensors"),
-            (b"tjgg\x03", "74 6a 67 67 03", "predecessor of GGUF"),
-            (&[0; 16], "00 00", "zeros"),
-            (b"hello", "\"hello\"", "name a .gguf file"),
+            (b"version https:/", "\"version https:/\"", "Git LFS pointer\nhint: fetch"),
+            (
+                b"<!DOCTYPE html>",
+                "\"<!DOCTYPE html>\"",
+                "web page saved in place of the model\nhint: download",
+            ),
+            (b"PK\x03\x04abc", "50 4b 03 04 61 62 63", "PyTorch checkpoint\nhint: convert"),
+            (b"\x10\0\0\0\0\0\0\0{\"a\"", "10 00", "safetensors file\nhint: convert"),
+            (b"tjgg\x03", "74 6a 67 67 03", "predecessor of GGUF\nhint: download"),
+            (&[0; 16], "00 00", "incomplete download\nhint: download"),
+            (b"hello", "\"hello\"", "not \"GGUF\"\nhint: name a .gguf file"),
         ];
         for (first, bytes, words) in cases {
             let error = ReadError::NotGguf { path: "m".into(), first: first.to_vec() }.to_string();

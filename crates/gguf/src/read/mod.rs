@@ -104,8 +104,8 @@ fn check_version(path: &Path, cursor: &mut Cursor<'_>) -> Result<(), ReadError> 
             format!("version {}, big endian", version.swap_bytes()),
             "download the little-endian file of the model",
         ),
-        0 => ("version 0".to_string(), "the file is damaged; copy or download it again"),
-        _ => (format!("version {version}"), "the file is damaged, or newer than this program"),
+        0 => ("version 0".to_string(), "copy or download the file again"),
+        _ => (format!("version {version}"), "copy or download the file again, or use a newer program"),
     };
     Err(ReadError::Version { path: path.to_path_buf(), found, mend })
 }

@@ -16,17 +16,21 @@ impl GgufFile {
         let Some(prefix) = name.strip_suffix(&suffix(number, count)) else {
             let wanted = suffix(number, count);
             return Err(failed(format!(
-                "rename it to its original name, NAME{wanted}, so that the other parts can be found"
+                "its name does not end with {wanted}, so the other parts cannot be found\nhint: rename it to its \
+                 original name, NAME{wanted}"
             )));
         };
         let part = |number| self.path.with_file_name(format!("{prefix}{}", suffix(number, count)));
         if number != 0 {
-            return Err(failed(format!("load the model by its first part, {}", part(0).display())));
+            return Err(failed(format!(
+                "a model is loaded from its first part\nhint: use {}",
+                part(0).display()
+            )));
         }
         let open = |number| {
             GgufFile::open(&part(number)).map_err(|error| match error {
                 ReadError::Missing { path } => failed(format!(
-                    "the part {} is missing; put all parts into one folder, with their original names",
+                    "the part {} is missing\nhint: put all parts into one folder, with their original names",
                     path.display()
                 )),
                 other => other,

@@ -320,7 +320,7 @@ fn what_is_wrong_with_the_toolkit_that_the_user_names_is_told() {
     machine.script("home/slow/bin/nvcc", "sleep 60");
     let cases = [
         ("home/gone", "the folder does not exist"),
-        ("usr/local/cuda/bin/nvcc", "it is a file; name the folder that contains bin/nvcc"),
+        ("usr/local/cuda/bin/nvcc", "it is a file, not a folder"),
         ("home/empty", "it has no bin/nvcc"),
         ("home/text", "its bin/nvcc is not executable"),
         ("home/garbage", "its bin/nvcc prints no version of CUDA"),

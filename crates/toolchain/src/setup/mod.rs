@@ -10,6 +10,7 @@ mod run;
 use std::io::IsTerminal;
 use std::path::Path;
 
+use build_info::words;
 pub use console::Console;
 pub use manager::Manager;
 pub use plan::{InstallStep, Rights, SetupPlan, StepKind};
@@ -231,19 +232,28 @@ fn carry_out(plan: &SetupPlan, search: &SearchPath, console: &mut dyn Console) -
         if step.kind == StepKind::Refresh {
             // Old lists may suffice, and one unreachable source must not prevent the installation.
             if let Err(error) = done {
-                console.note(&format!("{error}\ncontinuing with the existing package lists"));
+                console.note(&with_line_before_hint(&error, "continuing with the existing package lists"));
             }
             return Ok(true);
         }
         match done {
             Ok(()) => {}
             Err(error) if step.optional => {
-                console.note(&format!("{error}\ncontinuing without the optional packages"))
+                console.note(&with_line_before_hint(&error, "continuing without the optional packages"))
             }
             Err(source) => return Err(SetupError::Failed { plan: Box::new(plan.clone()), source }),
         }
     }
     Ok(false)
+}
+
+/// Returns the message of `error` with the line `rest` before its hint.
+fn with_line_before_hint(error: &StepError, rest: &str) -> String {
+    let text = error.to_string();
+    match words::split_hint(&text) {
+        (text, Some(hint)) => format!("{text}\n{rest}\nhint: {hint}"),
+        (text, None) => format!("{text}\n{rest}"),
+    }
 }
 
 #[cfg(test)]

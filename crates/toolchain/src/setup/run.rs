@@ -33,14 +33,16 @@ pub enum StepError {
         command: String,
     },
     /// The command ran and failed.
-    #[error("`{command}` failed ({status}): {cause}\n{}", last_lines.join("\n"))]
+    #[error("`{command}` failed ({status}): {cause}\n{}{remedy}", last_lines.join("\n"))]
     Failed {
         /// Command line of the step.
         command: String,
         /// Exit status of the command.
         status: String,
-        /// Cause according to the output, and a remedy.
+        /// Cause according to the output.
         cause: &'static str,
+        /// Hint line with the remedy. Empty if the remedy is unknown.
+        remedy: &'static str,
         /// Last lines of the output.
         last_lines: Vec<String>,
     },
@@ -82,7 +84,8 @@ pub(crate) fn run(
     let status = child.wait().map_err(start)?;
     let last_lines = Vec::from(last_lines);
     // `apt-get update` succeeds even if it reached no server.
-    let warns = step.kind == StepKind::Refresh && cause(&last_lines) == NO_NETWORK;
+    let (cause, remedy) = cause(&last_lines);
+    let warns = step.kind == StepKind::Refresh && (cause, remedy) == NO_NETWORK;
     if status.success() && !warns {
         return Ok(());
     }
@@ -93,17 +96,22 @@ pub(crate) fn run(
     Err(StepError::Failed {
         command: step.to_string(),
         status: status.to_string(),
-        cause: cause(&last_lines),
+        cause,
+        remedy,
         last_lines,
     })
 }
 
-const NO_NETWORK: &str = "the package server cannot be reached; check the network, the proxy (http_proxy, \
-                          https_proxy) and the package sources, then run the command again";
+const NO_NETWORK: (&str, &str) = (
+    "the package server cannot be reached",
+    "\nhint: check the network, the proxy (http_proxy, https_proxy) and the package sources, then run the command \
+     again",
+);
 
-/// Returns the cause of a failure, found in the last lines of a package manager's output.
-fn cause(last_lines: &[String]) -> &'static str {
-    const CAUSES: [(&[&str], &str); 4] = [
+/// Returns the cause of a failure, found in the last lines of a package manager's output, and the hint line with its
+/// remedy.
+fn cause(last_lines: &[String]) -> (&'static str, &'static str) {
+    const CAUSES: [(&[&str], (&str, &str)); 4] = [
         (
             &[
                 "resolving",
@@ -121,7 +129,7 @@ fn cause(last_lines: &[String]) -> &'static str {
             ],
             NO_NETWORK,
         ),
-        (&["no space left"], "the disk is full; free some space and run the command again"),
+        (&["no space left"], ("the disk is full", "\nhint: free some space and run the command again")),
         (
             &[
                 "could not get lock",
@@ -130,8 +138,11 @@ fn cause(last_lines: &[String]) -> &'static str {
                 "dpkg was interrupted",
                 "database is locked",
             ],
-            "another package manager is running or was interrupted; wait until it has finished (on Debian, \
-             `dpkg --configure -a` completes an interrupted installation), then run the command again",
+            (
+                "another package manager is running or was interrupted",
+                "\nhint: wait until it has finished (on Debian, `dpkg --configure -a` completes an interrupted \
+                 installation), then run the command again",
+            ),
         ),
         (
             &[
@@ -142,15 +153,18 @@ fn cause(last_lines: &[String]) -> &'static str {
                 "not found in package names",
                 "no such package",
             ],
-            "the package sources do not contain a package; the package lists may be outdated, or a \
-             repository may be disabled",
+            (
+                "the package sources do not contain a package; the package lists may be outdated, or a \
+                 repository may be disabled",
+                "",
+            ),
         ),
     ];
     let text = last_lines.join("\n").to_lowercase();
     CAUSES
         .iter()
         .find(|(signs, _)| signs.iter().any(|sign| text.contains(sign)))
-        .map_or("see the last lines of the output", |(_, cause)| cause)
+        .map_or(("see the last lines of the output", ""), |(_, cause)| *cause)
 }
 
 #[cfg(test)]
@@ -176,7 +190,9 @@ mod tests {
         ];
         for (output, expected) in cases {
             let lines: Vec<String> = output.lines().map(str::to_string).collect();
-            assert!(cause(&lines).contains(expected), "{output}: {}", cause(&lines));
+            let (cause, remedy) = cause(&lines);
+            assert!(cause.contains(expected), "{output}: {cause}");
+            assert!(remedy.is_empty() || remedy.starts_with("\nhint: "), "{output}: {remedy:?}");
         }
     }
 }

@@ -194,9 +194,18 @@ fn a_failed_installation_says_why() {
     );
     let mut listener = Listener::default();
     let (_, outcome) = ensure_on(&machine, Consent::Given, &mut listener);
-    assert!(listener.notes[0].contains("cannot be reached; check the network"), "{:?}", listener.notes);
+    assert!(listener.notes[0].contains("the package server cannot be reached\n"), "{:?}", listener.notes);
+    assert!(
+        listener.notes[0].contains("\ncontinuing with the existing package lists\nhint: check the network"),
+        "{:?}",
+        listener.notes
+    );
     let cause = std::error::Error::source(&outcome.unwrap_err()).map(ToString::to_string).unwrap_or_default();
-    assert!(cause.contains("cannot be reached; check the network"), "{cause}");
+    assert!(
+        cause.contains("the package server cannot be reached\n")
+            && cause.contains("\nhint: check the network"),
+        "{cause}"
+    );
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn every_part_of_a_split_model_counts() {
     write_sparse_model(&first, 1 << 20, Some((0, 2)));
     let (code, stderr) = refused(&first, &[]);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("m-00002-of-00002.gguf is missing; put all parts"), "{stderr}");
+    assert!(stderr.contains("m-00002-of-00002.gguf is missing\nhint: put all parts"), "{stderr}");
 
     let second = folder.path().join("m-00002-of-00002.gguf");
     write_sparse_model(&second, 4 << 40, Some((1, 2)));
@@ -151,7 +151,7 @@ fn prompts_that_do_not_fit() {
 #[test]
 fn flags_that_cannot_be_meant_are_wrong_usage() {
     let model = tiny().to_str().expect("UTF-8");
-    let cases: [(&[&str], &str); 25] = [
+    let cases: [(&[&str], &str); 27] = [
         (&["run", "-m", model, "-p", "a", "-t", "0"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-t", "10000"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-tb", "10000"], "1 to 512 threads"),
@@ -173,6 +173,11 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "--load-mode", "fast"], "direct_io"),
         (&["run", "-m", model, "-p", "a", "--cpu-list", "0-"], "0-3,8"),
         (&["run", "-m", model, "-p", "a", "--cpu-list", "511"], "this process may only use the CPUs"),
+        (
+            &["run", "-m", model, "-p", "a", "--cpu-list", "900"],
+            "CPUs 0 to 511\nhint: choose smaller numbers",
+        ),
+        (&["run", "-m", model, "-p", "a", "-C", "0xFFFF"], "\nhint: give a list of CPUs instead of a mask"),
         (&["quantize", model, model, "q8_0"], "is both input and output"),
         (&["run", "-p", "a"], "--model"),
         (&["bench", "-m", model, "-r", "0"], "0"),
@@ -346,7 +351,11 @@ fn quantize_puts_a_whole_file_in_place_or_none() {
     let cases = [
         (tiny().to_path_buf(), socket.clone(), "not a regular file"),
         (tiny().to_path_buf(), place.clone(), "folder"),
-        (tiny().to_path_buf(), folder.path().join("no/such/out.gguf"), "does not exist; create it first"),
+        (
+            tiny().to_path_buf(),
+            folder.path().join("no/such/out.gguf"),
+            "does not exist\nhint: create it first",
+        ),
         (folder.path().join("missing.gguf"), target.clone(), "no such file"),
         // No user, not even root, can create a file in /proc.
         (tiny().to_path_buf(), "/proc/out.gguf".into(), "/proc/out.gguf"),

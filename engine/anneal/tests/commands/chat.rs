@@ -131,7 +131,7 @@ fn a_full_context_is_said_and_the_conversation_goes_on() {
     let (code, stdout, stderr) = on_tiny(&["-c", "256", "-n", "500", "--json"], &input);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(
-        stderr.contains("use /clear to begin a new conversation")
+        stderr.contains("\nhint: use /clear to begin a new conversation")
             && stderr.contains("the message was ignored"),
         "{stderr}"
     );

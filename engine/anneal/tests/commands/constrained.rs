@@ -150,7 +150,10 @@ fn what_no_text_can_match_is_wrong_usage() {
     }
     let (code, stderr) = refused(&["--grammar-file", "/no/such/file"]);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("cannot read the grammar /no/such/file"), "{stderr}");
+    assert!(
+        stderr.contains("cannot read the grammar /no/such/file") && stderr.contains("\nhint: check the path"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -73,5 +73,5 @@ fn bad_input_is_named_and_nothing_is_written() {
     let nowhere = folder.path().join("no/logits");
     let nowhere = nowhere.to_str().expect("a path in UTF-8");
     let (code, _, stderr) = parts(&anneal(["logits", "-m", &model, "--tokens", &list, "--out", nowhere]));
-    assert!(code == Some(1) && stderr.contains("does not exist; create it first"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("does not exist\nhint: create it first"), "{stderr}");
 }

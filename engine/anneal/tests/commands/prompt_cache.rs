@@ -236,7 +236,7 @@ fn where_no_cache_can_be_is_said_before_anything_is_loaded() {
     let cases = [
         (vec!["--prompt-cache", "/dev/null"], 1, "not a regular file"),
         (vec!["--prompt-cache", &place("pipe")], 1, "not a regular file"),
-        (vec!["--prompt-cache", &place("none/cache.kv")], 1, "does not exist; create it first"),
+        (vec!["--prompt-cache", &place("none/cache.kv")], 1, "does not exist\nhint: create it first"),
         (vec!["--prompt-cache", &place("file"), "--prompt-cache-size", "1GiB"], 1, "it is a file"),
         (vec!["--prompt-cache", &place("file/below/")], 1, "cannot be created"),
         (vec!["--prompt-cache", &place("a"), "--prompt-cache-size", "lots"], 2, "is not a size"),

@@ -92,7 +92,10 @@ fn a_model_takes_the_place_of_nothing_but_a_model() {
     std::fs::write(&notes, "precious\n").expect("a file");
     let (code, _, stderr) = run(&["quantize", "-q", text(tiny()), text(&notes), "Q8_0"]);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("notes.txt: it exists and is not a GGUF file; choose another path"), "{stderr}");
+    assert!(
+        stderr.contains("notes.txt: it exists and is not a GGUF file\nhint: choose another path"),
+        "{stderr}"
+    );
     assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
     // The command may overwrite its own earlier output, and an empty file from `mktemp`.
     std::fs::write(&out, "").expect("a file");
@@ -292,8 +295,8 @@ fn wrong_overrides_and_places_are_told_at_once() {
             2,
             "--tensor-type [=q8_0",
         ),
-        (&nowhere, &["--tensor-type", "x=q8_0"], 1, "does not exist; create it first"),
-        (&nowhere, &[], 1, "does not exist; create it first"),
+        (&nowhere, &["--tensor-type", "x=q8_0"], 1, "does not exist\nhint: create it first"),
+        (&nowhere, &[], 1, "does not exist\nhint: create it first"),
     ];
     for (out, more, expected, words) in cases {
         let (code, stdout, stderr) = run(&[&["quantize", text(tiny()), text(out), "Q4_0"], more].concat());

@@ -313,7 +313,7 @@ fn an_export_replaces_an_older_one_and_nothing_else() {
         (&model, "it is not a tuning record"),
         (&there("other.json", b"{\"a\":1}"), "it is not a tuning record"),
         (&folder, "it is a folder"),
-        (&fifo, "is not a regular file; choose another path"),
+        (&fifo, "is not a regular file\nhint: choose another path"),
         (&own, "is the tuning record itself"),
     ];
     for (out, words) in cases {

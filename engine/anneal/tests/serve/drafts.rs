@@ -135,7 +135,7 @@ fn drafts_outlive_a_context_that_is_full() {
 #[test]
 fn what_cannot_draft_is_refused_at_the_start() {
     for (flags, expected) in [
-        (&["--speculative", "model"][..], "needs a draft model: name it with draft_model"),
+        (&["--speculative", "model"][..], "needs a draft model\nhint: name it with draft_model"),
         (&["--speculative", "lookup", "--draft-model", "x.gguf"], "has no effect with speculative"),
         (&["--draft-max", "3"], "--draft-max has no effect without drafts"),
         (&["--draft-model", "no such.gguf"], "no such.gguf"),

@@ -115,7 +115,12 @@ fn where_it_cannot_listen_is_said() {
         (vec!["--socket", &long], 1, "the maximum of 107"),
         (vec!["--listen", &taken.1], 1, "another program uses the port"),
         (vec!["--listen", "0.0.0.0:0"], 2, "a key is needed"),
-        (vec!["--listen", "nowhere"], 2, "invalid socket address"),
+        (
+            vec!["--listen", "nowhere"],
+            2,
+            "\"nowhere\" is not an IP address with a port\nhint: write it as 127.0.0.1:8080",
+        ),
+        (vec!["--listen", "9090"], 2, "hint: write it as 127.0.0.1:9090"),
         (vec!["--slots", "0", "--listen", "127.0.0.1:0"], 2, "--slots 0"),
         (vec!["--slots", "8", "-b", "8", "-ub", "8", "--listen", "127.0.0.1:0"], 2, "too small for 8 slots"),
     ];
@@ -160,7 +165,7 @@ fn the_configuration_is_printed_and_read() {
     assert_eq!(server.metric("anneal_slots"), 3.0);
     std::fs::write(&config, "slotz = 2\n").expect("a file");
     let stderr = refused(&["--config", config.to_str().expect("UTF-8")], 2);
-    assert!(stderr.contains("slotz: unknown key; did you mean slots?"), "{stderr}");
+    assert!(stderr.contains("slotz: unknown key\nhint: did you mean slots?"), "{stderr}");
     // The server does not touch a socket on which another process listens.
     let path = folder.path().join("b.sock");
     let _listener = UnixListener::bind(&path).expect("a socket");

@@ -97,9 +97,11 @@ fn nobody_there_is_told_with_a_code_of_its_own() {
         let (code, stdout, stderr) = top("/nowhere/a.sock", more);
         assert_eq!((code, stdout.as_str()), (Some(75), ""), "{stderr}");
         assert!(stderr.starts_with("error: no answer from /nowhere/a.sock"), "{stderr}");
+        assert!(stderr.contains("\nhint: start the server with `anneal serve`"), "{stderr}");
     }
     for wrong in ["https://box", "http://box/path"] {
-        assert_eq!(top(wrong, &["--once"]).0, Some(2), "{wrong}");
+        let (code, _, stderr) = top(wrong, &["--once"]);
+        assert!(code == Some(2) && stderr.contains("\nhint: "), "{wrong}: {stderr}");
     }
 }
 

@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.compare_layouts {
         let [path] = models.as_slice() else {
             return Err(llama::error::Error::Usage(
-                "--compare-layouts accepts only one model: give -m once".to_string(),
+                "--compare-layouts accepts only one model\nhint: give -m once".to_string(),
             )
             .into());
         };
@@ -111,7 +111,9 @@ fn tuned(
 ) -> llama::error::Result<Option<Requested>> {
     let Some(objective) = &args.tuned else { return Ok(None) };
     let [model] = models else {
-        return Err(llama::error::Error::Usage("--tuned accepts only one model: give -m once".to_string()));
+        return Err(llama::error::Error::Usage(
+            "--tuned accepts only one model\nhint: give -m once".to_string(),
+        ));
     };
     let mut requested = Requested::default();
     args.variant.ask(&mut requested);

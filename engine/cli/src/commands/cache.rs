@@ -47,7 +47,7 @@ impl CacheFlags {
             return match alone.iter().find(|(given, _)| *given) {
                 None => Ok(None),
                 Some((_, flag)) => Err(Error::Usage(format!(
-                    "{flag} has no effect without --prompt-cache: add --prompt-cache"
+                    "{flag} has no effect without --prompt-cache\nhint: add --prompt-cache"
                 ))),
             };
         };

@@ -104,8 +104,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if idle > 0 {
         let _ = writeln!(
             stderr,
-            "warning: {idle} experts received no token, so quantisation will treat all their columns equally: use a \
-            longer text"
+            "warning: {idle} experts received no token, so quantisation will treat all their columns equally\nhint: \
+            use a longer text"
         );
     }
     if !args.quiet {
@@ -147,7 +147,7 @@ fn warn_of_quantised(model: &Path) {
         let _ = writeln!(
             std::io::stderr(),
             "warning: {} is quantised (it contains {} tensors), and its quantisation errors become part of the \
-            importance matrix: use the F16 or BF16 model",
+            importance matrix\nhint: use the F16 or BF16 model",
             printable(&model.to_string_lossy()),
             tensor.kind
         );

@@ -105,7 +105,8 @@ fn tell(runtime_host: RuntimeHost) -> RuntimeHost {
 fn read_text(path: &Path) -> anyhow::Result<String> {
     const LARGEST: u64 = 1 << 30;
     let read = std::fs::File::open(path).and_then(|file| base::to_end(file, LARGEST));
-    let bytes = read.with_context(|| format!("cannot read the text {}", path.display()))?;
+    let bytes =
+        read.with_context(|| format!("cannot read the text {}\nhint: check the path", path.display()))?;
     String::from_utf8(bytes).map_err(|error| {
         anyhow::anyhow!(
             "the text in {} is not valid UTF-8: byte {} is invalid\nhint: convert it, for example with iconv -t UTF-8",

@@ -186,7 +186,9 @@ fn prompt(args: &Args) -> Result<String> {
         }
         (None, Some(path)) => {
             let read = File::open(path).and_then(|file| base::to_end(file, LARGEST));
-            let bytes = read.with_context(|| format!("cannot read the prompt {}", path.display()))?;
+            let bytes = read.with_context(|| {
+                format!("cannot read the prompt {}\nhint: check the path; `-f -` reads stdin", path.display())
+            })?;
             (bytes, path.display().to_string())
         }
         (None, None) => return Ok(String::new()),

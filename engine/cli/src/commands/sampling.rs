@@ -81,7 +81,7 @@ impl ChainFlags {
 fn read(path: &Path, what: &str) -> anyhow::Result<String> {
     const LARGEST: u64 = 16 << 20;
     base::read_text_or_pipe(path, LARGEST)
-        .with_context(|| format!("cannot read the {what} {}", path.display()))
+        .with_context(|| format!("cannot read the {what} {}\nhint: check the path", path.display()))
 }
 
 /// Flags for the numbers in [`sampling::PARAMETERS`] that are not settings.
@@ -264,7 +264,8 @@ mod tests {
         assert!(why.contains("cannot be used with"), "{why}");
         let why = options(&["--json-schema", "{"]).expect_err("no JSON");
         assert!(why.contains("cannot use the JSON schema: it is not JSON"), "{why}");
+        assert!(why.contains("\nhint: give a JSON object"), "{why}");
         let why = options(&["--grammar-file", "/no/such/file"]).expect_err("no file");
-        assert!(why.contains("cannot read the grammar"), "{why}");
+        assert!(why.contains("cannot read the grammar /no/such/file\nhint: check the path"), "{why}");
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use base::exit::TRY_AGAIN;
-use build_info::words::printable;
+use build_info::words::{self, printable};
 use llama::error::Error;
 use look::{Looker, Seen};
 use ratatui::buffer::Buffer;
@@ -107,7 +107,7 @@ fn lines(looker: &mut Looker, once: bool) -> Result<ExitCode> {
     loop {
         match looker.look() {
             Ok(seen) => line(&to_json(&seen))?,
-            Err(failure) => line(&json!({ "error": failure.to_string() }))?,
+            Err(failure) => line(&json!({ "error": words::with_inline_hint(&failure.to_string()) }))?,
         }
         looker.rest();
     }
@@ -126,11 +126,20 @@ fn to_json(seen: &Seen) -> serde_json::Value {
 }
 
 fn fail(failure: &Failure) -> Result<ExitCode> {
-    let _ = writeln!(io::stderr(), "error: {}", printable(&failure.to_string()));
-    Ok(match failure {
-        Failure::Gone { .. } => ExitCode::from(TRY_AGAIN),
-        _ => ExitCode::FAILURE,
-    })
+    const START: &str = "start the server with `anneal serve`, or give the socket or address of a running server, as \
+                         in `anneal top http://127.0.0.1:8080`";
+    let text = failure.to_string();
+    let (text, hint) = words::split_hint(&text);
+    let (code, hint) = match failure {
+        Failure::Gone { .. } => (ExitCode::from(TRY_AGAIN), Some(START)),
+        _ => (ExitCode::FAILURE, hint),
+    };
+    let mut stderr = io::stderr().lock();
+    let _ = writeln!(stderr, "error: {}", printable(text));
+    if let Some(hint) = hint {
+        let _ = writeln!(stderr, "hint: {}", printable(hint));
+    }
+    Ok(code)
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

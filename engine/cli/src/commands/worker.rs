@@ -126,11 +126,17 @@ fn check(args: &Args) -> llama::error::Result<()> {
 }
 
 fn address(text: &str) -> Result<SocketAddrV4, String> {
-    let how = format!("write an IPv4 address and a port, for example 127.0.0.1:{DEFAULT_PORT}");
+    let wrong = |_| {
+        let port = text.strip_prefix(':').unwrap_or(text).parse().unwrap_or(DEFAULT_PORT);
+        format!(
+            "{text:?} is not an IPv4 address with a port\nhint: write it as {}:{port}",
+            Ipv4Addr::LOCALHOST
+        )
+    };
     let named = text.strip_prefix("localhost").map(|rest| format!("{}{rest}", Ipv4Addr::LOCALHOST));
-    let address: SocketAddrV4 = named.as_deref().unwrap_or(text).parse().map_err(|_| how)?;
+    let address: SocketAddrV4 = named.as_deref().unwrap_or(text).parse().map_err(wrong)?;
     match address.port() {
-        0 => Err("clients must know the port: give a port other than 0".to_string()),
+        0 => Err("clients must know the port\nhint: give a port other than 0".to_string()),
         _ => Ok(address),
     }
 }
@@ -159,7 +165,7 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
                 }
                 found.cloned().ok_or_else(|| {
                     let there: Vec<&str> = all.iter().map(|device| device.name.as_str()).collect();
-                    format!("--devices {name}: no such device; available devices: {}", there.join(", "))
+                    format!("--devices {name}: no such device\nhint: available devices: {}", there.join(", "))
                 })
             })
             .collect(),

@@ -22,7 +22,7 @@ pub fn check_file(path: &Path, read_only: bool) -> Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => return failed("it is a folder".to_string()),
         Ok(found) if !found.is_file() => {
-            return failed("it is not a regular file; choose another path".to_string());
+            return failed("it is not a regular file\nhint: choose another path".to_string());
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => return failed(error.to_string()),
         _ => {}
@@ -31,7 +31,7 @@ pub fn check_file(path: &Path, read_only: bool) -> Result<()> {
     match fs::metadata(folder) {
         _ if read_only => Ok(()),
         Ok(found) if found.is_dir() => check_writable(folder),
-        _ => failed(format!("the folder {} does not exist; create it first", folder.display())),
+        _ => failed(format!("the folder {} does not exist\nhint: create it first", folder.display())),
     }
 }
 
@@ -43,7 +43,7 @@ pub fn check_folder(path: &Path, read_only: bool) -> Result<()> {
     let failed = |why: String| Err(Error::Cache { path: path.to_path_buf(), why });
     match fs::metadata(path) {
         Ok(found) if !found.is_dir() => {
-            return failed("it is not a folder; choose another path".into());
+            return failed("it is not a folder\nhint: choose another path".into());
         }
         Ok(_) if read_only => return Ok(()),
         Ok(_) => {}
@@ -66,7 +66,7 @@ fn check_writable(folder: &Path) -> Result<()> {
         Err(why) => Err(Error::Cache {
             path: folder.to_path_buf(),
             why: format!(
-                "the folder is not writable ({}); choose another folder, or use --prompt-cache-ro",
+                "the folder is not writable ({})\nhint: choose another folder, or use --prompt-cache-ro",
                 io::Error::from(why)
             ),
         }),
@@ -171,7 +171,7 @@ mod tests {
             (check_file(folder.path(), false), "it is a folder"),
             (check_file(&pipe, false), "not a regular file"),
             (check_file(Path::new("/dev/null"), false), "not a regular file"),
-            (check_file(&folder.path().join("none/cache"), false), "does not exist; create it first"),
+            (check_file(&folder.path().join("none/cache"), false), "does not exist\nhint: create it first"),
             (check_folder(&file, false), "it is not a folder"),
             (check_folder(&folder.path().join("none"), true), "does not create it"),
             (check_folder(&file.join("below"), false), "cannot be created"),

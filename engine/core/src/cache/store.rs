@@ -121,7 +121,8 @@ impl Store {
             return Err(Error::Cache {
                 path: path.to_path_buf(),
                 why:
-                    "it is a file, but --prompt-cache-size applies to a folder; remove the flag, or choose a folder"
+                    "it is a file, but --prompt-cache-size applies to a folder\nhint: remove the flag, or choose a \
+                     folder"
                         .into(),
             });
         }
@@ -438,7 +439,7 @@ fn put(path: &Path, parts: &Parts) -> std::result::Result<(), String> {
 fn not_written(path: &Path, why: &std::io::Error) -> String {
     let mend = match why.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            "the disk is full; free some space, or choose another path".to_string()
+            "the disk is full\nhint: free some space, or choose another path".to_string()
         }
         _ => why.to_string(),
     };

@@ -36,8 +36,8 @@ pub fn check(requested: &Requested) -> Result<()> {
     }
     if requested.split_layout == Some(SplitLayout::On) && requested.repack == Some(false) {
         return usage(
-            "--split-layout on with --no-repack: the split layout generates with repacked weights; remove one of the \
-             two"
+            "--split-layout on with --no-repack: the split layout generates with repacked weights\nhint: remove one of \
+             the two"
                 .to_string(),
         );
     }
@@ -47,15 +47,15 @@ pub fn check(requested: &Requested) -> Result<()> {
     let type_v = requested.type_v.unwrap_or_default();
     if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {
         return usage(format!(
-            "-fa off with -ctv {type_v}: llama.cpp reads a quantised V cache only with flash attention; remove -fa \
-             off, or use -ctv f16"
+            "-fa off with -ctv {type_v}: llama.cpp reads a quantised V cache only with flash attention\nhint: remove \
+             -fa off, or use -ctv f16"
         ));
     }
     if requested.flash_attention == Some(FlashAttention::Off)
         && requested.split_mode == Some(SplitMode::Tensor)
     {
         return usage(
-            "-fa off with --split-mode tensor: llama.cpp splits attention over devices only with flash attention; \
+            "-fa off with --split-mode tensor: llama.cpp splits attention over devices only with flash attention\nhint: \
              remove one of the two"
                 .to_string(),
         );
@@ -65,7 +65,10 @@ pub fn check(requested: &Requested) -> Result<()> {
     }
     if let Some(cpu) = requested.cpus.iter().flatten().find(|cpu| **cpu >= MAX_THREADS) {
         let last = MAX_THREADS - 1;
-        return usage(format!("--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {last}"));
+        return usage(format!(
+            "--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {last}\nhint: choose smaller numbers, or \
+             omit --cpu-list to use all CPUs of this process"
+        ));
     }
     offload(requested).check().map_err(Error::Usage)?;
     requested.variant.rope.check()?;
@@ -102,7 +105,11 @@ pub(super) fn cpus(requested: &Requested, runtime_host: &RuntimeHost) -> Result<
         None => Ok(()),
         Some(cpu) => {
             let allowed: Vec<String> = allowed.iter().map(u32::to_string).collect();
-            usage(format!("--cpu-list {cpu}: this process may only use the CPUs {}", allowed.join(",")))
+            usage(format!(
+                "--cpu-list {cpu}: this process may only use the CPUs {}\nhint: choose from these CPUs, or omit \
+                 --cpu-list to use all of them",
+                allowed.join(",")
+            ))
         }
     }
 }

@@ -22,7 +22,7 @@ pub fn context_warning(path: &Path, settings: &Settings) -> Option<String> {
         let by = f64::from(asked) / f64::from(trained);
         let by = (by * 100.0).ceil() / 100.0;
         format!(
-            "-c {asked}: the model was trained for {trained} tokens, and text beyond {} tokens is often nonsense; \
+            "-c {asked}: the model was trained for {trained} tokens, and text beyond {} tokens is often nonsense\nhint: \
              lower -c, or scale positions with --rope-scaling yarn --rope-scale {by}",
             reach as u64
         )

@@ -1,5 +1,6 @@
 //! Values from the tuning record, and the conditions for using them.
 
+use build_info::words;
 use llama::error::{Error, Result};
 use llama::offload::{CpuMoe, GpuLayers, Workers};
 
@@ -65,8 +66,10 @@ impl Settings {
     pub fn goes_with(requested: &Requested, tuned: &Requested) -> Result<()> {
         check(requested)?;
         check(&requested.or(tuned)).map_err(|why| {
+            let why = why.to_string();
+            let (why, _) = words::split_hint(&why);
             Error::Usage(format!(
-                "the tuning record contradicts the requested settings: {why}; remove one of the two"
+                "the tuning record contradicts the requested settings: {why}\nhint: remove one of the two settings"
             ))
         })
     }

@@ -239,7 +239,7 @@ pub(super) fn check_memory(model: &Model) -> Result<()> {
     }
     Err(Error::Usage(format!(
         "cannot use speculative decoding with {}: the tokens of a rejected draft cannot be removed from this model's \
-         recurrent state; remove --speculative",
+         recurrent state\nhint: remove --speculative",
         model.path().display()
     )))
 }
@@ -251,7 +251,8 @@ pub(super) fn check_memory(model: &Model) -> Result<()> {
 fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
     let refuse = |why: String| {
         Err(Error::Usage(format!(
-            "--draft-model {}: its vocabulary differs from that of {}: {why}; use a smaller model of the same family",
+            "--draft-model {}: its vocabulary differs from that of {}: {why}\nhint: use a smaller model of the same \
+             family",
             draft.path().display(),
             target.path().display()
         )))

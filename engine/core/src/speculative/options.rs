@@ -59,10 +59,12 @@ impl SpeculativeOptions {
         }
         match (self.drafts, &self.model) {
             (Drafts::Model, None) => {
-                refuse("--speculative model: give the smaller model with --draft-model FILE".to_string())
+                let why = "--speculative model needs a draft model\nhint: give the smaller model with --draft-model \
+                           FILE";
+                refuse(why.to_string())
             }
             (Drafts::Lookup, Some(model)) => refuse(format!(
-                "--draft-model {} with --speculative lookup: use only one of the two",
+                "--draft-model {} cannot be used with --speculative lookup\nhint: use only one of the two",
                 model.display()
             )),
             _ => Ok(()),

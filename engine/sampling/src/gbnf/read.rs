@@ -189,7 +189,7 @@ impl<'a> GrammarReader<'a> {
                     rules = rules.saturating_mul(times);
                     if rules > MAX_TIMES {
                         let what = format!(
-                            "the repetition expands to more than {MAX_TIMES} rules; use fewer repetitions"
+                            "the repetition expands to more than {MAX_TIMES} rules\nhint: use fewer repetitions"
                         );
                         return Err(self.wrong_at(start, &what));
                     }
@@ -215,8 +215,8 @@ impl<'a> GrammarReader<'a> {
                 self.elements += last.unwrap_or(0);
             }
             if self.elements > MAX_ELEMENTS {
-                return Err(self
-                    .wrong_at(start, "this repetition makes the grammar too large; use fewer repetitions"));
+                let what = "this repetition makes the grammar too large\nhint: use fewer repetitions";
+                return Err(self.wrong_at(start, what));
             }
             self.space(nested);
         }
@@ -229,7 +229,7 @@ impl<'a> GrammarReader<'a> {
     fn group(&mut self) -> Result<Id, String> {
         if self.depth == MAX_DEPTH {
             return Err(self.wrong(&format!(
-                "more than {MAX_DEPTH} nested brackets; move the inner brackets to separate rules"
+                "more than {MAX_DEPTH} nested brackets\nhint: move the inner brackets to separate rules"
             )));
         }
         self.at += 1;
@@ -312,7 +312,7 @@ impl<'a> GrammarReader<'a> {
             Some('n') => (0, '\n'),
             Some(itself @ ('\\' | '"' | '[' | ']' | '-')) => (0, itself),
             _ => {
-                let known = r#"unknown escape; use \x \u \U \t \r \n \\ \" \[ \] or \-"#;
+                let known = "unknown escape\nhint: use \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\] or \\-";
                 return Err(self.wrong_at(start, known));
             }
         };
@@ -368,7 +368,7 @@ impl<'a> GrammarReader<'a> {
             false => (least, self.take("}")),
         };
         let Some(least) = least.filter(|_| closed) else {
-            return Err(self.wrong_at(start, "invalid repetition; use {3}, {3,} or {3,5}"));
+            return Err(self.wrong_at(start, "invalid repetition\nhint: use {3}, {3,} or {3,5}"));
         };
         if least > MAX_TIMES || most == Some(u64::MAX) {
             return Err(self.wrong_at(start, &format!("at most {MAX_TIMES} repetitions are allowed")));
@@ -463,14 +463,14 @@ mod tests {
             ("root ::= \"a\"\nroot ::= x\n", "line 2, column 10: there is no rule 'x'"),
             ("root ::= \"a", "ends inside"),
             ("root ::= [a-", "ends inside"),
-            ("root ::= \"\\q\"", "line 1, column 11: unknown escape; use \\x"),
+            ("root ::= \"\\q\"", "line 1, column 11: unknown escape\nhint: use \\x"),
             ("root ::= \"\\x4\"", "2 hexadecimal digits"),
             ("root ::= (\"a\"", "expected )"),
             ("root ::= \"a\")", "line 1, column 13: expected the end of the rule"),
             ("root ::= *", "nothing to repeat"),
             ("root ::= \"\"*", "nothing to repeat"),
             ("root ::= \"a\"{5,2}", "the maximum is less than the minimum"),
-            ("root ::= \"a\"{5", "invalid repetition"),
+            ("root ::= \"a\"{5", "invalid repetition\nhint: use {3}"),
             ("root ::= \"a\"{,5}", "invalid repetition"),
             ("root ::= \"a\"{2001}", "at most 2000 repetitions"),
             ("root ::= \"a\"{1,99999999999999999999999}", "at most 2000 repetitions"),

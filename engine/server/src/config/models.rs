@@ -72,7 +72,9 @@ fn model(value: &Value) -> std::result::Result<Config, String> {
     }
     match config.model.is_some() || config.hf.is_some() {
         true => Ok(config),
-        false => Err(": path is missing: give the GGUF file, or use hf for a model on the hub".to_string()),
+        false => {
+            Err(": path is missing\nhint: give the GGUF file, or use hf for a model on the hub".to_string())
+        }
     }
 }
 
@@ -80,14 +82,14 @@ fn mend(name: &str) -> String {
     let of_models = Key::all().into_iter().filter(|key| key.is_of_model());
     let names: Vec<String> = of_models.map(Key::name).collect();
     match name {
-        "model" => "unknown key; use path for a model's file".to_string(),
-        "name" => "unknown key; the table [models.NAME] gives the model's name".to_string(),
+        "model" => "unknown key\nhint: use path for a model's file".to_string(),
+        "name" => "unknown key\nhint: the table [models.NAME] gives the model's name".to_string(),
         name if Key::named(name).is_some() => {
-            "this key belongs to the server and not to a model: put it above all tables".to_string()
+            "this key belongs to the server and not to a model\nhint: put it above all tables".to_string()
         }
         name => match nearest(name, names.iter().map(String::as_str).chain(["path", "preload"])) {
-            Some(near) => format!("unknown key; did you mean {near}?"),
-            None => "unknown key; see --print-config for all keys".to_string(),
+            Some(near) => format!("unknown key\nhint: did you mean {near}?"),
+            None => "unknown key\nhint: see --print-config for all keys".to_string(),
         },
     }
 }
@@ -166,8 +168,8 @@ impl Config {
             models.push(Named { options: self.options()?, engine: self.engine.clone(), preload: true });
         } else if self.engine.variant != Variant::default() {
             return Err(Error::Usage(
-                "lora, rope_… and yarn_… (--lora, --rope-…, --yarn-…) apply to a single model: put them into its \
-                table [models.NAME], or name the model with `model`"
+                "lora, rope_… and yarn_… (--lora, --rope-…, --yarn-…) apply to a single model\nhint: put them \
+                into its table [models.NAME], or name the model with `model`"
                     .to_string(),
             ));
         }
@@ -206,7 +208,7 @@ impl Config {
                 Some(near) => format!("did you mean {near}?"),
                 None => format!("available models: {}", names().collect::<Vec<_>>().join(", ")),
             };
-            return Err(Error::Usage(format!("default_model = {default:?}: no such model; {mend}")));
+            return Err(Error::Usage(format!("default_model = {default:?}: no such model\nhint: {mend}")));
         }
         let several = !self.models.is_empty();
         Ok(Served { models, default, memory_limit: self.memory_limit, several })
@@ -334,18 +336,18 @@ mod tests {
             ("[models.a]\npath = 3", "models: a.path: use a string"),
             ("[models.a]\nhf = \"b\"", "models: a.hf: not a model name"),
             ("[models.a]\npath = \"p\"\nslots = 0", "models: a.slots: use a whole number from 1 to 256"),
-            ("[models.a]\npath = \"p\"\nslot = 1", "models: a.slot: unknown key; did you mean slots?"),
-            ("[models.a]\nmodel = \"p\"", "models: a.model: unknown key; use path for a model's file"),
+            ("[models.a]\npath = \"p\"\nslot = 1", "models: a.slot: unknown key\nhint: did you mean slots?"),
+            ("[models.a]\nmodel = \"p\"", "models: a.model: unknown key\nhint: use path for a model's file"),
             ("[models.a]\npath = \"p\"\nsocket = \"p\"", "models: a.socket: this key belongs to the server"),
             ("[models.a]\npath = \"p\"\npreload = 1", "models: a.preload: use true or false"),
             ("model = \"a.gguf\"\n[models.a]\npath = \"p\"", "two models are called \"a\""),
             (
                 "default_model = \"b\"\n[models.a]\npath = \"p\"",
-                "default_model = \"b\": no such model; available models: a",
+                "default_model = \"b\": no such model\nhint: available models: a",
             ),
             (
                 "default_model = \"smal\"\n[models.small]\npath = \"p\"",
-                "default_model = \"smal\": no such model; did you mean small?",
+                "default_model = \"smal\": no such model\nhint: did you mean small?",
             ),
             (
                 "[models.a]\npath = \"p\"\nprompt_cache = \"c\"\nprompt_reuse = false",

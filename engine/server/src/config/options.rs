@@ -1,7 +1,7 @@
 //! Options of the server: the requested values, and one table of flags, keys, ranges, defaults and help texts.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use build_info::Bytes;
@@ -17,6 +17,9 @@ use llama::MAX_SEQUENCES;
 use crate::drafts::Who;
 use crate::log;
 use crate::workloads::Workloads;
+
+/// Port in the hint for an address without a port.
+const EXAMPLE_PORT: u16 = 8080;
 
 /// Values that flags or the configuration file request. `None` means that a value was not requested.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -212,14 +215,20 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         default: DefaultValue::depends("none", "\"127.0.0.1:8080\""),
         help: "Address for HTTP, for example 127.0.0.1:8080; an address that other machines can reach needs \
               --api-key-file",
-        value: Value::Text(Form::Word, parsed!(listen)),
+        value: Value::Text(Form::Word, |all, text| {
+            all.listen = Some(address(text)?);
+            Ok(())
+        }),
         slot: slot!(listen),
     },
     OptionSpec {
         name: "health-listen", flag: Flag::value("ADDRESS"), key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::depends("none", "\"127.0.0.1:8081\""),
         help: "Separate address for GET /health and GET /metrics, with its own connection limit",
-        value: Value::Text(Form::Word, parsed!(health_listen)),
+        value: Value::Text(Form::Word, |all, text| {
+            all.health_listen = Some(address(text)?);
+            Ok(())
+        }),
         slot: slot!(health_listen),
     },
     OptionSpec {
@@ -445,3 +454,39 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         slot: slot!(log_prompts),
     },
 ];
+
+/// Parses the address of a TCP socket.
+///
+/// # Errors
+/// If `text` is not an IP address with a port. The hint completes a port or an address.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.strip_prefix("localhost:").or(text.strip_prefix(':')).unwrap_or(text).parse();
+        let ip = text.parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let example = SocketAddr::new(ip, port.unwrap_or(EXAMPLE_PORT));
+        format!("{text:?} is not an IP address with a port\nhint: write it as {example}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_address_is_completed() {
+        let cases = [
+            ("8080", "127.0.0.1:8080"),
+            (":9090", "127.0.0.1:9090"),
+            ("localhost:9090", "127.0.0.1:9090"),
+            ("localhost", "127.0.0.1:8080"),
+            ("0.0.0.0", "0.0.0.0:8080"),
+            ("::1", "[::1]:8080"),
+            ("box:80", "127.0.0.1:8080"),
+        ];
+        for (text, expected) in cases {
+            let why = address(text).expect_err(text);
+            assert!(why.ends_with(&format!("\nhint: write it as {expected}")), "{text}: {why}");
+        }
+        assert_eq!(address("[::1]:80"), Ok(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 80))));
+    }
+}

@@ -29,11 +29,11 @@ impl Case {
         let &Case { n_prompt, n_gen, n_depth } = self;
         let wrong = |why: String| Err(Error::Usage(why));
         if path == Path::EndToEnd && n_prompt == 0 {
-            return wrong("--end-to-end needs a prompt: give -p or -pg".to_string());
+            return wrong("--end-to-end needs a prompt\nhint: give -p or -pg".to_string());
         }
         if path == Path::EndToEnd && n_depth > 0 {
             return wrong(format!(
-                "-d {n_depth}: --end-to-end begins with an empty context; remove -d or --end-to-end"
+                "-d {n_depth}: --end-to-end begins with an empty context\nhint: remove -d or --end-to-end"
             ));
         }
         let sum = n_prompt.checked_add(n_gen).and_then(|sum| sum.checked_add(n_depth));

@@ -84,7 +84,9 @@ pub fn operations(
 ) -> Result<Vec<OperationRecord>> {
     let &OperationTest { case, settings, repeat, commit, limits } = test;
     if case.n_prompt > 0 && case.n_gen > 0 {
-        return Err(Error::Usage("--ops times prefill and decode separately: use -p and -n".to_string()));
+        return Err(Error::Usage(
+            "--ops times prefill and decode separately\nhint: use -p and -n".to_string(),
+        ));
     }
     if !layouts.model().placed().takers.is_empty() {
         return Err(Error::Usage(

@@ -173,7 +173,7 @@ pub fn detokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Sam
 
 fn passes(text: &str) -> Result<usize> {
     if text.is_empty() {
-        return Err(Error::Usage("--text: the file is empty; choose a file with text".to_string()));
+        return Err(Error::Usage("--text: the file is empty\nhint: choose a file with text".to_string()));
     }
     Ok(TEXT_BYTES.div_ceil(text.len()))
 }

@@ -368,7 +368,7 @@ impl Pace {
         let (mut work, settings) = (Work::amid(64, 4, &task.objective), Chosen::default());
         let fits = |needed: Bytes, about: &str| match task.ceiling {
             Some(ceiling) if needed > ceiling => Err(Stop::Failed(format!(
-                "the model needs {about}{needed} of memory, but the limit is {ceiling}: raise --memory, or use a \
+                "the model needs {about}{needed} of memory, but the limit is {ceiling}\nhint: raise --memory, or use a \
                  smaller model or quantisation"
             ))),
             _ => Ok(()),

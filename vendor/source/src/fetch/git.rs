@@ -90,8 +90,9 @@ fn check_out(
         git.args(["-c", "core.symlinks=false"]);
         git
     };
-    let failed =
-        || format!("cannot check out {}; if {} is damaged, remove it", pin.commit, repository.display());
+    let failed = || {
+        format!("cannot check out {}\nhint: if {} is damaged, remove it", pin.commit, repository.display())
+    };
     run(git().args(["read-tree", &pin.commit]), INSTALL_GIT).with_context(failed)?;
     run(git().args(["checkout-index", "--all", "--quiet"]), INSTALL_GIT).with_context(failed)?;
     Ok(())

@@ -18,7 +18,7 @@ pub(crate) fn digest(dir: &Path, root: &Path, progress: FetchProgress<'_>) -> Re
     let store = root.ancestors().find_map(|above| above.canonicalize().ok());
     ensure!(
         store.is_none_or(|store| !store.starts_with(&real)),
-        "{} contains {}, the destination of the copy: use a folder outside of it",
+        "{} contains {}, the destination of the copy\nhint: use a folder outside of it",
         dir.display(),
         root.display()
     );

@@ -115,7 +115,7 @@ fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
     let metadata = fs::metadata(archive).with_context(|| format!("cannot read {}", archive.display()))?;
     if metadata.len() < pin.archive_bytes {
         bail!(
-            "{} is truncated: {} of {} bytes; try again",
+            "{} is truncated: {} of {} bytes\nhint: try again",
             archive.display(),
             metadata.len(),
             pin.archive_bytes

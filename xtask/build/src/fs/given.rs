@@ -19,9 +19,9 @@ pub fn content(path: &Path) -> Result<Vec<u8>> {
     let found = std::fs::metadata(path)?;
     if !found.is_file() {
         match found.is_dir() {
-            true => bail!("it is a folder; name a file in it"),
+            true => bail!("it is a folder\nhint: name a file in it"),
             false => {
-                bail!("it is a device or pipe; write its output to a file and name that file")
+                bail!("it is a device or pipe\nhint: write its output to a file and name that file")
             }
         }
     }

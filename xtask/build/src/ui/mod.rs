@@ -115,19 +115,9 @@ impl Ui {
         let _ = writeln!(std::io::stderr(), "{} {text}", self.paint("33;1", "    warning"));
     }
 
-    /// Prints an error and its causes.
+    /// Prints an error and its causes, and then the hints.
     pub fn error(&self, error: &anyhow::Error) {
-        let mut err = std::io::stderr();
-        let said = words::chain(error.as_ref());
-        let begin = std::iter::once(self.paint("31;1", "error:"))
-            .chain(std::iter::repeat("  caused by:".to_string()));
-        for (begin, text) in begin.zip(&said) {
-            // A cause with several lines contains the output of a tool.
-            let _ = writeln!(err, "{begin} {}", words::printable_lines(text));
-        }
-        if !said.iter().any(|text| text.contains("hint:")) && full_disk::caused(error) {
-            let _ = writeln!(err, "hint: {}", full_disk::FREE_SPACE);
-        }
+        let _ = write!(std::io::stderr(), "{}", error_text(error, &self.paint("31;1", "error:")));
     }
 
     /// Starts the progress display of a stage.
@@ -137,5 +127,46 @@ impl Ui {
 
     fn paint(&self, code: &str, text: &str) -> String {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+}
+
+/// Returns the lines that report `error`: its message after `begin`, its causes, and then the hints of all messages.
+fn error_text(error: &anyhow::Error, begin: &str) -> String {
+    let said = words::chain(error.as_ref());
+    let (mut lines, mut hints) = (Vec::new(), Vec::new());
+    for (begin, text) in std::iter::once(begin).chain(std::iter::repeat("  caused by:")).zip(&said) {
+        let (text, hint) = words::split_hint(text);
+        // A cause with several lines contains the output of a tool.
+        lines.push(format!("{begin} {}\n", words::printable_lines(text)));
+        hints.extend(hint.map(|hint| format!("hint: {}\n", words::printable_lines(hint))));
+    }
+    if hints.is_empty() && full_disk::caused(error) {
+        hints.push(format!("hint: {}\n", full_disk::FREE_SPACE));
+    }
+    lines.concat() + &hints.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_follow_the_last_cause() {
+        let error = anyhow::anyhow!("the folder is damaged\nhint: make it again\n  with mkdir")
+            .context("cannot read x\nhint: check the path")
+            .context("cannot build");
+        assert_eq!(
+            error_text(&error, "error:"),
+            "error: cannot build\n  caused by: cannot read x\n  caused by: the folder is damaged\nhint: check the \
+             path\nhint: make it again\n  with mkdir\n"
+        );
+        assert_eq!(error_text(&anyhow::anyhow!("no x"), "error:"), "error: no x\n");
+    }
+
+    #[test]
+    fn a_full_disk_has_a_hint_of_its_own() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let text = error_text(&anyhow::Error::from(full).context("cannot write x"), "error:");
+        assert!(text.ends_with(&format!("\nhint: {}\n", full_disk::FREE_SPACE)), "{text}");
     }
 }

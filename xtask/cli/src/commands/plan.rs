@@ -74,4 +74,4 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 /// Description of the file that `--toolchain` accepts, with an example to start from.
-const TOOLCHAIN_FILE: &str = "a list of tools: copy a file from fixtures/toolchains and edit the copy";
+const TOOLCHAIN_FILE: &str = "a list of tools\nhint: copy a file from fixtures/toolchains and edit the copy";

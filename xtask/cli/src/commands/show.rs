@@ -6,7 +6,7 @@ use anyhow::Result;
 use build::stages::{self, BuildFolder, Builds, CheckoutLock};
 use build::ui::{self, Ui};
 use build::workspace::Workspace;
-use build_info::{BuildInfo, ReadError};
+use build_info::{BuildInfo, ReadError, words};
 use serde::Serialize;
 
 /// Options of `show`.
@@ -97,6 +97,6 @@ fn problem(error: &ReadError, building: bool) -> String {
         ReadError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             "unfinished".to_string()
         }
-        other => other.to_string(),
+        other => words::with_inline_hint(&other.to_string()),
     }
 }

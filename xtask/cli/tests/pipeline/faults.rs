@@ -32,7 +32,7 @@ fn switches_that_took_no_effect_are_refused() {
     let small = checkout.build_command("native").env("FAKE_ANNEAL", "small-pages").output().unwrap();
     Run::from(small).expect(1, "large buffers of the CPU backend do not request huge pages");
     build("allocator=mimalloc").expect(1, "mimalloc");
-    build("treading=openmp").expect(2, "unknown field `treading`");
+    build("treading=openmp").expect(2, "unknown key `treading`\nhint: did you mean threading?");
     assert!(!checkout.current("native").exists(), "something became current");
     build("fast_math=true").expect(0, "finished gate");
 }
@@ -283,7 +283,8 @@ fn a_host_file_that_is_none_says_how_to_make_one() {
         ("missing.json", "cannot read missing.json"),
     ] {
         let run = checkout.xtask(&["plan", "--host", file]).expect(1, part);
-        assert!(run.err.contains("`cargo xtask detect > host.json`"), "{}", run.err);
+        assert!(run.err.contains("\nhint: run `cargo xtask detect > host.json`"), "{}", run.err);
+        assert!(run.err.rfind("  caused by:") < run.err.find("\nhint: "), "{}", run.err);
     }
     checkout.xtask(&["plan", "--toolchain", "README.md"]).expect(1, "fixtures/toolchains");
 }

@@ -41,7 +41,7 @@ pub struct Args {
 
 /// Description of the file that `--roofline` accepts, and the command that makes one.
 const ROOFLINE_FILE: &str =
-    "a machine's measured limits: a file that `anneal bench --roofline` wrote on that machine";
+    "a machine's measured limits\nhint: use the file that `anneal bench --roofline` writes on that machine";
 
 /// Recommends a build, settings and a quantisation for a model on a machine, with the reasons.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {

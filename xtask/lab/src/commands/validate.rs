@@ -285,7 +285,7 @@ fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result
 fn phase(text: &str) -> Result<Phase, String> {
     match text.parse()? {
         phase @ (Phase::Prefill | Phase::Decode) => Ok(phase),
-        other => Err(format!("{other} cannot be validated; use prefill or decode")),
+        other => Err(format!("{other} cannot be validated\nhint: use prefill or decode")),
     }
 }
 

@@ -77,7 +77,9 @@ impl Race {
             return usage("--clients: use numbers from 1 to 4096".to_string());
         }
         if self.context(self.slots(*self.clients.iter().max().unwrap_or(&1))).is_none() {
-            return usage("the context would be too large: use fewer slots or fewer tokens".to_string());
+            return usage(
+                "the context would be too large\nhint: use fewer slots or fewer tokens".to_string(),
+            );
         }
         if let [ours, theirs, ..] = self.subjects.as_slice()
             && ours.name() == theirs.name()

@@ -100,7 +100,10 @@ impl StepsFile {
         }
         for (number, step) in plan.steps.iter().enumerate() {
             if step.set.is_empty() && step.flags.trim().is_empty() {
-                return Err(wrong(format!("the step {:?} changes nothing; add `set` or `flags`", step.name)));
+                return Err(wrong(format!(
+                    "the step {:?} changes nothing\nhint: add `set` or `flags`",
+                    step.name
+                )));
             }
             if plan.steps[..number].iter().any(|other| other.name == step.name) {
                 return Err(wrong(format!("two steps are called {:?}", step.name)));
@@ -434,7 +437,7 @@ mod tests {
             (&*format!("{base}[[step]]\nname = \"x\"\nflag = \"-t 1\""), "unknown field `flag`"),
             (
                 &*format!("{base}[[step]]\nname = \"x\"\nset = [\"treading=openmp\"]"),
-                "unknown field `treading`",
+                "unknown key `treading`\nhint: did you mean threading?",
             ),
             (&*format!("{base}[[step]]\nname = \"x\"\nflags = \"'-t 1\""), "quote is not closed"),
             (

@@ -127,7 +127,7 @@ impl Subject {
     pub fn new(side: Side, build: CandidateBuild, flags: Vec<String>) -> Result<Self> {
         if build.program == MeasuredProgram::LlamaBench {
             return Err(exit::usage(format!(
-                "{side}: {} is llama-bench, which generates no text; use an engine (`anneal`)",
+                "{side}: {} is llama-bench, which generates no text\nhint: use an engine (`anneal`)",
                 build.name
             )));
         }

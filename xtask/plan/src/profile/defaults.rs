@@ -5,21 +5,21 @@ use build_info::Defaults;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use super::serde_error::{explain, key_hint};
+
 /// Reads the table.
 pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Defaults, D::Error> {
     let table = toml::Table::deserialize(deserializer)?;
     if let Some(unknown) = table.keys().find(|key| !Defaults::KEYS.contains(&key.as_str())) {
-        return Err(D::Error::custom(format!(
-            "`defaults` has no key `{unknown}`; supported keys: {}",
-            Defaults::KEYS.join(", ")
-        )));
+        let hint = key_hint(unknown, &Defaults::KEYS);
+        return Err(D::Error::custom(format!("`defaults` has no key `{unknown}`{hint}")));
     }
     // Read the keys one by one, because the error for a whole table would not name the key.
     let mut all = Defaults::default();
     for (key, value) in table {
         let one = toml::Table::from_iter([(key.clone(), value)]);
         let one = Defaults::deserialize(one)
-            .map_err(|error| D::Error::custom(format!("`defaults.{key}`: {}", error.message().trim())))?;
+            .map_err(|error| D::Error::custom(explain(&format!("defaults.{key}"), error.message(), &[])))?;
         all = all.or(&one);
     }
     Ok(all)

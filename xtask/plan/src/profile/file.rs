@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use build_info::Defaults;
 use build_info::switches::Switches;
 use serde::Deserialize;
-use toml::Table;
+use toml::{Table, Value};
 
 use super::choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, Target, Threading};
+use super::serde_error::explain;
 use super::{defaults, glibc};
 
 /// Content of a file; every key may be inherited from the parent.
@@ -30,16 +31,19 @@ impl ProfileFile {
             let mut whole = defaults.clone();
             whole.insert(name.clone(), value.clone());
             if let Err(why) = Switches::deserialize(whole) {
-                return Err(format!("`{name}`: {}", why.message()));
+                return Err(explain(name, why.message(), &[]));
             }
             switches.insert(name.clone(), value);
         }
-        let keys = Keys::deserialize(table).map_err(|why| match why.message() {
-            unknown if unknown.starts_with("unknown field") => {
-                let names: Vec<String> = defaults.keys().map(|name| format!("`{name}`")).collect();
-                format!("{unknown}, {}", names.join(", "))
-            }
-            other => other.to_string(),
+        let names: Vec<&str> = defaults.keys().map(String::as_str).collect();
+        let keys = Keys::deserialize(table.clone()).map_err(|why| {
+            // Read the keys one by one, because the error for a whole table does not name the key.
+            let explained = |(key, value): (&String, &Value)| {
+                let one = Table::from_iter([(key.clone(), value.clone())]);
+                let why = Keys::deserialize(one).err()?;
+                Some(explain(key, why.message(), &names))
+            };
+            table.iter().find_map(explained).unwrap_or_else(|| why.message().to_string())
         })?;
         Ok(ProfileFile { keys, switches })
     }

@@ -27,7 +27,9 @@ impl FromStr for Override {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = text.split_once(['=', ':']).ok_or("use KEY=VALUE, such as threading=openmp")?;
+        let (key, value) = text
+            .split_once(['=', ':'])
+            .ok_or("the value is missing\nhint: use KEY=VALUE, such as threading=openmp")?;
         let (key, value) = (key.trim().to_string(), value.trim().to_string());
         let overriding = Override { key, value };
         overriding.parse()?;
@@ -46,7 +48,7 @@ impl Override {
     fn parse(&self) -> Result<ProfileFile, String> {
         if matches!(self.key.as_str(), "inherits" | "description") {
             return Err(format!(
-                "`{}` cannot be overridden; use another profile, or write a profile file",
+                "`{}` cannot be overridden\nhint: use another profile, or write a profile file",
                 self.key
             ));
         }
@@ -201,14 +203,14 @@ mod tests {
     #[test]
     fn what_is_no_key_or_no_value_is_wrong_usage() {
         let cases = [
-            ("threading", "use KEY=VALUE"),
-            ("treading=openmp", "unknown field `treading`"),
-            ("threading=opnmp", "unknown variant `opnmp`"),
-            ("repack=maybe", "expected a boolean"),
+            ("threading", "the value is missing\nhint: use KEY=VALUE"),
+            ("treading=openmp", "unknown key `treading`\nhint: did you mean threading?"),
+            ("threading=opnmp", "`threading` has no value \"opnmp\"\nhint: did you mean openmp?"),
+            ("repack=maybe", "`repack` must be true or false, not the string \"maybe\""),
             ("defaults.gpu_layers=most", "use 0 or more, \"all\" or \"auto\""),
             ("defaults.ngl=3", "no key `ngl`"),
-            ("description=x", "cannot be overridden"),
-            ("inherits=portable", "cannot be overridden"),
+            ("description=x", "cannot be overridden\nhint: use another profile"),
+            ("inherits=portable", "cannot be overridden\nhint: use another profile"),
         ];
         for (text, expected) in cases {
             let error = text.parse::<Override>().unwrap_err();

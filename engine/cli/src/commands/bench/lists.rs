@@ -23,7 +23,7 @@ pub fn numbers(
     range: &'static str,
 ) -> impl Fn(&str) -> Result<Numbers, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let how = || format!("use {range}; write a range as 1-8, 1-8+2 or 1-8*2");
+        let how = || format!("use {range}\nhint: write a range as 1-8, 1-8+2 or 1-8*2");
         let number = |text: &str| text.trim().parse::<u32>().map_err(|_| how());
         let Some((first, rest)) = text.split_once('-').filter(|(first, _)| !first.is_empty()) else {
             return Ok(Numbers(vec![number(text)?]));
@@ -42,7 +42,7 @@ pub fn numbers(
         };
         let first = number(first)?;
         if first > last {
-            return Err(format!("{first} is greater than {last}: write the smaller number first"));
+            return Err(format!("{first} is greater than {last}\nhint: write the smaller number first"));
         }
         let (mut values, mut at) = (vec![first], first);
         // The range ends with the last number, or before a step that would overflow.
@@ -51,7 +51,7 @@ pub fn numbers(
                 return Err(format!("{text} never ends, because its step makes no progress: {}", how()));
             }
             if values.len() == MOST {
-                return Err(format!("{text} has more than {MOST} values: use a larger step"));
+                return Err(format!("{text} has more than {MOST} values\nhint: use a larger step"));
             }
             values.push(next);
             at = next;

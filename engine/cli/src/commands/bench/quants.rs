@@ -70,20 +70,23 @@ pub fn run(
     runtime_host: &RuntimeHost,
 ) -> Result<ExitCode> {
     let [source] = models else {
-        return Err(usage("--quants accepts only one model: give -m once"));
+        return Err(usage("--quants accepts only one model\nhint: give -m once"));
     };
     let [settings] = settings else {
         return Err(usage(
-            "--quants measures with a single value of each setting: do not give lists to -t, -b, -ub, -ctk, -ctv or -fa",
+            "--quants measures with a single value of each setting\nhint: do not give lists to -t, -b, -ub, -ctk, -ctv \
+            or -fa",
         ));
     };
     let [prefill, decode] = cases else {
         return Err(usage(
-            "--quants measures one prompt and one generation: give -p and -n one number each, and omit -d",
+            "--quants measures one prompt and one generation\nhint: give -p and -n one number each, and omit -d",
         ));
     };
     if (prefill.n_prompt, decode.n_gen) == (0, 0) || prefill.n_gen > 0 || prefill.n_depth > 0 {
-        return Err(usage("--quants measures one prompt and one generation: give -p and -n one number each"));
+        return Err(usage(
+            "--quants measures one prompt and one generation\nhint: give -p and -n one number each",
+        ));
     }
     let text = match &args.quants.eval_text {
         Some(path) => super::super::read_text(path)?,

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail};
 use build_info::roofline::Rates;
-use build_info::{Bytes, Policy, Roofline, threads};
+use build_info::{Bytes, Policy, Roofline, threads, words};
 use engine_core::runtime_host::RuntimeHost;
 use llama::Model;
 use roofline::{Error, Kernels, MeasuredRoof};
@@ -183,6 +183,7 @@ impl Roof {
                 Some(Roof { roofline, caches: roofline::last_level_caches(host), said: Cell::new(false) })
             }
             CachedRoofline::Unfit(why) => {
+                let (why, _) = words::split_hint(&why);
                 let hint = "measure the roofline again with anneal bench --roofline";
                 let _ = writeln!(
                     io::stderr(),

@@ -99,7 +99,7 @@ impl ChatCommand {
             "/stats" => alone(ChatCommand::Stats),
             "/exit" | "/quit" | "/bye" => alone(ChatCommand::Exit),
             _ => ChatCommand::Unknown(format!(
-                "unknown command {command}: /help lists the commands; to send a message that begins with /, type a \
+                "unknown command {command}\nhint: /help lists the commands; to send a message that begins with /, type a \
                 space before it"
             )),
         }

@@ -134,7 +134,7 @@ fn from_pipe(lines: &mut impl BufRead) -> Result<Read> {
             return Ok(if text.is_empty() { Read::End } else { Read::Text(text) });
         }
         let line = std::str::from_utf8(&bytes)
-            .context("stdin is not valid UTF-8: convert it, for example with iconv -t UTF-8")?
+            .context("stdin is not valid UTF-8\nhint: convert it, for example with iconv -t UTF-8")?
             .trim_end_matches(['\n', '\r']);
         text.push_str(line);
         if entry::is_whole(&text) {

@@ -130,7 +130,7 @@ impl Talk {
             Ok(None) => Ok(self.refuse("there is no answer to discard")),
             Err(llama::error::Error::PromptTooLong { prompt, context, .. }) => Ok(self.refuse(&format!(
                 "the message was ignored: with it, the conversation has {prompt} tokens, but the context holds only \
-                {context}; use /clear to begin a new conversation, or start with a larger -c"
+                {context}\nhint: use /clear to begin a new conversation, or start with a larger -c"
             ))),
             Err(error) => {
                 let mut said = words::chain(&error);
@@ -184,11 +184,14 @@ impl Talk {
     /// Handles `/save`. Overwrites only files that the same chat has saved.
     fn save(&mut self, path: &Path) -> Next {
         if path.exists() && !self.saved.contains(path) {
-            return self.refuse(&format!("{} already exists: choose another file", path.display()));
+            return self.refuse(&format!("{} already exists\nhint: choose another file", path.display()));
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if folder.is_some_and(|folder| !folder.is_dir()) {
-            return self.refuse(&format!("cannot write {}: its folder does not exist", path.display()));
+            return self.refuse(&format!(
+                "cannot write {}: its folder does not exist\nhint: create it first",
+                path.display()
+            ));
         }
         // A map, because a JSON value would sort the keys of each message.
         let text = BTreeMap::from([("messages", self.conversation.messages())]);
@@ -210,7 +213,11 @@ impl Talk {
 
     fn refuse(&self, why: &str) -> Next {
         let error = if self.typed { "" } else { "error: " };
+        let (why, hint) = words::split_hint(why);
         let _ = writeln!(io::stderr(), "{error}{}", words::printable(why));
+        if let Some(hint) = hint {
+            let _ = writeln!(io::stderr(), "hint: {}", words::printable(hint));
+        }
         Next::Failed
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use build_info::Bytes;
-use build_info::words::printable;
+use build_info::words::{self, printable};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -117,7 +117,7 @@ impl View {
             }
             Err(failure) => {
                 let since = self.trouble.take().map_or_else(Instant::now, |(_, since)| since);
-                self.trouble = Some((failure.to_string(), since));
+                self.trouble = Some((words::with_inline_hint(&failure.to_string()), since));
                 (Some(0), Some(0))
             }
         };

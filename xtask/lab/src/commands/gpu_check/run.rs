@@ -86,7 +86,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     report.info = info.ok();
     let folder = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = Scratch::among_others(&folder, "anneal-gpu-check")
-        .context("cannot create a folder for models (choose another folder with --scratch)")?;
+        .context("cannot create a folder for models\nhint: choose another folder with --scratch")?;
     let build = report.anneal.build.as_ref();
     let options = CheckOptions {
         // Ask the engine: a build whose defaults leave everything on the CPU does not require a GPU.
