@@ -10,7 +10,8 @@
 //! - [`Pending::commit_durably`] and [`sync_folder`] also wait for the disk.
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
-//! - [`open`], [`read`] and [`read_text`] only read regular files, with a size limit.
+//! - [`open`], [`read`] and [`read_text`] only read regular files, with a size limit. [`is_wrong_path`] recognises the
+//!   errors of a wrong path.
 //! - [`shell_quote`] quotes a word for a shell.
 //! - [`checkout`] finds the checkout that a program works in.
 //! - [`exit`] lists the exit codes of all programs.
@@ -42,7 +43,7 @@ mod unfinished;
 pub use checkout::checkout;
 pub use in_place::open_or_create;
 pub use pending::{Access, Pending, folder_of, sync_folder};
-pub use read::{open, read, read_text, read_text_or_pipe, to_end};
+pub use read::{is_wrong_path, open, read, read_text, read_text_or_pipe, to_end};
 pub use replace::{link_target, replace, replace_with, switch_link};
 pub use scratch::{is_scratch, scratch, scratch_in, unnamed};
 pub use shell::shell_quote;

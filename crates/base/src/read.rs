@@ -41,6 +41,13 @@ pub fn to_end(source: impl Read, most: u64) -> io::Result<Vec<u8>> {
     }
 }
 
+/// True if `error`, which opening or reading a file returned, means that the path is wrong: it names nothing, or a
+/// folder.
+pub fn is_wrong_path(error: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+    matches!(error.kind(), IsADirectory | NotADirectory | NotFound)
+}
+
 fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -73,7 +80,13 @@ mod tests {
             assert!(error.contains("not a regular file"), "{}: {error}", special.display());
         }
 
+        for wrong in [folder.path().to_path_buf(), folder.path().join("none"), path.join("below")] {
+            assert!(is_wrong_path(&read_text_or_pipe(&wrong, 9).unwrap_err()), "{}", wrong.display());
+        }
+        assert!(!is_wrong_path(&read(&path, 3).unwrap_err()));
+
         std::fs::write(&path, b"\xff").unwrap();
+        assert!(!is_wrong_path(&read_text(&path, 9).unwrap_err()));
         assert_eq!(read_text(&path, 9).unwrap_err().to_string(), "it is not UTF-8: byte 0 is invalid");
     }
 }

@@ -32,7 +32,7 @@ pub fn entry(place: &dyn StoreBackend, store: &Location, key: &Sha256) -> Result
         let remedy = match refused {
             // An older Anneal must not overwrite an entry of a newer Anneal.
             Refused::Newer { .. } => "",
-            Refused::Wrong(_) => "\nhint: `cargo xtask publish --force` replaces it",
+            Refused::Wrong(_) => "; `cargo xtask publish --force` replaces it",
         };
         anyhow::Error::new(refused).context(format!("cannot use {path} in the store {store}{remedy}"))
     })?;

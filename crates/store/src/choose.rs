@@ -91,7 +91,7 @@ fn find(
             let remedy = match refused {
                 entry::Refused::Newer { .. } => String::new(),
                 entry::Refused::Wrong(_) => format!(
-                    "\nhint: `cargo xtask publish --profile {}` on a machine of this kind rewrites the list",
+                    "; `cargo xtask publish --profile {}` on a machine of this kind rewrites the list",
                     order.profile
                 ),
             };
@@ -107,9 +107,11 @@ fn find(
                     return Ok(found);
                 }
                 Ok(None) => gone.push(format!(
-                    "{} is missing from the store {}, although the list {path} names it",
+                    "{} is missing from the store {}, although the list {path} names it; to restore it, \
+                     run `cargo xtask publish --profile {}` on the machine that built it",
                     layout::build(&pointer.key),
-                    order.store
+                    order.store,
+                    order.profile
                 )),
                 Err(error) if ends_the_search(&error) => return Err(error),
                 Err(error) => damaged.push(format!("{error:#}")),
@@ -133,11 +135,7 @@ fn find(
         ));
     }
     if !gone.is_empty() {
-        return Err(exit::lacks(format!(
-            "{}\nhint: to restore a build, run `cargo xtask publish --profile {}` on the machine that built it",
-            gone.join("; "),
-            order.profile
-        )));
+        return Err(exit::lacks(gone.join("; ")));
     }
     let (store, profile) = (&order.store, &order.profile);
     if let (Some(needed), Some(here)) = (too_new, order.glibc) {

@@ -27,7 +27,7 @@ fn fetched(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Pat
     let path = layout::object(&object.sha256);
     let there = place.fetch(&path, object.size, to).map_err(|error| {
         let remedy = match code_of(&error) {
-            1 => "\nhint: if it is damaged, `cargo xtask publish --force` replaces it",
+            1 => "; if it is damaged, `cargo xtask publish --force` replaces it",
             // An unreachable server or an interruption does not mean that the object is damaged.
             _ => "",
         };

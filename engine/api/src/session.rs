@@ -67,6 +67,7 @@ impl Session {
     pub(super) fn new(model: &Model) -> Result<Self> {
         let loaded = &model.0;
         let mut inner = loaded.layouts.session(&loaded.settings, &loaded.runtime_host, false)?;
+        inner.follow_load(&loaded.settings);
         let stop = Arc::new(AtomicBool::new(false));
         inner.stop_by(&stop);
         Ok(Session { inner, model: model.clone(), tokens: Vec::new(), valid: 0, has_logits: false, stop })

@@ -47,6 +47,8 @@ pub enum Failure {
         place: String,
         /// Cause of the failure.
         why: String,
+        /// True if the server accepted the connection.
+        connected: bool,
     },
     /// The server refused the request.
     #[error("{message}")]
@@ -171,15 +173,20 @@ impl ServerAddress {
             }
         };
         match timeout(limits.connect, connecting).await {
-            Ok(connected) => connected.map_err(|why| self.gone(&why)),
+            Ok(connected) => connected.map_err(|why| self.not_connected(&why)),
             Err(_) => {
-                Err(self.gone(&format_args!("the server accepted no connection within {:?}", limits.connect)))
+                let why = format_args!("the server accepted no connection within {:?}", limits.connect);
+                Err(self.not_connected(&why))
             }
         }
     }
 
     fn gone(&self, why: &dyn fmt::Display) -> Failure {
-        Failure::Gone { place: self.to_string(), why: why.to_string() }
+        Failure::Gone { place: self.to_string(), why: why.to_string(), connected: true }
+    }
+
+    fn not_connected(&self, why: &dyn fmt::Display) -> Failure {
+        Failure::Gone { place: self.to_string(), why: why.to_string(), connected: false }
     }
 
     fn odd(&self, why: &dyn fmt::Display) -> Failure {

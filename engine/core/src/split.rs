@@ -253,6 +253,11 @@ impl Session {
         Ok(())
     }
 
+    /// Lets single tokens use fewer threads while other programs use the cores, see [`crate::threads::follow_load`].
+    pub fn follow_load(&mut self, settings: &Settings) {
+        crate::threads::follow_load(&mut self.decode, settings);
+    }
+
     /// Sets whether the device that computes the logits also chooses tokens, as far as possible. In [`crate::cache`],
     /// which keeps logits, the host chooses the tokens.
     pub fn sample_on_device(&mut self, mode: DeviceSampling) {

@@ -2,7 +2,7 @@
 
 use build_info::Host;
 use llama::error::Result;
-use llama::options::Affinity;
+use llama::options::{Affinity, FlashAttention, KvType};
 use llama::{Context, Threadpool, Threads};
 
 use crate::settings::{Settings, Source};
@@ -67,15 +67,31 @@ pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
     };
     let decode_pool = pool(decode)?;
     let prefill_pool = if decode == prefill { None } else { Some(pool(prefill)?) };
-    let threads = Threads::new(decode_pool, prefill_pool, (decode, prefill));
-    // A number that the user has chosen stays.
-    let is_chosen =
-        matches!(settings.decode_threads.source, Source::Flag | Source::ConfigFile | Source::Environment);
-    Ok(if is_chosen { threads } else { threads.adaptive() })
+    Ok(Threads::new(decode_pool, prefill_pool, (decode, prefill)))
+}
+
+/// Lets single tokens use fewer threads while other programs use the cores, if that is faster. Has no effect if the user
+/// chose the number of threads, or if the number could change the text.
+pub fn follow_load(context: &mut Context, settings: &Settings) {
+    if may_follow_load(settings) {
+        context.follow_load();
+    }
+}
+
+fn may_follow_load(settings: &Settings) -> bool {
+    let is_chosen = |source| matches!(source, Source::Flag | Source::ConfigFile | Source::Environment);
+    // Anneal's attention has these formats of caches. The sums of llama.cpp's attention depend on the number of threads.
+    let own = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8_0, KvType::Q4_0];
+    let is_own = settings.flash_attention.value != FlashAttention::Off
+        && own.contains(&settings.type_k.value)
+        && own.contains(&settings.type_v.value);
+    is_own && !is_chosen(settings.decode_threads.source) && !is_chosen(settings.policy.source)
 }
 
 #[cfg(test)]
 mod tests {
+    use build_info::Policy;
+
     use super::*;
     use crate::runtime_host::RuntimeHost;
     use crate::settings::Requested;
@@ -99,6 +115,30 @@ mod tests {
         ];
         for (affinity, threads, expected) in cases {
             assert_eq!(place(affinity, threads), expected, "{affinity:?}, {threads} threads");
+        }
+    }
+
+    #[test]
+    fn the_number_follows_the_load_unless_it_was_chosen_or_could_change_the_text() {
+        let follows = |requested: Requested, variable: Option<&str>| {
+            let mut runtime_host = RuntimeHost::default();
+            runtime_host.environment.threads = variable.map(String::from);
+            may_follow_load(&Settings::resolve(&requested, &runtime_host).expect("valid"))
+        };
+        let none = Requested::default;
+        assert!(follows(none(), None));
+        assert!(follows(Requested { type_k: Some(KvType::Q8_0), ..none() }, None));
+        assert!(follows(Requested { prefill_threads: Some(2), ..none() }, None));
+        for variable in ["3", "shared"] {
+            assert!(!follows(none(), Some(variable)), "{variable}");
+        }
+        for requested in [
+            Requested { decode_threads: Some(2), ..none() },
+            Requested { policy: Some(Policy::Max), ..none() },
+            Requested { flash_attention: Some(FlashAttention::Off), ..none() },
+            Requested { type_v: Some(KvType::Q5_1), ..none() },
+        ] {
+            assert!(!follows(requested.clone(), None), "{requested:?}");
         }
     }
 

@@ -168,7 +168,7 @@ impl Context {
         }
         let tokens = batch.len();
         let raw = batch.raw();
-        let code = self.with_team(tokens, |context| {
+        let code = self.with_threads(tokens, |context| {
             let (err, err_size) = context.message.parts();
             // SAFETY: the arrays of `raw` have the lengths that it states and outlive the call. llama.cpp keeps no
             // pointer to them.

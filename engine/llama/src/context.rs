@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::message::Message;
 use crate::model::Model;
 use crate::options::{ContextOptions, FlashAttention, KvType};
-use crate::team_size::TeamSize;
+use crate::own_kernels;
+use crate::thread_count::ThreadCount;
 use crate::threadpool::Threadpool;
 use crate::token::Token;
 
@@ -27,8 +28,8 @@ pub struct Context {
     pub(super) model: Arc<Model>,
     pub(super) decode_pool: Option<Arc<Threadpool>>,
     pub(super) prefill_pool: Option<Arc<Threadpool>>,
-    /// Chooses the number of threads for single tokens; `None` if the number is fixed.
-    pub(super) team: Option<TeamSize>,
+    /// Number of threads for single tokens; `None` if it is fixed.
+    thread_count: Option<ThreadCount>,
     _collector: Option<Arc<Collector>>,
     pub(super) sequences: u32,
     /// Number of rows of logits that a batch may request.
@@ -118,7 +119,7 @@ impl Context {
             model: Arc::clone(model),
             decode_pool: None,
             prefill_pool: None,
-            team: None,
+            thread_count: None,
             _collector: collector,
             sequences,
             rows: sequences,
@@ -199,26 +200,45 @@ impl Context {
         }
     }
 
-    /// Sets the number of threads of the pools that single tokens and larger batches use.
+    /// Fixes the number of threads of the pools that single tokens and larger batches use.
     pub fn set_threads(&mut self, decode: u32, prefill: u32) {
+        self.thread_count = None;
+        self.set_numbers(decode, prefill);
+    }
+
+    /// Lets single tokens use fewer threads while other programs use the cores, if that is faster. Has no effect with
+    /// kernels of llama.cpp, whose results may depend on the number of threads.
+    pub fn follow_load(&mut self) {
+        let is_own = own_kernels::choice().is_some_and(|choice| choice.is_own());
+        self.thread_count = is_own.then(|| ThreadCount::new(self.threads().0));
+    }
+
+    fn set_numbers(&mut self, decode: u32, prefill: u32) {
         // SAFETY: stores two numbers; a graph uses no more threads than its pool has.
         unsafe {
             sys::llama_set_n_threads(self.raw.as_ptr(), decode.cast_signed(), prefill.cast_signed());
         }
     }
 
-    /// Runs `evaluate`, which evaluates `tokens` tokens. A single token uses the number of threads that suits the load of the
-    /// machine.
-    pub(super) fn with_team<T>(&mut self, tokens: usize, evaluate: impl FnOnce(&mut Self) -> T) -> T {
+    /// Runs `evaluate`, which evaluates `tokens` tokens and returns 0 on success. A single token uses the number of threads
+    /// that suits the load of the machine.
+    pub(super) fn with_threads(&mut self, tokens: usize, evaluate: impl FnOnce(&mut Self) -> i32) -> i32 {
+        let Some(mut count) = self.thread_count.take_if(|_| tokens == 1) else { return evaluate(self) };
         let (decode, prefill) = self.threads();
-        let Some(mut team) = self.team.take_if(|_| tokens == 1) else { return evaluate(self) };
-        self.set_threads(team.next(decode), prefill);
+        let is_other = count.for_next_token() != decode;
+        if is_other {
+            self.set_numbers(count.for_next_token(), prefill);
+        }
         let start = Instant::now();
-        let result = evaluate(self);
-        team.took(start.elapsed(), || ProcFolder::this().waited());
-        self.set_threads(decode, prefill);
-        self.team = Some(team);
-        result
+        let code = evaluate(self);
+        if code == 0 {
+            count.record_token(start, Instant::now(), || ProcFolder::this().waited());
+        }
+        if is_other {
+            self.set_numbers(decode, prefill);
+        }
+        self.thread_count = Some(count);
+        code
     }
 
     /// Returns the numbers of threads that [`set_threads`](Self::set_threads) sets.
@@ -239,7 +259,7 @@ impl Context {
     /// [`Error::Interrupted`], and errors of llama.cpp.
     pub fn decode(&mut self, tokens: &[Token]) -> Result<()> {
         for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
-            let code = self.with_team(chunk.len(), |context| {
+            let code = self.with_threads(chunk.len(), |context| {
                 let (err, err_size) = context.message.parts();
                 // SAFETY: the chunk is only read (the C type is not const) and has at most `n_batch` tokens, as
                 // llama.cpp asserts. Its length fits the C type, because `settings` limits `n_batch`.

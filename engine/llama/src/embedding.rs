@@ -9,8 +9,6 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::options::ContextOptions;
-use crate::own_kernels;
-use crate::team_size::TeamSize;
 use crate::threadpool::Threadpool;
 
 /// Thread pools of a context, which another context can share if the two never evaluate at the same time.
@@ -19,21 +17,13 @@ pub struct Threads {
     decode: Option<Arc<Threadpool>>,
     prefill: Option<Arc<Threadpool>>,
     counts: (u32, u32),
-    is_adaptive: bool,
 }
 
 impl Threads {
     /// Combines `decode` for single tokens and `prefill` for larger batches, or one pool for both. `counts` are the
     /// numbers of threads of the two phases.
     pub fn new(decode: Threadpool, prefill: Option<Threadpool>, counts: (u32, u32)) -> Self {
-        Threads { decode: Some(Arc::new(decode)), prefill: prefill.map(Arc::new), counts, is_adaptive: false }
-    }
-
-    /// Lets single tokens use fewer threads while other programs use the cores, if that is faster. The number of threads must
-    /// not change a result, as with Anneal's kernels; with others, this has no effect.
-    pub fn adaptive(mut self) -> Self {
-        self.is_adaptive = own_kernels::choice().is_some_and(|choice| choice.is_own());
-        self
+        Threads { decode: Some(Arc::new(decode)), prefill: prefill.map(Arc::new), counts }
     }
 }
 
@@ -44,13 +34,12 @@ impl Context {
             self.attach_shared(Arc::clone(decode), threads.prefill.clone());
         }
         self.set_threads(threads.counts.0, threads.counts.1);
-        self.team = threads.is_adaptive.then(|| TeamSize::new(threads.counts.0));
     }
 
     /// Returns the thread pools.
     pub fn pools(&self) -> Threads {
         let (decode, prefill) = (self.decode_pool.clone(), self.prefill_pool.clone());
-        Threads { decode, prefill, counts: self.threads(), is_adaptive: self.team.is_some() }
+        Threads { decode, prefill, counts: self.threads() }
     }
 }
 

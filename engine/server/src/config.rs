@@ -44,10 +44,8 @@ impl Config {
     pub(super) fn table(path: &Path) -> Result<Table> {
         let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
         let text = base::read_text(path, LARGEST).map_err(|why| {
-            Error::Usage(format!(
-                "cannot read the configuration {}: {why}\nhint: check the path of --config",
-                path.display()
-            ))
+            let hint = if base::is_wrong_path(&why) { "\nhint: check the path of --config" } else { "" };
+            Error::Usage(format!("cannot read the configuration {}: {why}{hint}", path.display()))
         })?;
         text.parse().map_err(|why| wrong(no_toml(&text, &why)))
     }

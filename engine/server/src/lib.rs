@@ -8,6 +8,7 @@
 //!
 //! Everything except the scheduler and slow work runs on one thread.
 
+pub mod address;
 pub mod admission;
 pub mod api_error;
 mod arrival;

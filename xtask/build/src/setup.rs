@@ -134,7 +134,10 @@ pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Resul
         && cuda
         && !toolchain.cuda.iter().any(toolchain::Cuda::is_whole)
     {
-        ui.warn(format_args!("{home} contains no CUDA toolkit: {fault}"));
+        ui.warn(format_args!(
+            "{home} contains no CUDA toolkit: {fault}\nhint: name the folder that contains bin/nvcc, or unset {}",
+            home.variable
+        ));
     }
     let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let consent = match (yes, terminal) {

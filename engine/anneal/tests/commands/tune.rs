@@ -110,7 +110,12 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     assert_eq!((&rows[0]["poll"], &rows[0]["n_ubatch"]), (&json!(7), &json!(64)), "{stdout}");
     plant(state.path(), |entry| entry["chosen"]["type_v"] = json!("q8_0"));
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["-fa", "1,0"], 2, "contradicts the requested settings"),
+        (
+            &["-fa", "1,0"],
+            2,
+            "the tuning record contradicts the requested settings: -fa off with -ctv q8_0: llama.cpp reads a quantised V \
+             cache only with flash attention\nhint: remove the flag, or ignore the record by omitting --tuned",
+        ),
         (&["--parts", "gguf"], 2, "--parts"),
         (&["--quants", "Q8_0"], 2, "--quants"),
         (&["--tuning", "/dev/null"], 1, "not a regular file"),

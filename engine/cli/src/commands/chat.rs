@@ -104,6 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
     let mut session = layouts.session(&settings, &runtime_host, true)?;
     session.speculate(&speculation, &settings, &runtime_host)?;
+    session.follow_load(&settings);
     session.sample_on_device(settings.device_sampling.value);
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());

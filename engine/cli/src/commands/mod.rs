@@ -32,7 +32,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::Context as _;
 use build_info::words;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
@@ -98,6 +97,13 @@ fn tell(runtime_host: RuntimeHost) -> RuntimeHost {
     runtime_host
 }
 
+/// Returns the error that `what` cannot be read from `path` because of `error`. The hint `hint` is only added if the
+/// path is wrong.
+fn unread(what: &str, path: &Path, error: std::io::Error, hint: &str) -> anyhow::Error {
+    let hint = if base::is_wrong_path(&error) { format!("\nhint: {hint}") } else { String::new() };
+    anyhow::Error::new(error).context(format!("cannot read {what} {}{hint}", path.display()))
+}
+
 /// Reads the text file at `path`.
 ///
 /// # Errors
@@ -105,8 +111,7 @@ fn tell(runtime_host: RuntimeHost) -> RuntimeHost {
 fn read_text(path: &Path) -> anyhow::Result<String> {
     const LARGEST: u64 = 1 << 30;
     let read = std::fs::File::open(path).and_then(|file| base::to_end(file, LARGEST));
-    let bytes =
-        read.with_context(|| format!("cannot read the text {}\nhint: check the path", path.display()))?;
+    let bytes = read.map_err(|error| unread("the text", path, error, "check the path"))?;
     String::from_utf8(bytes).map_err(|error| {
         anyhow::anyhow!(
             "the text in {} is not valid UTF-8: byte {} is invalid\nhint: convert it, for example with iconv -t UTF-8",

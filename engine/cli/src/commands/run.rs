@@ -105,6 +105,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let layouts = Layouts::open(&model, &settings, &runtime_host)?;
     let mut session = layouts.session(&settings, &runtime_host, true)?;
     session.speculate(&speculation, &settings, &runtime_host)?;
+    session.follow_load(&settings);
     session.sample_on_device(settings.device_sampling.value);
     let mut chain = Chain::new(&sampling, layouts.model())?;
     let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &runtime_host));
@@ -186,9 +187,8 @@ fn prompt(args: &Args) -> Result<String> {
         }
         (None, Some(path)) => {
             let read = File::open(path).and_then(|file| base::to_end(file, LARGEST));
-            let bytes = read.with_context(|| {
-                format!("cannot read the prompt {}\nhint: check the path; `-f -` reads stdin", path.display())
-            })?;
+            let hint = "check the path; `-f -` reads stdin";
+            let bytes = read.map_err(|error| super::unread("the prompt", path, error, hint))?;
             (bytes, path.display().to_string())
         }
         (None, None) => return Ok(String::new()),

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use engine_core::settings::{Group, OPTIONS, Settings, Value};
 use sampling::{Bias, Constraint, PARAMETERS, Parameter, SamplingOptions};
@@ -81,7 +80,7 @@ impl ChainFlags {
 fn read(path: &Path, what: &str) -> anyhow::Result<String> {
     const LARGEST: u64 = 16 << 20;
     base::read_text_or_pipe(path, LARGEST)
-        .with_context(|| format!("cannot read the {what} {}\nhint: check the path", path.display()))
+        .map_err(|error| super::unread(&format!("the {what}"), path, error, "check the path"))
 }
 
 /// Flags for the numbers in [`sampling::PARAMETERS`] that are not settings.
@@ -267,5 +266,7 @@ mod tests {
         assert!(why.contains("\nhint: give a JSON object"), "{why}");
         let why = options(&["--grammar-file", "/no/such/file"]).expect_err("no file");
         assert!(why.contains("cannot read the grammar /no/such/file\nhint: check the path"), "{why}");
+        let why = options(&["--grammar-file", "/dev/zero"]).expect_err("no end");
+        assert!(why.contains("cannot read the grammar /dev/zero") && !why.contains("hint: "), "{why}");
     }
 }

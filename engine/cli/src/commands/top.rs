@@ -131,7 +131,8 @@ fn fail(failure: &Failure) -> Result<ExitCode> {
     let text = failure.to_string();
     let (text, hint) = words::split_hint(&text);
     let (code, hint) = match failure {
-        Failure::Gone { .. } => (ExitCode::from(TRY_AGAIN), Some(START)),
+        Failure::Gone { connected: false, .. } => (ExitCode::from(TRY_AGAIN), Some(START)),
+        Failure::Gone { .. } => (ExitCode::from(TRY_AGAIN), hint),
         _ => (ExitCode::FAILURE, hint),
     };
     let mut stderr = io::stderr().lock();

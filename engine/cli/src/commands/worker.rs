@@ -14,6 +14,7 @@ use engine_core::settings::{Requested, Settings, THREADS};
 use llama::error::Error;
 use llama::offload::{DEFAULT_PORT, Devices, without_faulty};
 use llama::{Device, DeviceKind};
+use server::address::not_an_address;
 
 use super::flags::{RequireFlag, whole};
 use crate::interrupt;
@@ -126,13 +127,7 @@ fn check(args: &Args) -> llama::error::Result<()> {
 }
 
 fn address(text: &str) -> Result<SocketAddrV4, String> {
-    let wrong = |_| {
-        let port = text.strip_prefix(':').unwrap_or(text).parse().unwrap_or(DEFAULT_PORT);
-        format!(
-            "{text:?} is not an IPv4 address with a port\nhint: write it as {}:{port}",
-            Ipv4Addr::LOCALHOST
-        )
-    };
+    let wrong = |_| not_an_address::<Ipv4Addr>(text, "an IPv4 address", DEFAULT_PORT);
     let named = text.strip_prefix("localhost").map(|rest| format!("{}{rest}", Ipv4Addr::LOCALHOST));
     let address: SocketAddrV4 = named.as_deref().unwrap_or(text).parse().map_err(wrong)?;
     match address.port() {
@@ -266,6 +261,16 @@ mod tests {
         }
         for text in ["", "127.0.0.1", "[::1]:50052", "box:1", "127.0.0.1:0"] {
             assert!(address(text).is_err(), "{text:?} was taken");
+        }
+        for (text, expected) in [
+            ("10.0.0.5", "10.0.0.5:50052"),
+            ("50053", "127.0.0.1:50053"),
+            (":50053", "127.0.0.1:50053"),
+            ("localhost", "127.0.0.1:50052"),
+            ("[::1]:50052", "127.0.0.1:50052"),
+        ] {
+            let why = address(text).expect_err(text);
+            assert!(why.ends_with(&format!("with a port\nhint: write it as {expected}")), "{text}: {why}");
         }
     }
 

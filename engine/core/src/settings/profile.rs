@@ -1,6 +1,6 @@
 //! Settings that the profile of a build recommends. These settings only override defaults.
 
-use build_info::promised_device;
+use build_info::{promised_device, words};
 use llama::offload::{CpuMoe, Devices, GpuLayers};
 use llama::options::{FlashAttention, RequireGpu};
 
@@ -34,6 +34,9 @@ pub(super) fn wanted(
                 Ok(()) => ("flash attention", others),
                 Err(_) => ("defaults", Requested::default()),
             };
+            // The hint may name a flag that the profile has set.
+            let why = why.to_string();
+            let (why, _) = words::split_hint(&why);
             warnings.push(format!(
                 "this build's profile: {what} not used, because of a conflict with the requested settings: {why}"
             ));

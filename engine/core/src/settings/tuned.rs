@@ -24,9 +24,12 @@ pub(super) fn counts(
             "the tuning record is not used: it was measured without {flag}, which changes the placement of the model"
         ))
     } else {
-        let together = check(&requested.or(tuned)).err();
-        together
-            .map(|why| format!("the tuning record contradicts the requested settings and is not used: {why}"))
+        check(&requested.or(tuned)).err().map(|why| {
+            // The hint may name a flag that the user has not given.
+            let why = why.to_string();
+            let (why, _) = words::split_hint(&why);
+            format!("the tuning record contradicts the requested settings and is not used: {why}")
+        })
     };
     let counts = reason.is_none();
     warnings.extend(reason);
@@ -69,7 +72,8 @@ impl Settings {
             let why = why.to_string();
             let (why, _) = words::split_hint(&why);
             Error::Usage(format!(
-                "the tuning record contradicts the requested settings: {why}\nhint: remove one of the two settings"
+                "the tuning record contradicts the requested settings: {why}\nhint: remove the flag, or ignore \
+                 the record by omitting --tuned"
             ))
         })
     }

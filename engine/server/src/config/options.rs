@@ -1,7 +1,7 @@
 //! Options of the server: the requested values, and one table of flags, keys, ranges, defaults and help texts.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use build_info::Bytes;
@@ -14,6 +14,7 @@ use engine_core::{parsed, size, slot};
 use hub::Name;
 use llama::MAX_SEQUENCES;
 
+use crate::address::not_an_address;
 use crate::drafts::Who;
 use crate::log;
 use crate::workloads::Workloads;
@@ -460,12 +461,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
 /// # Errors
 /// If `text` is not an IP address with a port. The hint completes a port or an address.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        let port = text.strip_prefix("localhost:").or(text.strip_prefix(':')).unwrap_or(text).parse();
-        let ip = text.parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let example = SocketAddr::new(ip, port.unwrap_or(EXAMPLE_PORT));
-        format!("{text:?} is not an IP address with a port\nhint: write it as {example}")
-    })
+    text.parse().map_err(|_| not_an_address::<IpAddr>(text, "an IP address", EXAMPLE_PORT))
 }
 
 #[cfg(test)]

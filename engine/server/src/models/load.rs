@@ -341,7 +341,8 @@ impl ModelRegistry {
         tracing::info!(model = entry.name(), "unloaded");
         (entry.leaves, entry.memory, entry.load_state) = (false, Bytes(0), LoadState::Unloaded);
         if let Err(error) = broke {
-            let why = without_folders(&error.to_string(), &entry.named);
+            let why = build_info::words::with_inline_hint(&error.to_string());
+            let why = without_folders(&why, &entry.named);
             failed(entry, why);
         }
         drop(state);

@@ -13,6 +13,7 @@ use engine_core::model;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::speculative::{self, DraftModel};
+use engine_core::threads;
 use llama::error::{Error, Result};
 use llama::fit::LayerPlan;
 use llama::{MAX_THREADS, Model, Threads};
@@ -266,7 +267,11 @@ impl SchedulerStart {
         let most = cpus.as_ref().map_or(MAX_THREADS, |cpus| u32::try_from(cpus.len()).unwrap_or(MAX_THREADS));
         let roomy = options.workloads.room(&settings, most);
         let rows = options.rules.rows(options.slots);
-        let context = model::shared_context(&model, &roomy, &runtime_host, options.slots, rows)?;
+        let mut context = model::shared_context(&model, &roomy, &runtime_host, options.slots, rows)?;
+        // Requests with a workload set numbers of threads.
+        if options.workloads.is_empty() {
+            threads::follow_load(&mut context, &settings);
+        }
         let drafts =
             draft.map(|(draft, p)| DraftModel::beside(&draft, &context, None, p, &settings, &runtime_host));
         let drafts = drafts.transpose()?;

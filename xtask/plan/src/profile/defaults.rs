@@ -17,9 +17,10 @@ pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Default
     // Read the keys one by one, because the error for a whole table would not name the key.
     let mut all = Defaults::default();
     for (key, value) in table {
-        let one = toml::Table::from_iter([(key.clone(), value)]);
-        let one = Defaults::deserialize(one)
-            .map_err(|error| D::Error::custom(explain(&format!("defaults.{key}"), error.message(), &[])))?;
+        let one = toml::Table::from_iter([(key.clone(), value.clone())]);
+        let one = Defaults::deserialize(one).map_err(|error| {
+            D::Error::custom(explain(&format!("defaults.{key}"), &value, error.message(), &[]))
+        })?;
         all = all.or(&one);
     }
     Ok(all)

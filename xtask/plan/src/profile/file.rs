@@ -31,7 +31,7 @@ impl ProfileFile {
             let mut whole = defaults.clone();
             whole.insert(name.clone(), value.clone());
             if let Err(why) = Switches::deserialize(whole) {
-                return Err(explain(name, why.message(), &[]));
+                return Err(explain(name, &value, why.message(), &[]));
             }
             switches.insert(name.clone(), value);
         }
@@ -41,7 +41,7 @@ impl ProfileFile {
             let explained = |(key, value): (&String, &Value)| {
                 let one = Table::from_iter([(key.clone(), value.clone())]);
                 let why = Keys::deserialize(one).err()?;
-                Some(explain(key, why.message(), &names))
+                Some(explain(key, value, why.message(), &names))
             };
             table.iter().find_map(explained).unwrap_or_else(|| why.message().to_string())
         })?;

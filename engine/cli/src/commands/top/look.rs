@@ -69,7 +69,7 @@ impl Looker {
         let asked = async { timeout(PATIENCE, self.place.get("/status")).await };
         let value = self.runtime.block_on(asked).unwrap_or_else(|_| {
             let why = format!("no answer within {} seconds", PATIENCE.as_secs());
-            Err(Failure::Gone { place: self.place.to_string(), why })
+            Err(Failure::Gone { place: self.place.to_string(), why, connected: true })
         })?;
         let now = Instant::now();
         let status: Status = serde_json::from_value(value)

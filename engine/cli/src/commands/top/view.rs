@@ -484,7 +484,11 @@ SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE CONTEXT
 
     #[test]
     fn a_server_that_is_gone_is_told_beside_what_was_seen_last() {
-        let gone = || Failure::Gone { place: "/run/a.sock".to_string(), why: "nobody\u{1b}[2J".to_string() };
+        let gone = || Failure::Gone {
+            place: "/run/a.sock".to_string(),
+            why: "nobody\u{1b}[2J".to_string(),
+            connected: false,
+        };
         let mut view = view(2);
         view.see(Err(gone()));
         let text = drawn(&view, 80, 24);
