@@ -61,6 +61,9 @@ pub fn definitions(
     if tools.zig.is_some() {
         set("CMAKE_AR", zig::AR);
         set("CMAKE_RANLIB", zig::RANLIB);
+        // zig compiles the C++ runtime once for each set of flags, for minutes. The programs that CMake links while it
+        // configures then use the runtime of the build.
+        set("CMAKE_TRY_COMPILE_CONFIGURATION", "Release");
     }
     for (name, tool) in [("CMAKE_AR", &lto.ar), ("CMAKE_RANLIB", &lto.ranlib)] {
         if let Some(tool) = tool {
