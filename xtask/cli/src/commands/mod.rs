@@ -32,7 +32,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::lab;
 
-/// Makes llama.cpp as fast as this machine allows, and proves it.
+/// Builds llama.cpp for this machine, measures it, and packs it for other machines.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
 pub struct Cli {

@@ -44,7 +44,7 @@ pub const VARIANTS: &[VariantRow] = &[
         profile: "native-blas",
         models: "F16, BF16 and F32, prompts of hundreds of tokens",
         runs_on: "CPU",
-        why: "no difference from `native` was measured: use it only if `bench compare` shows one on this machine",
+        why: "no difference from `native` was measured: use it only if it is faster with `bench compare`",
     },
     VariantRow {
         profile: "cuda-dense",
