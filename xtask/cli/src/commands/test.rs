@@ -6,7 +6,7 @@ mod sum;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -191,15 +191,22 @@ impl Tests<'_> {
         variables: &BTreeMap<String, Option<String>>,
     ) -> Result<Result<()>> {
         let mut counts = Counts::default();
+        let state = self.workspace.anneal().join("test-state");
+        // Measurements of an earlier run change what some commands print.
+        match std::fs::remove_dir_all(&state) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", state.display()));
+            }
+            _ => {}
+        }
         let result = Run::new(process::cargo(), self.log)
             .dir(self.workspace.root())
             .args(["test", "--locked", "--no-fail-fast"])
             .args(what)
             .args(&self.args.filter)
             .env("ANNEAL_LLAMA_PREFIX", prefix)
-            // This folder does not exist, because tests must not depend on measurements or tuned settings of this
-            // machine.
-            .env("ANNEAL_STATE_DIR", self.workspace.anneal().join("test-state"))
+            // Tests must not depend on measurements or tuned settings of this machine.
+            .env("ANNEAL_STATE_DIR", &state)
             // Tests run in parallel. With more threads than cores, waiting threads keep others from computing, and
             // the tests take 50 % longer. Tests that depend on the number of threads set it themselves.
             .env(THREADS, "1")
