@@ -1,4 +1,5 @@
-//! Text for terminals: without control characters, without repeated causes, and with the right plural.
+//! Text for terminals: without control characters, without repeated causes, with the right plural, and with the name
+//! that was probably meant.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -6,6 +7,10 @@ use std::fmt;
 
 /// Start of the hint line that follows an error message.
 const HINT: &str = "\nhint: ";
+/// Minimum similarity, from 0 to 1, of a misspelt name and the name that was probably meant.
+const SIMILAR: f64 = 0.8;
+/// Maximum number of characters of a misspelt name that are compared.
+const COMPARED: usize = 60;
 
 /// Returns `text` on one line with control characters escaped, so that a file name cannot move the cursor. The hint
 /// line of an error is appended after a semicolon.
@@ -25,6 +30,15 @@ pub fn with_inline_hint(text: &str) -> String {
 /// from a file.
 pub fn split_hint(text: &str) -> (&str, Option<&str>) {
     text.rsplit_once(HINT).map_or((text, None), |(text, hint)| (text, Some(hint)))
+}
+
+/// Returns the entry of `names` that was probably meant by the misspelt `name`.
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // A long name is not a misspelling, and its comparison would be slow.
+    let name: String = name.chars().take(COMPARED).collect();
+    let near = names.into_iter().map(|known| (strsim::jaro_winkler(&name, known), known));
+    let (similarity, best) = near.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    (similarity > SIMILAR).then_some(best)
 }
 
 /// Escapes control characters like [`printable`], but keeps line breaks.

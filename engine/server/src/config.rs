@@ -7,6 +7,7 @@ mod options;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use build_info::words::nearest;
 use chat::BUILTIN_NAMES;
 use engine_core::cache::DEFAULT_BOUND;
 use engine_core::speculative::MOST;
@@ -17,7 +18,6 @@ use llama::options::DeviceSampling;
 use toml::Table;
 
 use super::drafts::{DraftSource, Drafting, Who};
-use super::fields::nearest;
 use super::limits::ServerLimits;
 use super::options::{DraftModelOptions, PromptCache, ServeOptions};
 use super::scheduler::rules::Rules;

@@ -7,6 +7,7 @@
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 
+use build_info::words::nearest;
 use sampling::whole;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -320,15 +321,6 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
         FieldsVisitor::refused(&text.chars().take(REPEATED + 1).collect::<String>().into())
     }
-}
-
-/// Returns the entry of `names` that was probably meant by the misspelt `name`.
-pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A long name is not a misspelling, and its comparison would be slow.
-    let name: String = name.chars().take(REPEATED).collect();
-    let near = names.into_iter().map(|known| (strsim::jaro_winkler(&name, known), known));
-    let best = near.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-    (best.0 > 0.8).then_some(best.1)
 }
 
 /// Returns the error for the field `name` with the invalid `value`. `what` states the expected value.

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use build_info::words::nearest;
 use engine_core::settings::Settings;
 use llama::MAX_THREADS;
 use toml::{Table, Value};
 
 use super::api_error::ApiError;
-use super::fields::{Fields, nearest};
+use super::fields::Fields;
 
 /// Prefix of the environment variables.
 pub const PREFIX: &str = "ANNEAL_WORKLOADS_";

@@ -13,10 +13,15 @@ use toolchain::setup::Requirement;
 #[path = "common/tools.rs"]
 mod tools;
 
+/// Returns the folder of the builds.
+fn builds() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal")
+}
+
 /// Returns the current build of `profile`. Fails if the build is missing, so that the tests cannot pass unnoticed.
 #[track_caller]
 fn build(profile: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(profile);
+    let folder = builds().join(profile);
     assert!(
         folder.join("bin/anneal").is_file(),
         "there is no {profile} build: run `cargo xtask ci`, which makes it, or `cargo xtask build --profile {profile}`"
@@ -139,7 +144,7 @@ fn guard_and_sections(program: &Path) -> (Vec<(String, u64, u64)>, Vec<String>) 
 /// Returns the build with PGO and BOLT that `cargo xtask ci` has made after the native build, with its record.
 fn build_of_ci() -> Option<(PathBuf, BuildInfo)> {
     let native = BuildInfo::read(&build("native").join("build_info.json")).unwrap();
-    let all = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal")).unwrap();
+    let all = std::fs::read_dir(builds()).unwrap();
     all.map(|entry| entry.unwrap().path()).find_map(|folder| {
         let info = BuildInfo::read(&folder.join("build_info.json")).ok()?;
         let has_both = info.pgo.is_some() && info.bolt.is_some();
@@ -151,7 +156,7 @@ fn build_of_ci() -> Option<(PathBuf, BuildInfo)> {
 
 /// Makes a build with BOLT, with its record.
 fn with_bolt(model: &str) -> (PathBuf, BuildInfo) {
-    let anneal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal");
+    let anneal = builds();
     let link = anneal.join("native");
     let _restore = Restore { target: std::fs::read_link(&link).unwrap(), link };
     let output = xtask(&["bolt", "--model", model, "--workload", "mixed", "--pairs", "2", "--json"]);

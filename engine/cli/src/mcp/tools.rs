@@ -2,11 +2,11 @@
 
 use std::sync::LazyLock;
 
+use build_info::words::nearest;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use sampling::Parameter;
 use serde_json::{Map, Value, json};
 use server::embeddings::TEXTS;
-use server::fields::nearest;
 use server::request::{STOP_CHARACTERS, STOPS};
 
 /// Kind of a tool.

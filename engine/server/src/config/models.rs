@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use build_info::words::nearest;
 use engine_core::asked_threads::VARIABLE;
 use engine_core::settings::Requested;
 use llama::error::{Error, Result};
@@ -12,7 +13,6 @@ use toml::Value;
 use super::file_keys::{Key, truth};
 use super::options::Config;
 use crate::drafts::{DraftSource, Who};
-use crate::fields::nearest;
 use crate::models::{Named, Served};
 use crate::workloads::Workloads;
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use build_info::Bytes;
+use build_info::words::nearest;
 use engine_core::core_lock::Turns;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
@@ -20,7 +21,7 @@ use crate::blocking_pool::BlockingPool;
 use crate::budget::{Budget, ByteBounds, Charge, SharedCharge, VALUE_BYTES};
 use crate::client::Client;
 use crate::closing::Closing;
-use crate::fields::{Fields, nearest};
+use crate::fields::Fields;
 use crate::metrics::Metrics;
 use crate::request_log::RequestLog;
 use crate::server::{Current, Server};

@@ -1,9 +1,7 @@
 //! Errors of serde in plain words.
 
+use build_info::words::nearest;
 use toml::Value;
-
-/// Minimum similarity, from 0 to 1, of a misspelt name and the name that was probably meant.
-const SIMILAR: f64 = 0.8;
 
 /// Returns the error for the profile key `key` with the value `value`, from serde's `message`. For an unknown key,
 /// `more` are valid keys that serde does not know. The error of a nested key already names its key and is returned
@@ -56,13 +54,6 @@ pub(super) fn key_hint(key: &str, known: &[&str]) -> String {
         Some(near) => format!("\nhint: did you mean {near}?"),
         None => format!("\nhint: supported keys: {}", known.join(", ")),
     }
-}
-
-/// Returns the entry of `names` that was probably meant by the misspelt `name`.
-fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let near = names.map(|known| (strsim::jaro_winkler(name, known), known));
-    let (similarity, best) = near.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-    (similarity > SIMILAR).then_some(best)
 }
 
 #[cfg(test)]
