@@ -5,15 +5,16 @@
 //! products are NaN too. A block whose largest value is below 3.8e-37, where `127 / max(|x|)` overflows, counts as zero.
 
 use crate::format::{Format, SMALL, SUPER};
+use crate::instruction_set::InstructionSet;
 
 /// Positions of the parts of a column of activations, in bytes. Each part starts at a multiple of 32 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnLayout {
-    /// True if codes have 16 bits. Then the codes of each four elements are in the order 0, 2, 1, 3, in which AVX2
-    /// widens the weights' bytes.
+    /// True if codes have 16 bits ([`InstructionSet::is_wide`]). Then the codes of each four elements are in the order
+    /// 0, 2, 1, 3, in which AVX2 widens the weights' bytes.
     pub wide: bool,
     /// Position of the sums of codes: for super-blocks an i16 for each sub-block; otherwise an i32 for each block,
-    /// times the format's negated offset. The codes lie before them.
+    /// times the negated offset ([`InstructionSet::offset`]). The codes lie before them.
     pub sums: usize,
     /// Position of the scales: an f32 for each block.
     pub d: usize,
@@ -23,11 +24,6 @@ pub struct ColumnLayout {
     pub bytes: usize,
 }
 
-/// True for formats whose values need all 8 bits with a sign, so that products of pairs do not fit 16 bits.
-pub const fn is_wide(format: Format) -> bool {
-    matches!(format, Format::Q8_0 | Format::Iq4Nl | Format::Iq4Xs)
-}
-
 /// True for formats with a float minimum for each small block.
 pub const fn has_totals(format: Format) -> bool {
     matches!(format, Format::Q4_1 | Format::Q5_1)
@@ -35,8 +31,8 @@ pub const fn has_totals(format: Format) -> bool {
 
 impl ColumnLayout {
     /// Returns the layout of a column of `k` activations for weights of `format`.
-    pub const fn of(format: Format, k: usize) -> Self {
-        let wide = is_wide(format);
+    pub const fn of(set: InstructionSet, format: Format, k: usize) -> Self {
+        let wide = set.is_wide(format);
         let sums = if wide { 2 * k } else { k };
         let sum_bytes = if format.has_super_blocks() { 2 * k / format.sub_len() } else { 4 * k / SMALL };
         let d = (sums + sum_bytes).next_multiple_of(32);
@@ -53,8 +49,15 @@ impl ColumnLayout {
 /// `column` must be valid for writes of [`ColumnLayout::bytes`] bytes and aligned to 4 bytes. Other threads may write other
 /// blocks of the same column at the same time.
 #[inline(always)]
-pub unsafe fn quantise(format: Format, x: &[f32], from: usize, to: usize, column: *mut u8) {
-    let layout = ColumnLayout::of(format, x.len());
+pub unsafe fn quantise(
+    set: InstructionSet,
+    format: Format,
+    x: &[f32],
+    from: usize,
+    to: usize,
+    column: *mut u8,
+) {
+    let layout = ColumnLayout::of(set, format, x.len());
     let len = format.block_len();
     for at in from..to {
         let x = &x[len * at..len * (at + 1)];
@@ -98,7 +101,7 @@ pub unsafe fn quantise(format: Format, x: &[f32], from: usize, to: usize, column
                 }
             } else {
                 let sum = codes.iter().sum::<i32>();
-                *column.add(layout.sums).cast::<i32>().add(at) = -format.offset_in_kernels() * sum;
+                *column.add(layout.sums).cast::<i32>().add(at) = -set.offset(format) * sum;
                 if has_totals(format) {
                     *column.add(layout.totals).cast::<f32>().add(at) = d * sum as f32;
                 }

@@ -10,8 +10,10 @@ use std::ops::Range;
 use std::slice;
 
 use crate::avx2::attention::{self as kernel, TILE};
+use crate::avx512vnni::attention as direct;
 use crate::cache::{CacheFormat, CacheRows};
 use crate::format::f16_to_f32;
+use crate::instruction_set::InstructionSet;
 use crate::reference::{NOTHING, Score, weight};
 use crate::team::Team;
 
@@ -78,6 +80,7 @@ pub struct Attention {
 
 /// Facts about an operation that all steps need.
 struct AttentionFacts<'a> {
+    set: InstructionSet,
     op: &'a Attention,
     k_format: CacheFormat,
     v_format: CacheFormat,
@@ -113,7 +116,7 @@ impl Divided {
 
 impl<'a> AttentionFacts<'a> {
     /// Returns nothing if no kernel computes the operation.
-    fn of(op: &'a Attention, threads: usize) -> Option<Self> {
+    fn of(set: InstructionSet, op: &'a Attention, threads: usize) -> Option<Self> {
         let (k_format, v_format) = (CacheFormat::of_ggml(op.k_kind)?, CacheFormat::of_ggml(op.v_kind)?);
         let whole = |length: i64, format: CacheFormat| length > 0 && length % format.block() == 0;
         let sizes = [op.heads, op.kv_heads, op.tokens, op.cells, op.streams];
@@ -129,6 +132,7 @@ impl<'a> AttentionFacts<'a> {
         let head_jobs = rows.div_ceil(ROWS);
         let jobs = (op.streams * op.kv_heads) as usize * head_jobs;
         let mut facts = Self {
+            set,
             op,
             k_format,
             v_format,
@@ -151,6 +155,11 @@ impl<'a> AttentionFacts<'a> {
             }
         }
         Some(facts)
+    }
+
+    /// True if a kernel reads the rows from the cache, without a converted copy.
+    fn is_direct(&self, rows: &CacheRows) -> bool {
+        self.set == InstructionSet::Avx512Vnni && direct::takes(rows)
     }
 
     /// Returns the number of bytes for the weights of all rows and the reference exponents of their tiles.
@@ -176,8 +185,8 @@ impl<'a> AttentionFacts<'a> {
 
 /// Returns the number of bytes of memory that [`attend`] needs with `threads` threads, or nothing if no kernel computes
 /// the operation.
-pub fn work_size(op: &Attention, threads: usize) -> Option<usize> {
-    Some(AttentionFacts::of(op, threads)?.work_size(threads))
+pub fn work_size(set: InstructionSet, op: &Attention, threads: usize) -> Option<usize> {
+    Some(AttentionFacts::of(set, op, threads)?.work_size(threads))
 }
 
 /// Rows of a job: query heads of tokens that share a head of a cache.
@@ -208,10 +217,10 @@ struct Own {
 ///
 /// # Safety
 /// All pointers of `op` and `team` must be valid, and all threads of the team must call this function. The CPU must
-/// have AVX2, FMA and F16C.
-pub unsafe fn attend(team: &Team, op: &Attention) {
+/// have the instruction set.
+pub unsafe fn attend(set: InstructionSet, team: &Team, op: &Attention) {
     let (ith, nth) = (team.ith as usize, team.nth as usize);
-    let facts = AttentionFacts::of(op, nth).expect("ggml passes operations that have a work size");
+    let facts = AttentionFacts::of(set, op, nth).expect("ggml passes operations that have a work size");
     assert!(team.work_size >= facts.work_size(nth), "ggml reserved too little memory");
     let work = team.work.cast::<u8>();
     // SAFETY: the work size includes room for the alignment, and for each thread's own memory.
@@ -410,10 +419,17 @@ impl Worker<'_> {
     ) {
         let (facts, op, own) = (self.facts, self.facts.op, &self.own);
         let padded = cells.len().next_multiple_of(8);
-        // SAFETY: the cells lie within the cache, and the own memory has room for a tile.
+        // SAFETY: the queries have been loaded, the cells lie within the cache, and the own memory has room for a tile.
         unsafe {
-            kernel::convert(&self.keys(job, cells), ahead, own.keys);
-            own.keys.add(cells.len() * facts.dk).write_bytes(0, (padded - cells.len()) * facts.dk);
+            let (q, out) = (own.q.add(rows.start * facts.dk), own.weights.add(rows.start * TILE));
+            let keys = self.keys(job, cells);
+            if facts.is_direct(&keys) {
+                direct::scores(q, rows.len(), &keys, ahead, out);
+            } else {
+                kernel::convert(&keys, ahead, own.keys);
+                own.keys.add(cells.len() * facts.dk).write_bytes(0, (padded - cells.len()) * facts.dk);
+                kernel::scores(q, rows.len(), own.keys, padded, facts.dk, out);
+            }
         }
         let first = self.row(job, rows.start).0;
         for token in first..self.row(job, rows.end - 1).0 + 1 {
@@ -432,11 +448,6 @@ impl Worker<'_> {
                 None => out[..cells.len()].fill(0.0),
             }
             out[cells.len()..].fill(f32::NEG_INFINITY);
-        }
-        // SAFETY: queries and keys have been loaded.
-        unsafe {
-            let (q, out) = (own.q.add(rows.start * facts.dk), own.weights.add(rows.start * TILE));
-            kernel::scores(q, rows.len(), own.keys, padded, facts.dk, out);
         }
         for row in rows {
             let (token, head) = self.row(job, row);
@@ -459,8 +470,11 @@ impl Worker<'_> {
         let (cells, dv) = (values.cells.len(), values.part.len());
         // SAFETY: the cells lie within the cache, and the own memory has room for a tile.
         unsafe {
-            let finite = kernel::convert(values, ahead, own.values);
             let (weights, out) = (own.weights.add(rows.start * TILE), own.out.add(rows.start * dv));
+            if self.facts.is_direct(values) {
+                return direct::add_values(weights, rows.len(), values, ahead, out);
+            }
+            let finite = kernel::convert(values, ahead, own.values);
             kernel::add_values(weights, rows.len(), own.values, cells, dv, finite, out);
         }
     }

@@ -6,9 +6,13 @@ use std::slice;
 use std::sync::{Mutex, PoisonError};
 
 use crate::attention::{self, Attention};
-use crate::avx2::{Kernel, kernel};
+use crate::avx2::Avx2;
+use crate::avx512vnni::Avx512Vnni;
+use crate::instruction_set::InstructionSet;
+use crate::kernel::{Functions, Kernel};
 use crate::panel::ROWS;
 use crate::product::{self, Product};
+use crate::select::kernel;
 use crate::team::Team;
 
 /// Number of rows for which another thread packs.
@@ -41,24 +45,31 @@ pub struct KernelTable {
     pub attend: unsafe extern "C" fn(team: *const Team, op: *const Attention),
 }
 
-static TABLE: KernelTable = KernelTable {
-    version: VERSION,
-    packed_size,
-    pack: pack_all,
-    unpack,
-    get_row,
-    work_size,
-    multiply,
-    attention_work_size,
-    attend,
-};
+/// Returns the table of an instruction set.
+const fn table_of<I: Functions>() -> KernelTable {
+    KernelTable {
+        version: VERSION,
+        packed_size: packed_size::<I>,
+        pack: pack_all::<I>,
+        unpack: unpack::<I>,
+        get_row: get_row::<I>,
+        work_size: work_size::<I>,
+        multiply: multiply::<I>,
+        attention_work_size: attention_work_size::<I>,
+        attend: attend::<I>,
+    }
+}
 
-/// Returns the kernels, or nothing if this CPU lacks AVX2, FMA or F16C.
-pub fn table() -> Option<&'static KernelTable> {
-    let able = is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c");
-    able.then_some(&TABLE)
+static AVX2: KernelTable = table_of::<Avx2>();
+static AVX512_VNNI: KernelTable = table_of::<Avx512Vnni>();
+
+/// Returns the kernels of an instruction set, or nothing if this CPU lacks it.
+pub fn table(set: InstructionSet) -> Option<&'static KernelTable> {
+    let table = match set {
+        InstructionSet::Avx2 => &AVX2,
+        InstructionSet::Avx512Vnni => &AVX512_VNNI,
+    };
+    set.is_available().then_some(table)
 }
 
 /// Runs `body` and ends the process if it panics, because a panic must not unwind into C++.
@@ -67,14 +78,14 @@ fn guarded<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Returns the kernel for weights with ggml's number `kind`, which ggml has asked [`packed_size`] about before.
-fn known(kind: u32) -> Kernel {
-    kernel(kind).unwrap_or_else(|| abort())
+fn known<I: Functions>(kind: u32) -> Kernel {
+    kernel(I::SET, kind).unwrap_or_else(|| abort())
 }
 
-extern "C" fn packed_size(kind: u32, k: i64, rows: i64) -> usize {
+extern "C" fn packed_size<I: Functions>(kind: u32, k: i64, rows: i64) -> usize {
     guarded(|| {
         let (Ok(k), Ok(rows)) = (usize::try_from(k), usize::try_from(rows)) else { return 0 };
-        match kernel(kind) {
+        match kernel(I::SET, kind) {
             Some(kernel) if k % kernel.block_len == 0 => {
                 let panel = (k / kernel.block_len).checked_mul(kernel.packed_bytes);
                 panel.and_then(|panel| panel.checked_mul(rows.div_ceil(ROWS))).unwrap_or(0)
@@ -92,9 +103,9 @@ fn lengths(kernel: &Kernel, k: usize) -> (usize, usize) {
 
 /// # Safety
 /// `from` must be valid for the matrix in the file's layout, `to` for writes of its packed size.
-unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8) {
+unsafe extern "C" fn pack_all<I: Functions>(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8) {
     guarded(|| {
-        let (kernel, k, rows) = (known(kind), k as usize, rows as usize);
+        let (kernel, k, rows) = (known::<I>(kind), k as usize, rows as usize);
         let (row_bytes, panel) = lengths(&kernel, k);
         // SAFETY: the caller's contract.
         let (from, to) = unsafe {
@@ -107,7 +118,7 @@ unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to:
             loop {
                 let next = panels.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((rows, out)) = next else { break };
-                // SAFETY: the table is only given out if the CPU has AVX2, FMA and F16C.
+                // SAFETY: the table is only given out if the CPU has its instruction set, which includes AVX2.
                 unsafe { (kernel.pack)(k, rows, out) };
             }
         };
@@ -126,9 +137,9 @@ unsafe extern "C" fn pack_all(kind: u32, k: i64, rows: i64, from: *const u8, to:
 
 /// # Safety
 /// `from` must be valid for the packed matrix, `to` for writes of the matrix in the file's layout.
-unsafe extern "C" fn unpack(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8) {
+unsafe extern "C" fn unpack<I: Functions>(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8) {
     guarded(|| {
-        let (kernel, k, rows) = (known(kind), k as usize, rows as usize);
+        let (kernel, k, rows) = (known::<I>(kind), k as usize, rows as usize);
         let (row_bytes, panel) = lengths(&kernel, k);
         // SAFETY: the caller's contract.
         let (from, to) = unsafe {
@@ -143,9 +154,9 @@ unsafe extern "C" fn unpack(kind: u32, k: i64, rows: i64, from: *const u8, to: *
 
 /// # Safety
 /// `packed` must be valid for a packed matrix with a row `row`, and `out` for writes of `k` floats.
-unsafe extern "C" fn get_row(kind: u32, k: i64, packed: *const u8, row: i64, out: *mut f32) {
+unsafe extern "C" fn get_row<I: Functions>(kind: u32, k: i64, packed: *const u8, row: i64, out: *mut f32) {
     guarded(|| {
-        let (kernel, k, row) = (known(kind), k as usize, row as usize);
+        let (kernel, k, row) = (known::<I>(kind), k as usize, row as usize);
         let panel = lengths(&kernel, k).1;
         // SAFETY: the caller's contract.
         unsafe {
@@ -157,28 +168,28 @@ unsafe extern "C" fn get_row(kind: u32, k: i64, packed: *const u8, row: i64, out
 
 /// # Safety
 /// `product` must be valid for reads.
-unsafe extern "C" fn work_size(product: *const Product) -> usize {
+unsafe extern "C" fn work_size<I: Functions>(product: *const Product) -> usize {
     // SAFETY: the caller's contract.
-    guarded(|| product::work_size(unsafe { &*product }))
+    guarded(|| product::work_size(I::SET, unsafe { &*product }))
 }
 
 /// # Safety
 /// `team` and `product` must describe memory that belongs to the operation; every thread of the team must call it.
-unsafe extern "C" fn multiply(team: *const Team, product: *const Product) {
+unsafe extern "C" fn multiply<I: Functions>(team: *const Team, product: *const Product) {
     // SAFETY: the caller's contract.
-    guarded(|| unsafe { product::multiply(&*team, &*product) });
+    guarded(|| unsafe { product::multiply(I::SET, &*team, &*product) });
 }
 
 /// # Safety
 /// `op` must be valid for reads.
-unsafe extern "C" fn attention_work_size(op: *const Attention, nth: c_int) -> usize {
+unsafe extern "C" fn attention_work_size<I: Functions>(op: *const Attention, nth: c_int) -> usize {
     // SAFETY: the caller's contract.
-    guarded(|| attention::work_size(unsafe { &*op }, nth.max(1) as usize).unwrap_or(0))
+    guarded(|| attention::work_size(I::SET, unsafe { &*op }, nth.max(1) as usize).unwrap_or(0))
 }
 
 /// # Safety
 /// `team` and `op` must describe memory that belongs to the operation; every thread of the team must call it.
-unsafe extern "C" fn attend(team: *const Team, op: *const Attention) {
-    // SAFETY: the caller's contract; the table is only given out if the CPU has AVX2, FMA and F16C.
-    guarded(|| unsafe { attention::attend(&*team, &*op) });
+unsafe extern "C" fn attend<I: Functions>(team: *const Team, op: *const Attention) {
+    // SAFETY: the caller's contract; the table is only given out if the CPU has its instruction set, which includes AVX2.
+    guarded(|| unsafe { attention::attend(I::SET, &*team, &*op) });
 }

@@ -147,13 +147,9 @@ impl Format {
         }
     }
 
-    /// Returns the number that is subtracted from each code as the kernels see it: [`Format::offset`], but 12 for
-    /// `MXFP4`, whose values the kernels raise to 0 to 24.
-    pub const fn offset_in_kernels(self) -> i32 {
-        match self {
-            Self::Mxfp4 => 12,
-            _ => self.offset(),
-        }
+    /// True for formats whose values need all 8 bits with a sign.
+    pub const fn has_signed_bytes(self) -> bool {
+        matches!(self, Self::Q8_0 | Self::Iq4Nl | Self::Iq4Xs)
     }
 
     /// True for formats whose blocks have a minimum that is subtracted or added.

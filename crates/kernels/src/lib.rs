@@ -9,15 +9,22 @@ pub mod activations;
 #[cfg(target_arch = "x86_64")]
 pub mod attention;
 #[cfg(target_arch = "x86_64")]
-pub mod avx2;
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512vnni;
 pub mod cache;
 #[cfg(target_arch = "x86_64")]
 pub mod ffi;
 pub mod floats;
 pub mod format;
+pub mod instruction_set;
+#[cfg(target_arch = "x86_64")]
+pub mod kernel;
 pub mod panel;
 #[cfg(target_arch = "x86_64")]
 pub mod product;
 pub mod reference;
+#[cfg(target_arch = "x86_64")]
+pub mod select;
 #[cfg(target_arch = "x86_64")]
 pub mod team;

@@ -3,8 +3,10 @@
 use std::ffi::c_int;
 use std::slice;
 
-use crate::avx2::{COLUMNS, Kernel, Target, kernel};
+use crate::instruction_set::InstructionSet;
+use crate::kernel::{Kernel, Target};
 use crate::panel::ROWS;
+use crate::select::kernel;
 use crate::team::Team;
 
 /// Number of multiply-adds of a chunk, the unit that a thread takes from the counter: about 100 µs.
@@ -62,8 +64,8 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(product: &Product) -> Self {
-        let kernel = kernel(product.kind).expect("ggml passes formats that have a packed size");
+    fn of(set: InstructionSet, product: &Product) -> Self {
+        let kernel = kernel(set, product.kind).expect("ggml passes formats that have a packed size");
         let k = product.k as usize;
         Self {
             k,
@@ -82,8 +84,8 @@ impl Facts {
 }
 
 /// Returns the number of bytes of memory that [`multiply`] needs.
-pub fn work_size(product: &Product) -> usize {
-    let facts = Facts::of(product);
+pub fn work_size(set: InstructionSet, product: &Product) -> usize {
+    let facts = Facts::of(set, product);
     // Room to align the memory, and the lists of columns by expert.
     64 + facts.columns * facts.column + 4 * (product.experts as usize + 1 + Facts::entries(product))
 }
@@ -99,11 +101,12 @@ struct Job<'a> {
 /// Computes the part of a product that this thread takes.
 ///
 /// # Safety
-/// All pointers of `product` and `team` must be valid, and all threads of the team must call this function.
-pub unsafe fn multiply(team: &Team, product: &Product) {
-    let facts = Facts::of(product);
+/// All pointers of `product` and `team` must be valid, and all threads of the team must call this function. The CPU must
+/// have the instruction set.
+pub unsafe fn multiply(set: InstructionSet, team: &Team, product: &Product) {
+    let facts = Facts::of(set, product);
     let (ith, nth) = (team.ith as usize, team.nth as usize);
-    assert!(team.work_size >= work_size(product), "ggml reserved too little memory");
+    assert!(team.work_size >= work_size(set, product), "ggml reserved too little memory");
     let work = team.work.cast::<u8>();
     // SAFETY: `work_size` includes room for the alignment.
     let work = unsafe { work.add(work.align_offset(64)) };
@@ -179,12 +182,13 @@ struct Chunk {
 /// As for [`multiply`].
 unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job: &Job, chunk: &mut Chunk) {
     let panels = facts.rows.div_ceil(ROWS);
-    let batches = job.columns.div_ceil(COLUMNS);
-    let panel_macs = ROWS * facts.k * job.columns.min(COLUMNS);
+    let together = facts.kernel.columns;
+    let batches = job.columns.div_ceil(together);
+    let panel_macs = ROWS * facts.k * job.columns.min(together);
     let each = (CHUNK / panel_macs).min(panels * batches / (CHUNKS * team.nth as usize)).clamp(1, panels);
     let groups = panels.div_ceil(each);
     let chunks = groups * batches;
-    let mut targets = Vec::with_capacity(COLUMNS);
+    let mut targets = Vec::with_capacity(together);
     let mut current = usize::MAX;
     while chunk.next < chunk.passed + chunks {
         let at = chunk.next - chunk.passed;
@@ -193,7 +197,7 @@ unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job:
         if batch != current {
             current = batch;
             targets.clear();
-            for place in COLUMNS * batch..job.columns.min(COLUMNS * (batch + 1)) {
+            for place in together * batch..job.columns.min(together * (batch + 1)) {
                 let (column, out) = match job.entries {
                     None => (place, offset(product, place, &product.out_stride)),
                     Some(entries) => {

@@ -6,11 +6,12 @@ mod common;
 
 use common::guarded::Guarded;
 use common::team::{compute, kernels};
-use common::{Random, floats, rows};
+use common::{Random, available, floats, rows};
 use kernels::attention::Attention;
 use kernels::cache::{CacheFormat, MASKED};
 use kernels::floats::FLOATS;
 use kernels::format::{Format, f16_to_f32};
+use kernels::instruction_set::InstructionSet;
 use kernels::reference::{Score, attend};
 
 /// Numbers of `enum ggml_type`.
@@ -143,8 +144,18 @@ impl Case {
         }
     }
 
-    /// Computes the case with `threads` threads. Each operand and the output lie between pages without access.
+    /// Computes the case with `threads` threads and each instruction set, which must give the same bits.
     fn compute(&self, threads: usize) -> Vec<f32> {
+        let mut all = available().map(|set| (set, self.compute_with(set, threads)));
+        let (_, first) = all.next().expect("this CPU has AVX2");
+        for (set, out) in all {
+            assert!(bits(&out) == bits(&first), "{set:?} and AVX2 give other bits, {threads} threads");
+        }
+        first
+    }
+
+    /// Computes the case with `threads` threads. Each operand and the output lie between pages without access.
+    fn compute_with(&self, set: InstructionSet, threads: usize) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.dv * self.heads * self.tokens * self.streams];
         let q = guarded(&self.q, threads);
         let (k, v) = (guarded(&self.k.bytes, threads), guarded(&self.v.bytes, threads));
@@ -163,11 +174,11 @@ impl Case {
             ..self.operation(&mut out)
         };
         // SAFETY: the operation is valid.
-        let size = unsafe { (kernels().attention_work_size)(&op, threads as i32) };
+        let size = unsafe { (kernels(set).attention_work_size)(&op, threads as i32) };
         assert!(size > 0, "no kernel computes the case");
         // SAFETY: the operation is valid, and the output has as many floats as `out`.
         unsafe {
-            compute(threads, size, kernels().attend, &op);
+            compute(threads, size, kernels(set).attend, &op);
             std::ptr::copy_nonoverlapping(output.pointer(), out.as_mut_ptr(), out.len());
         }
         out
@@ -372,7 +383,7 @@ fn shapes_without_a_kernel_have_no_work_size() {
         let mut op = case.operation(&mut []);
         change(&mut op);
         // SAFETY: the size depends on numbers only.
-        unsafe { (kernels().attention_work_size)(&op, 2) }
+        unsafe { (kernels(InstructionSet::Avx2).attention_work_size)(&op, 2) }
     };
     assert!(size(|_| ()) > 0);
     assert_eq!(size(|op| op.dk = 60), 0, "half a vector");

@@ -4,22 +4,24 @@
 
 mod common;
 
-use common::{Random, halves, rows};
+use common::{Random, available, halves, rows};
 use kernels::activations::ColumnLayout;
-use kernels::avx2::{COLUMNS, Target, kernel};
 use kernels::format::{FORMATS, Format};
+use kernels::instruction_set::InstructionSet;
+use kernels::kernel::Target;
 use kernels::panel::{ROWS, dequantise_row, pack, panel_bytes, unpack_row};
 use kernels::reference::dot;
+use kernels::select::kernel;
 
 /// A column of activations in memory of sufficient alignment.
 struct Column(Vec<u64>);
 
 impl Column {
-    fn new(format: Format, x: &[f32]) -> Self {
-        let mut memory = vec![0u64; ColumnLayout::of(format, x.len()).bytes / 8];
+    fn new(set: InstructionSet, format: Format, x: &[f32]) -> Self {
+        let mut memory = vec![0u64; ColumnLayout::of(set, format, x.len()).bytes / 8];
         let blocks = x.len() / format.block_len();
-        // SAFETY: the memory has the layout's size, and the test runs only with AVX2.
-        unsafe { (kernel(format.ggml()).unwrap().quantise)(x, 0, blocks, memory.as_mut_ptr().cast()) };
+        // SAFETY: the memory has the layout's size, and the CPU has the instruction set.
+        unsafe { (kernel(set, format.ggml()).unwrap().quantise)(x, 0, blocks, memory.as_mut_ptr().cast()) };
         Self(memory)
     }
 
@@ -28,21 +30,24 @@ impl Column {
     }
 }
 
-fn detected() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
-}
-
 /// Returns the outputs of a panel, column after column.
-fn products(format: Format, panel: &[u8], k: usize, columns: &[&Column]) -> Vec<[f32; ROWS]> {
+fn products(
+    set: InstructionSet,
+    format: Format,
+    panel: &[u8],
+    k: usize,
+    columns: &[&Column],
+) -> Vec<[f32; ROWS]> {
     let mut out = vec![[0.0; ROWS]; columns.len()];
-    for (columns, out) in columns.chunks(COLUMNS).zip(out.chunks_mut(COLUMNS)) {
+    let kernel = kernel(set, format.ggml()).unwrap();
+    for (columns, out) in columns.chunks(kernel.columns).zip(out.chunks_mut(kernel.columns)) {
         let targets: Vec<Target> = columns
             .iter()
             .zip(out)
             .map(|(column, out)| Target { column: column.start(), out: out.as_mut_ptr() })
             .collect();
         // SAFETY: panel, columns and outputs belong together.
-        unsafe { (kernel(format.ggml()).unwrap().multiply)(panel.as_ptr(), k, ROWS, &targets) };
+        unsafe { (kernel.multiply)(panel.as_ptr(), k, ROWS, &targets) };
     }
     out
 }
@@ -71,9 +76,8 @@ fn packing_and_unpacking_is_the_identity() {
 
 #[test]
 fn kernels_return_the_bits_of_the_exact_rule() {
-    assert!(detected(), "this test needs a CPU with AVX2");
     let mut random = Random::new(2);
-    for format in FORMATS {
+    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
         for k in [256, 1280, 2816].into_iter().chain((!format.has_super_blocks()).then_some(640 + 32)) {
             let rows = rows(format, k, ROWS, &mut random);
             let mut panel = vec![0; panel_bytes(format, k).unwrap()];
@@ -84,18 +88,18 @@ fn kernels_return_the_bits_of_the_exact_rule() {
                     let x: Vec<f32> = (0..k)
                         .map(|_| if extreme { random.unit().signum() * 9.0 } else { random.unit() * 3.0 })
                         .collect();
-                    Column::new(format, &x)
+                    Column::new(set, format, &x)
                 })
                 .collect();
-            let out = products(format, &panel, k, &columns.iter().collect::<Vec<_>>());
+            let out = products(set, format, &panel, k, &columns.iter().collect::<Vec<_>>());
             for (out, column) in out.iter().zip(&columns) {
                 for (row, out) in out.iter().enumerate() {
                     // SAFETY: the column was filled for this format and length.
-                    let exact = unsafe { dot(format, &panel, row, k, column.start()) };
+                    let exact = unsafe { dot(set, format, &panel, row, k, column.start()) };
                     assert_eq!(
                         out.to_bits(),
                         exact.to_bits(),
-                        "{format:?}, k = {k}, row {row}: {out} and {exact}"
+                        "{set:?}, {format:?}, k = {k}, row {row}: {out} and {exact}"
                     );
                 }
             }
@@ -106,21 +110,21 @@ fn kernels_return_the_bits_of_the_exact_rule() {
 #[test]
 fn products_approximate_those_of_the_values() {
     let mut random = Random::new(3);
-    for format in FORMATS {
+    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
         let k = 1024;
         let rows = rows(format, k, ROWS, &mut random);
         let mut panel = vec![0; panel_bytes(format, k).unwrap()];
         pack(format, k, &rows, &mut panel);
         let x: Vec<f32> = (0..k).map(|_| random.unit()).collect();
-        let column = Column::new(format, &x);
-        let out = products(format, &panel, k, &[&column]);
+        let column = Column::new(set, format, &x);
+        let out = products(set, format, &panel, k, &[&column]);
         for (row, found) in out[0].iter().enumerate() {
             let mut values = vec![0.0; k];
             dequantise_row(format, &panel, row, &mut values);
             let exact: f64 = values.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
             let size: f64 = values.iter().zip(&x).map(|(w, x)| (f64::from(*w) * f64::from(*x)).powi(2)).sum();
             let error = (f64::from(*found) - exact).abs();
-            assert!(error <= 0.03 * size.sqrt(), "{format:?}, row {row}: {found} for {exact}");
+            assert!(error <= 0.03 * size.sqrt(), "{set:?}, {format:?}, row {row}: {found} for {exact}");
         }
     }
 }
@@ -128,25 +132,25 @@ fn products_approximate_those_of_the_values() {
 #[test]
 fn a_column_has_the_same_bits_in_each_batch() {
     let mut random = Random::new(4);
-    for format in FORMATS {
+    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
         let k = 1536;
         let rows = rows(format, k, ROWS, &mut random);
         let mut panel = vec![0; panel_bytes(format, k).unwrap()];
         pack(format, k, &rows, &mut panel);
         let columns: Vec<Column> = (0..40)
-            .map(|_| Column::new(format, &(0..k).map(|_| random.unit()).collect::<Vec<_>>()))
+            .map(|_| Column::new(set, format, &(0..k).map(|_| random.unit()).collect::<Vec<_>>()))
             .collect();
         let alone: Vec<[f32; ROWS]> =
-            columns.iter().map(|column| products(format, &panel, k, &[column])[0]).collect();
+            columns.iter().map(|column| products(set, format, &panel, k, &[column])[0]).collect();
         for count in 1..=40 {
             for start in [0, 40 - count] {
                 let batch: Vec<&Column> = columns[start..start + count].iter().collect();
-                let out = products(format, &panel, k, &batch);
+                let out = products(set, format, &panel, k, &batch);
                 for (at, out) in out.iter().enumerate() {
                     assert_eq!(
                         out.map(f32::to_bits),
                         alone[start + at].map(f32::to_bits),
-                        "{format:?}, {count}"
+                        "{set:?}, {format:?}, {count}"
                     );
                 }
             }
@@ -158,7 +162,7 @@ fn a_column_has_the_same_bits_in_each_batch() {
 fn activations_and_scales_at_the_limits_give_the_bits_of_the_exact_rule() {
     let mut random = Random::new(5);
     let special = [0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00];
-    for format in FORMATS {
+    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
         let k = 512;
         for d in special {
             for fill in [0x00, 0xff, 0x88, 0x77] {
@@ -174,13 +178,17 @@ fn activations_and_scales_at_the_limits_give_the_bits_of_the_exact_rule() {
                 for x in [0.0, -1.0, 1e-38, 3e-39, f32::MAX, f32::MIN_POSITIVE, f32::INFINITY, f32::NAN] {
                     let mut activations = vec![x; k];
                     activations[k - 1] = -x;
-                    let column = Column::new(format, &activations);
-                    let out = products(format, &panel, k, &[&column]);
+                    let column = Column::new(set, format, &activations);
+                    let out = products(set, format, &panel, k, &[&column]);
                     // SAFETY: the column was filled for this format and length.
-                    let exact = unsafe { dot(format, &panel, 5, k, column.start()) };
-                    assert_eq!(bits(out[0][5]), bits(exact), "{format:?}, d {d:#x}, codes {fill:#x}, x {x}");
+                    let exact = unsafe { dot(set, format, &panel, 5, k, column.start()) };
+                    assert_eq!(
+                        bits(out[0][5]),
+                        bits(exact),
+                        "{set:?}, {format:?}, d {d:#x}, codes {fill:#x}, x {x}"
+                    );
                     if !x.is_finite() {
-                        assert!(out[0][5].is_nan(), "{format:?}: {x} became {}", out[0][5]);
+                        assert!(out[0][5].is_nan(), "{set:?}, {format:?}: {x} became {}", out[0][5]);
                     }
                 }
             }

@@ -6,43 +6,58 @@ mod common;
 
 use common::guarded::Guarded;
 use common::team::{kernels, multiply, plain};
-use common::{Random, rows};
+use common::{Random, available, rows};
 use kernels::activations::ColumnLayout;
 use kernels::format::{FORMATS, Format};
+use kernels::instruction_set::InstructionSet;
 use kernels::panel::{ROWS, panel_bytes};
 use kernels::product::Product;
 use kernels::reference::dot;
 
 /// Packs a matrix of `count` rows in the file's layout.
-fn packed(format: Format, k: usize, count: usize, rows: &[u8]) -> Vec<u8> {
-    let size = (kernels().packed_size)(format.ggml(), k as i64, count as i64);
+fn packed(set: InstructionSet, format: Format, k: usize, count: usize, rows: &[u8]) -> Vec<u8> {
+    let size = (kernels(set).packed_size)(format.ggml(), k as i64, count as i64);
     assert_eq!(size, panel_bytes(format, k).unwrap() * count.div_ceil(ROWS));
     let mut packed = vec![0; size];
     // SAFETY: both buffers have the sizes of the matrix.
-    unsafe { (kernels().pack)(format.ggml(), k as i64, count as i64, rows.as_ptr(), packed.as_mut_ptr()) };
+    unsafe { (kernels(set).pack)(format.ggml(), k as i64, count as i64, rows.as_ptr(), packed.as_mut_ptr()) };
     packed
 }
 
 /// Returns what the exact rule gives for row `row` and the activations `x`.
 fn exact(format: Format, packed: &[u8], row: usize, x: &[f32]) -> f32 {
     let panel = panel_bytes(format, x.len()).unwrap();
-    let mut column = vec![0u64; ColumnLayout::of(format, x.len()).bytes / 8];
+    let mut column = vec![0u64; ColumnLayout::of(InstructionSet::Avx2, format, x.len()).bytes / 8];
     let blocks = x.len() / format.block_len();
     // SAFETY: the column has the layout's size, and is filled before it is read.
     unsafe {
-        kernels::activations::quantise(format, x, 0, blocks, column.as_mut_ptr().cast());
-        dot(format, &packed[row / ROWS * panel..][..panel], row % ROWS, x.len(), column.as_ptr().cast())
+        kernels::activations::quantise(
+            InstructionSet::Avx2,
+            format,
+            x,
+            0,
+            blocks,
+            column.as_mut_ptr().cast(),
+        );
+        dot(
+            InstructionSet::Avx2,
+            format,
+            &packed[row / ROWS * panel..][..panel],
+            row % ROWS,
+            x.len(),
+            column.as_ptr().cast(),
+        )
     }
 }
 
 #[test]
 fn every_thread_count_and_shape_gives_the_exact_bits() {
     let mut random = Random::new(11);
-    for format in FORMATS {
+    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
         let k = 512;
         for (count, columns) in [(1, 1), (15, 2), (16, 3), (33, 4), (100, 1), (100, 11), (33, 130)] {
             let rows = rows(format, k, count, &mut random);
-            let packed = packed(format, k, count, &rows);
+            let packed = packed(set, format, k, count, &rows);
             let x: Vec<f32> = (0..k * columns).map(|_| random.unit()).collect();
             let expected: Vec<u32> = x
                 .chunks(k)
@@ -52,9 +67,12 @@ fn every_thread_count_and_shape_gives_the_exact_bits() {
                 .collect();
             for threads in [1, 2, 3, 8] {
                 let mut out = vec![f32::NAN; count * columns];
-                multiply(&plain(format.ggml(), k, count, &packed, &x, &mut out), threads);
+                multiply(set, &plain(format.ggml(), k, count, &packed, &x, &mut out), threads);
                 let bits: Vec<u32> = out.iter().map(|x| x.to_bits()).collect();
-                assert_eq!(bits, expected, "{format:?}, {count} rows, {columns} columns, {threads} threads");
+                assert_eq!(
+                    bits, expected,
+                    "{set:?}, {format:?}, {count} rows, {columns} columns, {threads} threads"
+                );
             }
         }
     }
@@ -64,14 +82,14 @@ fn every_thread_count_and_shape_gives_the_exact_bits() {
 #[test]
 fn nothing_is_read_or_written_beyond_a_buffer() {
     let mut random = Random::new(15);
-    for format in FORMATS {
+    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
         let k = 768;
         for (count, columns) in [(5, 1), (16, 2), (33, 3), (5, 4), (20, 11)] {
             let rows = rows(format, k, count, &mut random);
-            let packed = packed(format, k, count, &rows);
+            let packed = packed(set, format, k, count, &rows);
             let x: Vec<f32> = (0..k * columns).map(|_| random.unit()).collect();
             let mut out = vec![f32::NAN; count * columns];
-            multiply(&plain(format.ggml(), k, count, &packed, &x, &mut out), 2);
+            multiply(set, &plain(format.ggml(), k, count, &packed, &x, &mut out), 2);
             let empty = vec![f32::NAN; out.len()];
             for place in ["end", "start"] {
                 let (weights, activations, output) = match place {
@@ -85,11 +103,11 @@ fn nothing_is_read_or_written_beyond_a_buffer() {
                     out: output.pointer(),
                     ..plain
                 };
-                multiply(&product, 2);
+                multiply(set, &product, 2);
                 // SAFETY: the output has as many floats as `out`.
                 let found: &[f32] = unsafe { std::slice::from_raw_parts(output.pointer(), out.len()) };
                 let equal = found.iter().zip(&out).all(|(a, b)| a.to_bits() == b.to_bits());
-                assert!(equal, "{format:?}, {count} rows, {columns} columns, at the {place}");
+                assert!(equal, "{set:?}, {format:?}, {count} rows, {columns} columns, at the {place}");
             }
         }
     }
@@ -97,10 +115,14 @@ fn nothing_is_read_or_written_beyond_a_buffer() {
 
 #[test]
 fn columns_may_have_gaps_and_more_dimensions() {
+    available().for_each(columns_with_gaps);
+}
+
+fn columns_with_gaps(set: InstructionSet) {
     let mut random = Random::new(12);
     let (format, k, count) = (Format::Q4K, 256, 20);
     let rows = rows(format, k, count, &mut random);
-    let packed = packed(format, k, count, &rows);
+    let packed = packed(set, format, k, count, &rows);
     let n = [2usize, 3, 2];
     let (gap, out_gap) = (k + 8, count + 3);
     let x: Vec<f32> = (0..12 * gap).map(|_| random.unit()).collect();
@@ -109,7 +131,7 @@ fn columns_may_have_gaps_and_more_dimensions() {
     product.n = n.map(|n| n as i64);
     product.x_stride = [4 * gap, 8 * gap, 24 * gap];
     product.out_stride = [4 * out_gap, 8 * out_gap, 24 * out_gap];
-    multiply(&product, 2);
+    multiply(set, &product, 2);
     for column in 0..12 {
         for row in 0..out_gap {
             let found = out[column * out_gap + row];
@@ -127,12 +149,13 @@ fn columns_may_have_gaps_and_more_dimensions() {
 fn experts_multiply_the_columns_of_their_tokens() {
     let mut random = Random::new(13);
     let (k, count, experts, used, tokens) = (256, 40, 5, 2, 23);
-    for format in [Format::Q4K, Format::Q8_0, Format::Q6K] {
+    let formats = [Format::Q4K, Format::Q8_0, Format::Q6K];
+    for (set, format) in available().flat_map(|set| formats.map(|format| (set, format))) {
         // One column for each token, or one for each of its experts.
         for columns in [1, used] {
             let rows = rows(format, k, count * experts, &mut random);
             let matrices: Vec<Vec<u8>> =
-                rows.chunks(rows.len() / experts).map(|rows| packed(format, k, count, rows)).collect();
+                rows.chunks(rows.len() / experts).map(|rows| packed(set, format, k, count, rows)).collect();
             let all = matrices.concat();
             let x: Vec<f32> = (0..k * columns * tokens).map(|_| random.unit()).collect();
             // The fifth expert gets no column.
@@ -146,7 +169,7 @@ fn experts_multiply_the_columns_of_their_tokens() {
                 product.x_stride = [4 * k, 4 * k * columns, 4 * x.len()];
                 product.out_stride = [4 * count, 4 * count * used, 0];
                 (product.ids, product.used, product.ids_stride) = (ids.as_ptr(), used as i64, [4, 4 * used]);
-                multiply(&product, threads);
+                multiply(set, &product, threads);
                 for (at, out) in out.chunks(count).enumerate() {
                     let (token, id) = (at / used, at % used);
                     let x = &x[k * (token * columns + id % columns)..][..k];
@@ -155,7 +178,7 @@ fn experts_multiply_the_columns_of_their_tokens() {
                         assert_eq!(
                             out.to_bits(),
                             expected.to_bits(),
-                            "{format:?}, token {token}, expert {id}"
+                            "{set:?}, {format:?}, token {token}, expert {id}"
                         );
                     }
                 }
@@ -166,7 +189,7 @@ fn experts_multiply_the_columns_of_their_tokens() {
 
 #[test]
 fn shapes_without_a_kernel_have_no_packed_size() {
-    let size = kernels().packed_size;
+    let size = kernels(InstructionSet::Avx2).packed_size;
     assert_eq!(size(Format::Q4K.ggml(), 128, 16), 0, "half a super-block");
     assert_eq!(size(Format::Q8_0.ggml(), 48, 16), 0, "a block and a half");
     assert_eq!(size(Format::Q8_0.ggml(), 640, 0), 0, "no rows");
@@ -179,21 +202,27 @@ fn shapes_without_a_kernel_have_no_packed_size() {
 #[test]
 fn a_packed_matrix_is_restored() {
     let mut random = Random::new(14);
-    for format in FORMATS {
+    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
         let (k, count) = (512, 37);
         let rows = rows(format, k, count, &mut random);
-        let packed = packed(format, k, count, &rows);
+        let packed = packed(set, format, k, count, &rows);
         let mut restored = vec![0; rows.len()];
         let mut values = vec![0f32; k];
         // SAFETY: the buffers have the sizes of the matrix and of a row.
         unsafe {
-            (kernels().unpack)(format.ggml(), k as i64, count as i64, packed.as_ptr(), restored.as_mut_ptr());
-            (kernels().get_row)(format.ggml(), k as i64, packed.as_ptr(), 33, values.as_mut_ptr());
+            (kernels(set).unpack)(
+                format.ggml(),
+                k as i64,
+                count as i64,
+                packed.as_ptr(),
+                restored.as_mut_ptr(),
+            );
+            (kernels(set).get_row)(format.ggml(), k as i64, packed.as_ptr(), 33, values.as_mut_ptr());
         }
-        assert_eq!(restored, rows, "{format:?}");
+        assert_eq!(restored, rows, "{set:?}, {format:?}");
         let block = format.decode(&rows[33 * rows.len() / count..]);
         let mut expected = vec![0f32; format.block_len()];
         format.dequantise(&block, &mut expected);
-        assert_eq!(values[..expected.len()], expected, "{format:?}");
+        assert_eq!(values[..expected.len()], expected, "{set:?}, {format:?}");
     }
 }

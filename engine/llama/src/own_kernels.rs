@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+use kernels::instruction_set::InstructionSet;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -25,15 +26,30 @@ pub enum MatrixKernels {
     Ggml,
     /// Anneal's kernels for AVX2.
     Avx2,
+    /// Anneal's kernels for AVX-512 with VNNI.
+    Avx512Vnni,
 }
 
 impl MatrixKernels {
+    /// All values, in the order in which messages name them.
+    const ALL: [Self; 4] = [Self::Auto, Self::Ggml, Self::Avx2, Self::Avx512Vnni];
+
+    /// Returns the instruction set of Anneal's kernels.
+    fn instruction_set(self) -> Option<InstructionSet> {
+        match self {
+            MatrixKernels::Avx2 => Some(InstructionSet::Avx2),
+            MatrixKernels::Avx512Vnni => Some(InstructionSet::Avx512Vnni),
+            MatrixKernels::Auto | MatrixKernels::Ggml => None,
+        }
+    }
+
     /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             MatrixKernels::Auto => "auto",
             MatrixKernels::Ggml => "ggml",
             MatrixKernels::Avx2 => "avx2",
+            MatrixKernels::Avx512Vnni => "avx512vnni",
         }
     }
 }
@@ -48,10 +64,10 @@ impl FromStr for MatrixKernels {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        [MatrixKernels::Auto, MatrixKernels::Ggml, MatrixKernels::Avx2]
+        MatrixKernels::ALL
             .into_iter()
             .find(|kernels| kernels.name() == text)
-            .ok_or_else(|| format!("unknown kernels {text:?}: use auto, ggml or avx2"))
+            .ok_or_else(|| format!("unknown kernels {text:?}: use auto, ggml, avx2 or avx512vnni"))
     }
 }
 
@@ -81,7 +97,7 @@ pub fn choice() -> Option<Choice> {
 pub fn alternative() -> Option<MatrixKernels> {
     match choice()?.is_own() {
         true => Some(MatrixKernels::Ggml),
-        false => available().avx2.then_some(MatrixKernels::Avx2),
+        false => available().own(),
     }
 }
 
@@ -109,26 +125,51 @@ pub(crate) fn apply(choice: Choice) {
 /// [`Error::Usage`] if there are no such kernels.
 pub fn parse(name: &str) -> Result<MatrixKernels> {
     name.parse().map_err(|_| {
-        Error::Usage(format!("{VARIABLE}={name}: unknown kernels\nhint: the values are auto, ggml and avx2"))
+        Error::Usage(format!(
+            "{VARIABLE}={name}: unknown kernels\nhint: the values are auto, ggml, avx2 and avx512vnni"
+        ))
     })
 }
 
-/// Kernels that this CPU can run.
+/// Instruction sets that this CPU has.
 #[derive(Clone, Copy)]
 struct Available {
     avx2: bool,
-    /// True if the CPU has VNNI, with which llama.cpp's kernels are faster than Anneal's for AVX2.
-    vnni: bool,
+    avx512_vnni: bool,
+    /// True if the CPU has AMX, or VNNI without AVX-512, for which Anneal has no kernels.
+    without_own: bool,
+}
+
+impl Available {
+    fn has(self, set: InstructionSet) -> bool {
+        match set {
+            InstructionSet::Avx2 => self.avx2,
+            InstructionSet::Avx512Vnni => self.avx512_vnni,
+        }
+    }
+
+    /// Returns the fastest of Anneal's kernels that this CPU can run.
+    fn own(self) -> Option<MatrixKernels> {
+        [MatrixKernels::Avx512Vnni, MatrixKernels::Avx2]
+            .into_iter()
+            .find(|kernels| kernels.instruction_set().is_some_and(|set| self.has(set)))
+    }
 }
 
 fn available() -> Available {
     #[cfg(target_arch = "x86_64")]
-    return Available {
-        avx2: kernels::ffi::table().is_some(),
-        vnni: is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni"),
+    let without_own = {
+        // CPUID.(EAX=7,ECX=0):EDX[25] is AMX-INT8; the macro does not know it in this version of Rust.
+        let amx = std::arch::x86_64::__cpuid_count(7, 0).edx >> 25 & 1 == 1;
+        amx || is_x86_feature_detected!("avxvnni") && !InstructionSet::Avx512Vnni.is_available()
     };
     #[cfg(not(target_arch = "x86_64"))]
-    Available { avx2: false, vnni: false }
+    let without_own = false;
+    Available {
+        avx2: InstructionSet::Avx2.is_available(),
+        avx512_vnni: InstructionSet::Avx512Vnni.is_available(),
+        without_own,
+    }
 }
 
 fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Result<Choice> {
@@ -137,44 +178,49 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Resu
         WantedBy::Environment => VARIABLE,
         WantedBy::TuningRecord => "the tuning record",
     };
-    let lacking = "this CPU lacks AVX2, FMA or F16C";
-    match (wanted, by) {
-        (MatrixKernels::Ggml, _) => Ok(Choice { kernels: MatrixKernels::Ggml, because }),
-        (MatrixKernels::Avx2, _) if available.avx2 => Ok(Choice { kernels: MatrixKernels::Avx2, because }),
-        (MatrixKernels::Avx2, WantedBy::Flag) => {
-            Err(Error::Usage(format!("--kernels avx2: {lacking}\nhint: use --kernels auto or ggml")))
+    let Some(set) = wanted.instruction_set() else {
+        return Ok(match wanted {
+            MatrixKernels::Ggml => Choice { kernels: wanted, because },
+            _ => best(available),
+        });
+    };
+    let lacking = match set {
+        InstructionSet::Avx2 => "this CPU lacks AVX2, FMA or F16C",
+        InstructionSet::Avx512Vnni => "this CPU lacks AVX-512 F, BW, DQ, VL or VNNI",
+    };
+    match by {
+        _ if available.has(set) => Ok(Choice { kernels: wanted, because }),
+        WantedBy::Flag => {
+            Err(Error::Usage(format!("--kernels {wanted}: {lacking}\nhint: use --kernels auto or ggml")))
         }
-        (MatrixKernels::Avx2, WantedBy::Environment) => Err(Error::Usage(format!(
-            "{VARIABLE}=avx2: {lacking}\nhint: unset {VARIABLE}, or set it to ggml"
+        WantedBy::Environment => Err(Error::Usage(format!(
+            "{VARIABLE}={wanted}: {lacking}\nhint: unset {VARIABLE}, or set it to ggml"
         ))),
         // A tuning record of another machine is no reason to fail.
-        (MatrixKernels::Avx2, WantedBy::TuningRecord) | (MatrixKernels::Auto, _) => Ok(best(available)),
+        WantedBy::TuningRecord => Ok(best(available)),
     }
 }
 
 /// Returns the fastest kernels by what was measured.
 fn best(available: Available) -> Choice {
-    match available {
-        Available { vnni: true, .. } => Choice {
-            kernels: MatrixKernels::Ggml,
-            because: "this CPU has VNNI, for which Anneal has no kernels yet",
-        },
-        Available { avx2: true, .. } => Choice {
-            kernels: MatrixKernels::Avx2,
-            because: "the fastest kernels for a CPU with AVX2 and without VNNI",
-        },
-        _ => Choice {
-            kernels: MatrixKernels::Ggml,
-            because: "this CPU lacks AVX2, which Anneal's kernels need",
-        },
-    }
+    let (kernels, because) = match available.own() {
+        None => (MatrixKernels::Ggml, "this CPU lacks AVX2, which Anneal's kernels need"),
+        Some(_) if available.without_own => {
+            (MatrixKernels::Ggml, "this CPU has AMX or AVX-VNNI, for which Anneal has no kernels yet")
+        }
+        Some(MatrixKernels::Avx512Vnni) => {
+            (MatrixKernels::Avx512Vnni, "the fastest kernels for a CPU with AVX-512 and VNNI")
+        }
+        Some(own) => (own, "the fastest kernels for a CPU with AVX2 and without VNNI"),
+    };
+    Choice { kernels, because }
 }
 
 /// Gives the chosen kernels to the CPU backend, and returns the choice that is in effect.
 fn give(choice: Choice) -> Choice {
     #[cfg(target_arch = "x86_64")]
-    if choice.is_own()
-        && let Some(table) = kernels::ffi::table()
+    if let Some(set) = choice.kernels.instruction_set()
+        && let Some(table) = kernels::ffi::table(set)
     {
         // SAFETY: the table is static, and laid out as the patch expects, which checks its version.
         let taken = unsafe { llama_sys::anneal_set_outside_kernels(std::ptr::from_ref(table).cast()) };
@@ -194,11 +240,8 @@ mod tests {
 
     #[test]
     fn the_cpu_and_the_user_choose_the_kernels() {
-        let (both, avx2, none) = (
-            Available { avx2: true, vnni: true },
-            Available { avx2: true, vnni: false },
-            Available { avx2: false, vnni: false },
-        );
+        let of = |avx2, avx512_vnni, without_own| Available { avx2, avx512_vnni, without_own };
+        let (avx2, avx512, none) = (of(true, false, false), of(true, true, false), of(false, false, false));
         let choose = |wanted: &str, by, available| {
             let wanted = wanted.parse().map_err(|why: String| why)?;
             choose((wanted, by), available)
@@ -208,15 +251,21 @@ mod tests {
         let name =
             |wanted, available| choose(wanted, WantedBy::Environment, available).map(|choice| choice.0);
         assert_eq!(name("auto", avx2).as_deref(), Ok("avx2"));
-        assert_eq!(name("auto", both).as_deref(), Ok("ggml"));
+        assert_eq!(name("auto", avx512).as_deref(), Ok("avx512vnni"));
+        assert_eq!(name("auto", of(true, true, true)).as_deref(), Ok("ggml"), "AMX");
+        assert_eq!(name("auto", of(true, false, true)).as_deref(), Ok("ggml"), "AVX-VNNI");
         assert_eq!(name("auto", none).as_deref(), Ok("ggml"));
-        assert_eq!(name("avx2", both).as_deref(), Ok("avx2"));
+        assert_eq!(name("avx2", avx512).as_deref(), Ok("avx2"));
+        assert_eq!(name("avx512vnni", of(true, true, true)).as_deref(), Ok("avx512vnni"));
         assert_eq!(name("ggml", avx2).as_deref(), Ok("ggml"));
         let lacking = "ANNEAL_KERNELS=avx2: this CPU lacks AVX2, FMA or F16C\nhint: unset ANNEAL_KERNELS";
         assert!(name("avx2", none).unwrap_err().starts_with(lacking));
+        let lacking = "ANNEAL_KERNELS=avx512vnni: this CPU lacks AVX-512 F, BW, DQ, VL or VNNI\nhint: ";
+        assert!(name("avx512vnni", avx2).unwrap_err().starts_with(lacking));
         assert!(choose("avx2", WantedBy::Flag, none).unwrap_err().contains("--kernels avx2"));
         let recorded = choose("avx2", WantedBy::TuningRecord, none).expect("the default");
         assert_eq!(recorded, ("ggml", "this CPU lacks AVX2, which Anneal's kernels need"));
-        assert_eq!(name("amx", avx2).unwrap_err(), "unknown kernels \"amx\": use auto, ggml or avx2");
+        let unknown = "unknown kernels \"amx\": use auto, ggml, avx2 or avx512vnni";
+        assert_eq!(name("amx", avx2).unwrap_err(), unknown);
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use kernels::attention::Attention;
 use kernels::cache::MASKED;
 use kernels::ffi::table;
+use kernels::instruction_set::InstructionSet;
 use kernels::team::Team;
 
 /// Shapes of models: name, length of a head, query heads, heads of the cache.
@@ -33,11 +34,12 @@ unsafe extern "C" fn chunk_add(pool: *mut c_void, value: c_int) -> c_int {
 
 /// Prints the multiply-adds per second for a token behind 4,096 cells, and for 256 tokens of a prompt behind 2,048.
 pub fn print() {
-    let Some(table) = table() else { return };
     println!(
-        "attention | GMAC/s: 1 token, 4,096 cells | GB/s of the cache | GMAC/s: 256 tokens, 2,304 cells"
+        "instructions | attention | GMAC/s: 1 token, 4,096 cells | GB/s of the cache | GMAC/s: 256 tokens, 2,304 cells"
     );
-    for (name, length, heads, kv_heads) in SHAPES {
+    let sets = InstructionSet::ALL.into_iter().filter_map(|set| Some((set, table(set)?)));
+    let cases = sets.flat_map(|set| SHAPES.map(|shape| (set, shape)));
+    for ((set, table), (name, length, heads, kv_heads)) in cases {
         let speed = |tokens: usize, cells: usize| {
             let q: Vec<f32> = (0..tokens * heads * length).map(|at| (at as f32).sin()).collect();
             let cache: Vec<u16> =
@@ -95,6 +97,6 @@ pub fn print() {
             (macs / best / 1e9, (2 * row * kv_heads * cells) as f64 / best / 1e9)
         };
         let (one, bytes) = speed(1, 4096);
-        println!("{name} | {one:.1} | {bytes:.1} | {:.1}", speed(256, 2304).0);
+        println!("{set:?} | {name} | {one:.1} | {bytes:.1} | {:.1}", speed(256, 2304).0);
     }
 }

@@ -6,12 +6,16 @@ mod attention;
 use std::time::Instant;
 
 use kernels::activations::ColumnLayout;
-use kernels::avx2::{COLUMNS, Target, kernel};
 use kernels::format::{FORMATS, Format};
+use kernels::instruction_set::InstructionSet;
+use kernels::kernel::Target;
 use kernels::panel::{ROWS, panel_bytes};
+use kernels::select::kernel;
 
 /// Number of elements of a row.
 const K: usize = 2048;
+/// Number of columns of a batch.
+const COLUMNS: usize = 128;
 
 /// Returns the best and the median duration of a call, in seconds.
 fn time(calls: usize, mut run: impl FnMut()) -> (f64, f64) {
@@ -26,13 +30,27 @@ fn time(calls: usize, mut run: impl FnMut()) -> (f64, f64) {
     (all[0], all[all.len() / 2])
 }
 
-fn speed(format: Format, columns: usize, panels: usize, calls: usize) -> (f64, f64, f64) {
+fn speed(
+    set: InstructionSet,
+    format: Format,
+    columns: usize,
+    panels: usize,
+    calls: usize,
+) -> (f64, f64, f64) {
     let bytes = panel_bytes(format, K).expect("K is a multiple of each block");
-    let packed = vec![0x35u8; bytes * panels];
-    let layout = ColumnLayout::of(format, K);
+    // As a buffer of ggml's, the weights begin at a cache line.
+    let mut buffer = Vec::with_capacity(bytes * panels + 64);
+    // SAFETY: advice for memory that belongs to the buffer.
+    unsafe {
+        let page = buffer.as_mut_ptr() as usize & !4095;
+        libc::madvise(page as *mut libc::c_void, buffer.capacity(), libc::MADV_HUGEPAGE)
+    };
+    buffer.resize(bytes * panels + 64, 0x35u8);
+    let packed = &buffer[buffer.as_ptr().align_offset(64)..][..bytes * panels];
+    let layout = ColumnLayout::of(set, format, K);
     let x: Vec<f32> = (0..K).map(|at| (at as f32).sin()).collect();
     let mut memory = vec![0u64; layout.bytes / 8 * columns];
-    let kernel = kernel(format.ggml()).expect("each format has a kernel");
+    let kernel = kernel(set, format.ggml()).expect("each format has a kernel");
     let mut out = vec![[0f32; ROWS]; columns];
     let mut targets = Vec::new();
     for (column, out) in memory.chunks_exact_mut(layout.bytes / 8).zip(&mut out) {
@@ -56,21 +74,26 @@ pub fn main() {
         attention::print();
     }
     println!(
-        "format | GMAC/s, {COLUMNS} columns: best, median | 4 columns | 1 column: GB/s from memory, from cache"
+        "instructions | format | GMAC/s, {COLUMNS} columns: best, median | 8 columns | 4 columns | 1 column: GB/s from memory, from cache"
     );
+    let sets = || InstructionSet::ALL.into_iter().filter(|set| set.is_available());
     for format in FORMATS.into_iter().filter(|f| named.is_empty() || named.contains(&format!("{f:?}"))) {
-        let macs = |columns: usize, panels: usize| (ROWS * K * columns * panels) as f64 / 1e9;
-        let many = speed(format, COLUMNS, 1, 8);
-        let four = speed(format, 4, 1, 200);
-        let memory = speed(format, 1, 4096, 1);
-        let cache = speed(format, 1, 4, 200);
-        println!(
-            "{format:?} | {:.1}, {:.1} | {:.1} | {:.1}, {:.1}",
-            macs(COLUMNS, 1) / many.0,
-            macs(COLUMNS, 1) / many.1,
-            macs(4, 1) / four.0,
-            memory.2 / memory.0 / 1e9,
-            cache.2 / cache.0 / 1e9,
-        );
+        for set in sets() {
+            let macs = |columns: usize, panels: usize| (ROWS * K * columns * panels) as f64 / 1e9;
+            let many = speed(set, format, COLUMNS, 1, 8);
+            let eight = speed(set, format, 8, 1, 100);
+            let four = speed(set, format, 4, 1, 200);
+            let memory = speed(set, format, 1, 4096, 1);
+            let cache = speed(set, format, 1, 4, 200);
+            println!(
+                "{set:?} | {format:?} | {:.1}, {:.1} | {:.1} | {:.1} | {:.1}, {:.1}",
+                macs(COLUMNS, 1) / many.0,
+                macs(COLUMNS, 1) / many.1,
+                macs(8, 1) / eight.0,
+                macs(4, 1) / four.0,
+                memory.2 / memory.0 / 1e9,
+                cache.2 / cache.0 / 1e9,
+            );
+        }
     }
 }

@@ -7,9 +7,10 @@ use std::arch::x86_64::*;
 
 use super::expand::{codes, eight_scales, interleaved, scales_and_factors, widened};
 use super::sums::Sums;
-use super::tile::{Column, accumulate};
+use super::tile::accumulate;
 use crate::activations::has_totals;
 use crate::format::{FORMATS, SMALL, SUPER};
+use crate::kernel::Column;
 use crate::panel::{BlockParts, GROUPS, Planes, ROWS};
 
 /// Distance in bytes at which weights are prefetched. The prefetchers of the hardware stop at each page of 4 KiB. On a

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{Target, float_format};
 use crate::floats::FloatFormat;
+use crate::kernel::{Target, float_format, store};
 use crate::panel::ROWS;
 
 /// Number of columns of a tile: twelve sums, two weights and one activation fill the registers.
@@ -11,10 +11,10 @@ const TILE: usize = 6;
 /// Number of elements of a row that all columns use before the next ones: at most 32 KB of weights.
 const CHUNK: usize = 512;
 
-/// Multiplies a panel of float weights, see [`super::Multiply`].
+/// Multiplies a panel of float weights.
 ///
 /// # Safety
-/// As for [`super::Multiply`]; a column is `k` floats. The CPU must have AVX2, FMA and F16C.
+/// As for [`crate::kernel::Functions::multiply_floats`]. The CPU must have AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn multiply<const F: u32>(panel: *const u8, k: usize, rows: usize, targets: &[Target]) {
     let bytes = const { float_format(F).bytes() };
@@ -37,7 +37,7 @@ pub unsafe fn multiply<const F: u32>(panel: *const u8, k: usize, rows: usize, ta
         }
     }
     // SAFETY: the caller allows `rows` outputs.
-    unsafe { super::store(targets, outputs.as_ptr().cast(), rows) };
+    unsafe { store(targets, outputs.as_ptr().cast(), rows) };
 }
 
 /// Adds the products of `count` elements, from element `first` of the columns on, to the outputs of `C` columns.

@@ -6,20 +6,8 @@ use super::expand::{SmallBlock, SuperBlock, WideSmallBlock, WideSuperBlock};
 use super::sums::{Sums, narrow, wide};
 use crate::activations::has_totals;
 use crate::format::{FORMATS, SMALL, SUPER};
+use crate::kernel::Column;
 use crate::panel::{GROUP, ROWS};
-
-/// A column of activations, from the start of the chunk on.
-#[derive(Clone, Copy)]
-pub struct Column {
-    /// Codes.
-    pub codes: *const u8,
-    /// Sums of codes.
-    pub sums: *const u8,
-    /// Scales.
-    pub d: *const f32,
-    /// Scales times sums of codes.
-    pub totals: *const f32,
-}
 
 /// Adds `a * b` to the eight outputs at `out`.
 ///

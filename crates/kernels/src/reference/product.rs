@@ -7,14 +7,22 @@
 
 use crate::activations::{ColumnLayout, has_totals};
 use crate::format::{Format, f16_to_f32};
+use crate::instruction_set::InstructionSet;
 use crate::panel::{BlockParts, unpack_block};
 
 /// Returns the product of row `row` of `panel` with the column of `k` activations at `column`.
 ///
 /// # Safety
-/// `column` must have been filled by [`crate::activations::quantise`] for `format` and `k`.
-pub unsafe fn dot(format: Format, panel: &[u8], row: usize, k: usize, column: *const u8) -> f32 {
-    let layout = ColumnLayout::of(format, k);
+/// `column` must have been filled by [`crate::activations::quantise`] for `set`, `format` and `k`.
+pub unsafe fn dot(
+    set: InstructionSet,
+    format: Format,
+    panel: &[u8],
+    row: usize,
+    k: usize,
+    column: *const u8,
+) -> f32 {
+    let layout = ColumnLayout::of(set, format, k);
     let len = format.block_len();
     let mut acc = 0f32;
     for (at, packed) in panel.chunks_exact(BlockParts::of(format).bytes).enumerate() {

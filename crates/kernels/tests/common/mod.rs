@@ -9,6 +9,7 @@ pub mod team;
 
 use kernels::floats::FloatFormat;
 use kernels::format::Format;
+use kernels::instruction_set::InstructionSet;
 use random_weights::Xoshiro;
 
 /// Pseudo-random numbers.
@@ -27,6 +28,17 @@ impl Random {
     pub fn unit(&mut self) -> f32 {
         (self.0.next_u64() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
+}
+
+/// Returns the instruction sets that this CPU has, and prints those that are not tested.
+pub fn available() -> impl Iterator<Item = InstructionSet> {
+    assert!(InstructionSet::Avx2.is_available(), "this test needs a CPU with AVX2");
+    InstructionSet::ALL.into_iter().filter(|set| {
+        if !set.is_available() {
+            println!("not tested, because this CPU lacks it: {set:?}");
+        }
+        set.is_available()
+    })
 }
 
 /// Positions of the F16 numbers in a block.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::guarded::Guarded;
 use kernels::ffi::{KernelTable, table};
+use kernels::instruction_set::InstructionSet;
 use kernels::product::Product;
 use kernels::team::Team;
 
@@ -30,9 +31,9 @@ unsafe extern "C" fn chunk_add(pool: *mut c_void, value: c_int) -> c_int {
     unsafe { &*pool.cast::<Pool>() }.chunk.fetch_add(value, Ordering::Relaxed)
 }
 
-/// Returns the table of this CPU.
-pub fn kernels() -> &'static KernelTable {
-    table().expect("this test needs a CPU with AVX2")
+/// Returns the table of an instruction set that this CPU has.
+pub fn kernels(set: InstructionSet) -> &'static KernelTable {
+    table(set).expect("this CPU has the instruction set")
 }
 
 /// Computes an operation with `threads` threads that share `size` bytes of memory.
@@ -71,11 +72,11 @@ pub unsafe fn compute<T>(
 }
 
 /// Computes a product with `threads` threads.
-pub fn multiply(product: &Product, threads: usize) {
+pub fn multiply(set: InstructionSet, product: &Product, threads: usize) {
     // SAFETY: the product is valid.
-    let size = unsafe { (kernels().work_size)(product) };
+    let size = unsafe { (kernels(set).work_size)(product) };
     // SAFETY: the product is valid.
-    unsafe { compute(threads, size, kernels().multiply, product) };
+    unsafe { compute(threads, size, kernels(set).multiply, product) };
 }
 
 /// Describes a plain product of contiguous matrices.

@@ -1,4 +1,5 @@
-//! Tests that the logits of a token do not depend on the batch, on its position in the batch, or on threads.
+//! Tests that the logits of a token do not depend on the batch, on its position in the batch, on threads, or on the
+//! instruction set of the kernels.
 
 use std::path::Path;
 
@@ -7,17 +8,19 @@ use gguf::synth::{self, Preset, SynthOptions};
 use crate::common::{anneal, has_exact_kernels, parts, quantised};
 
 /// Ways to evaluate the same tokens.
-const WAYS: [&[&str]; 6] = [
+const WAYS: [&[&str]; 7] = [
     &["--step", "-t", "1"],
     &["-t", "2"],
     &["-t", "3", "--ubatch-size", "5"],
     &["-t", "1", "--batch-size", "17"],
     &["-t", "2", "--ubatch-size", "64", "--batch-size", "64"],
     &["--step", "-t", "2"],
+    // By default, a CPU with AVX-512 VNNI uses kernels for it.
+    &["-t", "2", "--kernels", "avx2"],
 ];
 
 #[test]
-fn logits_do_not_depend_on_batches_and_threads() {
+fn logits_do_not_depend_on_batches_threads_and_instructions() {
     if !has_exact_kernels() {
         return;
     }

@@ -164,7 +164,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "kernels", flag: Flag::value("NAME"), key: Key::NONE, group: Group::Loading,
         default: DefaultValue::Text("auto"),
-        help: "Kernels for products and attention: auto (the fastest for this CPU), ggml (llama.cpp's) or avx2 (Anneal's); for the whole process",
+        help: "Kernels for products and attention: auto (the fastest for this CPU), ggml (llama.cpp's), or avx2 or avx512vnni (Anneal's); for the whole process",
         value: Value::Text(Form::Word, parsed!(kernels)),
         slot: slot!(kernels),
     },
