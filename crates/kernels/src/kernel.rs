@@ -1,5 +1,7 @@
 //! Kernels: sizes and functions for one format of weights and one instruction set.
 
+use std::mem::MaybeUninit;
+
 use crate::activations::ColumnLayout;
 use crate::floats::FloatFormat;
 use crate::format::{FORMATS, Format};
@@ -222,6 +224,15 @@ impl Column {
             }
         }
     }
+}
+
+/// Sets the outputs of the first `count` columns to zero, and returns the first of them. The memory is filled in place,
+/// because a copy would cost as much as some products.
+pub fn zeros(outputs: &mut [MaybeUninit<[f32; ROWS]>], count: usize) -> *mut f32 {
+    for out in &mut outputs[..count] {
+        out.write([0.0; ROWS]);
+    }
+    outputs.as_mut_ptr().cast()
 }
 
 /// Copies the outputs of each target.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Random, available, halves, rows};
+use common::{Random, halves, rows, with_each_set};
 use kernels::activations::ColumnLayout;
 use kernels::format::{FORMATS, Format};
 use kernels::instruction_set::InstructionSet;
@@ -77,7 +77,7 @@ fn packing_and_unpacking_is_the_identity() {
 #[test]
 fn kernels_return_the_bits_of_the_exact_rule() {
     let mut random = Random::new(2);
-    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
+    for (set, format) in with_each_set(FORMATS) {
         for k in [256, 1280, 2816].into_iter().chain((!format.has_super_blocks()).then_some(640 + 32)) {
             let rows = rows(format, k, ROWS, &mut random);
             let mut panel = vec![0; panel_bytes(format, k).unwrap()];
@@ -110,7 +110,7 @@ fn kernels_return_the_bits_of_the_exact_rule() {
 #[test]
 fn products_approximate_those_of_the_values() {
     let mut random = Random::new(3);
-    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
+    for (set, format) in with_each_set(FORMATS) {
         let k = 1024;
         let rows = rows(format, k, ROWS, &mut random);
         let mut panel = vec![0; panel_bytes(format, k).unwrap()];
@@ -132,7 +132,7 @@ fn products_approximate_those_of_the_values() {
 #[test]
 fn a_column_has_the_same_bits_in_each_batch() {
     let mut random = Random::new(4);
-    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
+    for (set, format) in with_each_set(FORMATS) {
         let k = 1536;
         let rows = rows(format, k, ROWS, &mut random);
         let mut panel = vec![0; panel_bytes(format, k).unwrap()];
@@ -162,7 +162,7 @@ fn a_column_has_the_same_bits_in_each_batch() {
 fn activations_and_scales_at_the_limits_give_the_bits_of_the_exact_rule() {
     let mut random = Random::new(5);
     let special = [0x0000, 0x8000, 0x0001, 0x8001, 0x03ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00];
-    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
+    for (set, format) in with_each_set(FORMATS) {
         let k = 512;
         for d in special {
             for fill in [0x00, 0xff, 0x88, 0x77] {

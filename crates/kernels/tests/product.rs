@@ -5,8 +5,8 @@
 mod common;
 
 use common::guarded::Guarded;
-use common::team::{kernels, multiply, plain};
-use common::{Random, available, rows};
+use common::team::{get_row, kernels, multiply, pack, plain, unpack};
+use common::{Random, available, rows, with_each_set};
 use kernels::activations::ColumnLayout;
 use kernels::format::{FORMATS, Format};
 use kernels::instruction_set::InstructionSet;
@@ -16,11 +16,8 @@ use kernels::reference::dot;
 
 /// Packs a matrix of `count` rows in the file's layout.
 fn packed(set: InstructionSet, format: Format, k: usize, count: usize, rows: &[u8]) -> Vec<u8> {
-    let size = (kernels(set).packed_size)(format.ggml(), k as i64, count as i64);
-    assert_eq!(size, panel_bytes(format, k).unwrap() * count.div_ceil(ROWS));
-    let mut packed = vec![0; size];
-    // SAFETY: both buffers have the sizes of the matrix.
-    unsafe { (kernels(set).pack)(format.ggml(), k as i64, count as i64, rows.as_ptr(), packed.as_mut_ptr()) };
+    let packed = pack(set, format.ggml(), k, count, rows);
+    assert_eq!(packed.len(), panel_bytes(format, k).unwrap() * count.div_ceil(ROWS));
     packed
 }
 
@@ -53,7 +50,7 @@ fn exact(format: Format, packed: &[u8], row: usize, x: &[f32]) -> f32 {
 #[test]
 fn every_thread_count_and_shape_gives_the_exact_bits() {
     let mut random = Random::new(11);
-    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
+    for (set, format) in with_each_set(FORMATS) {
         let k = 512;
         for (count, columns) in [(1, 1), (15, 2), (16, 3), (33, 4), (100, 1), (100, 11), (33, 130)] {
             let rows = rows(format, k, count, &mut random);
@@ -82,7 +79,7 @@ fn every_thread_count_and_shape_gives_the_exact_bits() {
 #[test]
 fn nothing_is_read_or_written_beyond_a_buffer() {
     let mut random = Random::new(15);
-    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
+    for (set, format) in with_each_set(FORMATS) {
         let k = 768;
         for (count, columns) in [(5, 1), (16, 2), (33, 3), (5, 4), (20, 11)] {
             let rows = rows(format, k, count, &mut random);
@@ -149,8 +146,7 @@ fn columns_with_gaps(set: InstructionSet) {
 fn experts_multiply_the_columns_of_their_tokens() {
     let mut random = Random::new(13);
     let (k, count, experts, used, tokens) = (256, 40, 5, 2, 23);
-    let formats = [Format::Q4K, Format::Q8_0, Format::Q6K];
-    for (set, format) in available().flat_map(|set| formats.map(|format| (set, format))) {
+    for (set, format) in with_each_set([Format::Q4K, Format::Q8_0, Format::Q6K]) {
         // One column for each token, or one for each of its experts.
         for columns in [1, used] {
             let rows = rows(format, k, count * experts, &mut random);
@@ -202,23 +198,12 @@ fn shapes_without_a_kernel_have_no_packed_size() {
 #[test]
 fn a_packed_matrix_is_restored() {
     let mut random = Random::new(14);
-    for (set, format) in available().flat_map(|set| FORMATS.map(|format| (set, format))) {
+    for (set, format) in with_each_set(FORMATS) {
         let (k, count) = (512, 37);
         let rows = rows(format, k, count, &mut random);
         let packed = packed(set, format, k, count, &rows);
-        let mut restored = vec![0; rows.len()];
-        let mut values = vec![0f32; k];
-        // SAFETY: the buffers have the sizes of the matrix and of a row.
-        unsafe {
-            (kernels(set).unpack)(
-                format.ggml(),
-                k as i64,
-                count as i64,
-                packed.as_ptr(),
-                restored.as_mut_ptr(),
-            );
-            (kernels(set).get_row)(format.ggml(), k as i64, packed.as_ptr(), 33, values.as_mut_ptr());
-        }
+        let restored = unpack(set, format.ggml(), k, count, &packed, rows.len());
+        let values = get_row(set, format.ggml(), k, &packed, 33);
         assert_eq!(restored, rows, "{set:?}, {format:?}");
         let block = format.decode(&rows[33 * rows.len() / count..]);
         let mut expected = vec![0f32; format.block_len()];

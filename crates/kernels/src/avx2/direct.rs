@@ -14,7 +14,7 @@ use crate::kernel::Column;
 use crate::panel::{BlockParts, GROUPS, Planes, ROWS};
 
 /// Distance in bytes at which weights are prefetched. The prefetchers of the hardware stop at each page of 4 KiB. On a
-/// Zen 3, this distance makes Q6_K 1.6 times and Q4_K 1.2 times as fast (`examples/speed.rs`).
+/// Zen 3, this distance makes Q6_K 1.6 times and Q4_K 1.2 times as fast (`examples/speed`).
 const AHEAD: usize = 4096;
 
 /// Prefetches `bytes` bytes of weights at the distance from `packed`.

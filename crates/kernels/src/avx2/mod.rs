@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use crate::activations::{ColumnLayout, quantise};
 use crate::format::{FORMATS, Format};
 use crate::instruction_set::InstructionSet;
-use crate::kernel::{Column, Functions, Target, store};
+use crate::kernel::{Column, Functions, Target, store, zeros};
 use crate::panel::{BlockParts, ROWS};
 
 /// Number of columns that share an expanded chunk: their outputs and half of their codes fit the caches. The number is 129, so
@@ -49,18 +49,11 @@ impl Functions for Avx2 {
         unsafe { floats::multiply::<F>(panel, k, rows, targets) }
     }
 
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn quantise<const F: usize>(x: &[f32], from: usize, to: usize, column: *mut u8) {
         // SAFETY: the caller's contract.
-        unsafe { quantise_for::<F>(x, from, to, column) }
+        unsafe { quantise(Self::SET, FORMATS[F], x, from, to, column) };
     }
-}
-
-/// # Safety
-/// As for [`quantise`]; the CPU must have AVX2, FMA and F16C.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantise_for<const F: usize>(x: &[f32], from: usize, to: usize, column: *mut u8) {
-    // SAFETY: the caller's contract.
-    unsafe { quantise(InstructionSet::Avx2, FORMATS[F], x, from, to, column) };
 }
 
 /// # Safety
@@ -70,11 +63,8 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
     let format = const { FORMATS[F] };
     let layout = ColumnLayout::of(InstructionSet::Avx2, format, k);
     let len = format.block_len();
-    let mut outputs = [MaybeUninit::<[f32; ROWS]>::uninit(); COLUMNS];
-    for out in &mut outputs[..targets.len()] {
-        out.write([0.0; ROWS]);
-    }
-    let outputs = outputs.as_mut_ptr().cast::<f32>();
+    let mut outputs = [MaybeUninit::uninit(); COLUMNS];
+    let outputs = zeros(&mut outputs, targets.len());
     // SAFETY: the targets' columns have the layout.
     let column = |target: &Target, first: usize| unsafe { Column::of(&layout, format, target, first) };
 

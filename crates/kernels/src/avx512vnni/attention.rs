@@ -1,13 +1,13 @@
 //! Attention to one tile of cells of an F16 cache. Keys and values go from the cache through registers.
+//!
+//! At most six rows are computed together. With eight cells, or 64 elements of a value, their sums fill 24 of 32
+//! registers.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::avx2::attention::TILE;
 use crate::cache::{CacheFormat, CacheRows};
-
-/// Largest number of rows of a block. With eight cells, or 64 elements of a value, its sums fill 24 of 32 registers.
-const ROWS: usize = 6;
 
 /// True if the kernels of this module take the keys and values of `rows`.
 pub fn takes(rows: &CacheRows) -> bool {
@@ -47,31 +47,6 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Calls `$call` for blocks of at most [`ROWS`] of `$rows` rows, with the constant `R` as their number. The blocks are
-/// nearly equal, because a block of few rows costs nearly as much as a larger one.
-macro_rules! blocks {
-    ($rows:ident, |$row:ident| $call:expr) => {
-        let blocks = $rows.div_ceil(ROWS);
-        for block in 0..blocks {
-            let $row = $rows * block / blocks;
-            macro_rules! rows {
-                ($r:literal) => {{
-                    const R: usize = $r;
-                    $call
-                }};
-            }
-            match $rows * (block + 1) / blocks - $row {
-                1 => rows!(1),
-                2 => rows!(2),
-                3 => rows!(3),
-                4 => rows!(4),
-                5 => rows!(5),
-                _ => rows!(6),
-            }
-        }
-    };
-}
-
 /// Writes the products of queries and keys, `out[TILE * row + cell]`, for the number of cells rounded up to a multiple
 /// of eight. Meanwhile, requests the rows `ahead` from memory.
 ///
@@ -91,7 +66,7 @@ pub unsafe fn scores(q: *const f32, rows: usize, keys: &CacheRows, ahead: &Cache
                 let cell = *cells.get(at).unwrap_or(&cells[0]) as usize;
                 keys.base.add(cell * keys.stride).cast::<u16>().add(keys.part.start)
             });
-            blocks!(rows, |row| {
+            parts!(rows, [1, 2, 3, 4, 5, 6], |row, R| {
                 products::<R>(q.add(row * dk), &place, dk, out.add(row * TILE + 8 * group))
             });
         }
@@ -155,7 +130,7 @@ pub unsafe fn add_values(
     let dv = values.part.len();
     // SAFETY: the caller's contract.
     unsafe {
-        blocks!(rows, |row| {
+        parts!(rows, [1, 2, 3, 4, 5, 6], |row, R| {
             let (weights, out) = (weights.add(row * TILE), out.add(row * dv));
             let mut at = 0;
             while at < dv {

@@ -4,6 +4,26 @@
 //! activations, which it reads from memory and repeats for each row, and adds the products of each row to a 32-bit sum.
 //! Codes go from the packed block through registers; a tile's columns share them.
 
+/// Splits `$count` rows or columns into nearly equal parts of at most as many as the last of `$size`, because a part with
+/// few costs nearly as much as a larger one. Runs `$call` with the number of each part's first, and with the constant
+/// `$n` as the part's length.
+macro_rules! parts {
+    ($count:expr, [$($size:literal),+], |$first:ident, $n:ident| $call:expr) => {
+        let most = [$($size),+].len();
+        let parts = $count.div_ceil(most);
+        for part in 0..parts {
+            let $first = $count * part / parts;
+            match $count * (part + 1) / parts - $first {
+                $($size => {
+                    const $n: usize = $size;
+                    $call
+                })+
+                _ => unreachable!("a part has at most the largest size"),
+            }
+        }
+    };
+}
+
 pub mod attention;
 mod floats;
 mod tile;
@@ -12,16 +32,14 @@ mod weights;
 use std::mem::MaybeUninit;
 
 use crate::activations::{ColumnLayout, quantise};
-use crate::format::{FORMATS, Format};
+use crate::format::FORMATS;
 use crate::instruction_set::InstructionSet;
-use crate::kernel::{Column, Functions, Target, float_format, store};
+use crate::kernel::{Column, Functions, Target, float_format, store, zeros};
 use crate::panel::{BlockParts, ROWS};
 
-/// Largest number of columns of a tile. Two sums for each fill half of the registers; their addresses fill half of the
-/// general registers.
-const TILE: usize = 8;
-/// Number of columns that share a chunk of weights.
-const COLUMNS: usize = 16 * TILE;
+/// Number of columns that share a chunk of weights: sixteen tiles. A tile has at most eight columns. Two sums for each fill
+/// half of the registers; their addresses fill half of the general registers.
+const COLUMNS: usize = 16 * 8;
 /// Number of elements of a row that all columns use before the next ones: less than half of a first-level cache.
 const CHUNK: usize = 1024;
 
@@ -42,64 +60,18 @@ impl Functions for Avx512Vnni {
         unsafe { multiply_floats::<F>(panel, k, rows, targets) }
     }
 
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn quantise<const F: usize>(x: &[f32], from: usize, to: usize, column: *mut u8) {
         // SAFETY: the caller's contract.
-        unsafe { quantise_for::<F>(x, from, to, column) }
+        unsafe { quantise(Self::SET, FORMATS[F], x, from, to, column) };
     }
-}
-
-/// # Safety
-/// As for [`quantise`]; the CPU must have the instruction set.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn quantise_for<const F: usize>(x: &[f32], from: usize, to: usize, column: *mut u8) {
-    // SAFETY: the caller's contract.
-    unsafe { quantise(InstructionSet::Avx512Vnni, FORMATS[F], x, from, to, column) };
-}
-
-/// Memory for the sums of all columns. It is filled in place, because a copy would cost as much as some products.
-type Outputs = [MaybeUninit<[f32; ROWS]>; COLUMNS];
-
-/// Sets the sums of the first `count` columns to zero, and returns the first of them.
-fn zeros(outputs: &mut Outputs, count: usize) -> *mut f32 {
-    for out in &mut outputs[..count] {
-        out.write([0.0; ROWS]);
-    }
-    outputs.as_mut_ptr().cast()
-}
-
-/// Runs `$call` for the tiles of `$targets`, with the constant `C` as the number of columns. The tiles are nearly equal,
-/// because a tile of few columns costs nearly as much as a larger one.
-macro_rules! tiles {
-    ($targets:ident, |$tile:ident, $at:ident| $call:expr) => {
-        let tiles = $targets.len().div_ceil(TILE);
-        for number in 0..tiles {
-            let $at = $targets.len() * number / tiles;
-            let $tile = &$targets[$at..$targets.len() * (number + 1) / tiles];
-            macro_rules! columns {
-                ($c:literal) => {{
-                    const C: usize = $c;
-                    $call
-                }};
-            }
-            match $tile.len() {
-                1 => columns!(1),
-                2 => columns!(2),
-                3 => columns!(3),
-                4 => columns!(4),
-                5 => columns!(5),
-                6 => columns!(6),
-                7 => columns!(7),
-                _ => columns!(8),
-            }
-        }
-    };
 }
 
 /// # Safety
 /// As for [`Functions::multiply`]; the CPU must have the instruction set.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targets: &[Target]) {
-    let format: Format = const { FORMATS[F] };
+    let format = const { FORMATS[F] };
     let layout = ColumnLayout::of(InstructionSet::Avx512Vnni, format, k);
     let blocks = k / format.block_len();
     let together = CHUNK / format.block_len();
@@ -110,13 +82,14 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
         // SAFETY: the panel has all blocks; columns and outputs belong to it.
         unsafe {
             let packed = panel.add(first * BlockParts::of(format).bytes);
-            tiles!(targets, |tile, at| {
+            parts!(targets.len(), [1, 2, 3, 4, 5, 6, 7, 8], |start, C| {
                 let columns: &[Column; C] =
-                    &std::array::from_fn(|at| Column::of(&layout, format, &tile[at], first));
+                    &std::array::from_fn(|at| Column::of(&layout, format, &targets[start + at], first));
+                let out = out.add(ROWS * start);
                 if format.has_super_blocks() {
-                    tile::super_blocks::<F, C>(packed, count, columns, out.add(ROWS * at));
+                    tile::super_blocks::<F, C>(packed, count, columns, out);
                 } else {
-                    tile::small_blocks::<F, C>(packed, count, columns, out.add(ROWS * at));
+                    tile::small_blocks::<F, C>(packed, count, columns, out);
                 }
             });
         }
@@ -137,8 +110,8 @@ unsafe fn multiply_floats<const F: u32>(panel: *const u8, k: usize, rows: usize,
         // SAFETY: the panel has all elements; columns and outputs belong to it.
         unsafe {
             let panel = panel.add(first * ROWS * bytes);
-            tiles!(targets, |tile, at| {
-                floats::tile::<F, C>(panel, first, count, tile, out.add(ROWS * at))
+            parts!(targets.len(), [1, 2, 3, 4, 5, 6, 7, 8], |start, C| {
+                floats::tile::<F, C>(panel, first, count, &targets[start..], out.add(ROWS * start))
             });
         }
     }

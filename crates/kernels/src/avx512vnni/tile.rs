@@ -9,8 +9,8 @@ use crate::kernel::Column;
 use crate::panel::{BlockParts, Planes, ROWS};
 
 /// Reads a byte of each line of `bytes` bytes of weights. Otherwise a unit's lines are read in the order in which codes are
-/// put together, plane by plane, which the prefetchers of the hardware do not follow: on a Zen 4, decode of Q6_K reads
-/// 1.3 times as fast with this order (`examples/speed.rs`), and slower with prefetch instructions.
+/// put together, plane by plane, which the prefetchers of the hardware do not follow. On a Zen 4, one column of Q6_K reads
+/// 1.28 times as fast in this order, and prefetch instructions are slower (`docs/results/by-hand/read-order-zen4.json`).
 ///
 /// # Safety
 /// `packed` must be valid for reads of `bytes` bytes.

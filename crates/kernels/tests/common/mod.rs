@@ -41,6 +41,11 @@ pub fn available() -> impl Iterator<Item = InstructionSet> {
     })
 }
 
+/// Returns each of `formats` with each instruction set that this CPU has.
+pub fn with_each_set<F: Copy, const N: usize>(formats: [F; N]) -> impl Iterator<Item = (InstructionSet, F)> {
+    available().flat_map(move |set| formats.map(|format| (set, format)))
+}
+
 /// Positions of the F16 numbers in a block.
 pub fn halves(format: Format) -> &'static [usize] {
     match format {

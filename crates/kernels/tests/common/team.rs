@@ -99,3 +99,35 @@ pub fn plain(kind: u32, k: usize, count: usize, packed: &[u8], x: &[f32], out: &
         ids_stride: [0; 2],
     }
 }
+
+/// Packs a matrix of `count` rows in the file's layout.
+pub fn pack(set: InstructionSet, kind: u32, k: usize, count: usize, rows: &[u8]) -> Vec<u8> {
+    let size = (kernels(set).packed_size)(kind, k as i64, count as i64);
+    let mut packed = vec![0xff; size];
+    // SAFETY: both buffers have the sizes of the matrix.
+    unsafe { (kernels(set).pack)(kind, k as i64, count as i64, rows.as_ptr(), packed.as_mut_ptr()) };
+    packed
+}
+
+/// Returns a packed matrix of `count` rows in the file's layout, where it has `bytes` bytes.
+pub fn unpack(
+    set: InstructionSet,
+    kind: u32,
+    k: usize,
+    count: usize,
+    packed: &[u8],
+    bytes: usize,
+) -> Vec<u8> {
+    let mut restored = vec![0; bytes];
+    // SAFETY: both buffers have the sizes of the matrix.
+    unsafe { (kernels(set).unpack)(kind, k as i64, count as i64, packed.as_ptr(), restored.as_mut_ptr()) };
+    restored
+}
+
+/// Returns the values of row `row` of a packed matrix.
+pub fn get_row(set: InstructionSet, kind: u32, k: usize, packed: &[u8], row: usize) -> Vec<f32> {
+    let mut values = vec![0f32; k];
+    // SAFETY: the matrix has the row, which has `k` values.
+    unsafe { (kernels(set).get_row)(kind, k as i64, packed.as_ptr(), row as i64, values.as_mut_ptr()) };
+    values
+}
