@@ -84,6 +84,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         sccache: asked.first(&["sccache"], parse::plain),
         ccache: asked.first(&["ccache"], parse::plain),
         libclang: libraries::libclangs(search),
+        profile_runtimes: libraries::profile_runtimes(search, &asked.compilers()),
         openmp: libraries::openmp(search),
         blas: blas::find(search, pc_path.unwrap_or_default()),
         rustc: asked.texts(&["rustc"]).find_map(|(program, text)| parse::rustc(text, program.path.clone())),

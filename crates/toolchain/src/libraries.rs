@@ -1,11 +1,11 @@
-//! Libraries that come with LLVM: libclang, which bindgen loads, and clang's OpenMP runtime.
+//! Libraries that come with LLVM: libclang, which bindgen loads, and clang's runtimes for OpenMP and for profiles.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::search::{SearchPath, entries, file_name};
-use crate::tools::{Libclang, Version};
+use crate::tools::{Compiler, CompilerKind, Libclang, Version};
 
 /// Returns every libclang that is installed with its own headers: the libclang in `LIBCLANG_PATH` first, then the
 /// newest.
@@ -77,13 +77,10 @@ fn libclang_version(name: &str) -> Option<Version> {
 /// them fails at the first `#include <stddef.h>`.
 fn has_headers(search: &SearchPath, dir: &Path) -> bool {
     let beside = [dir.join("clang"), dir.join("../lib/clang")];
-    let shared = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
-    let prefixes = search.llvm_prefixes();
     beside
-        .into_iter()
-        .chain(shared)
-        .chain(prefixes.iter().map(|prefix| prefix.join("lib/clang")))
-        .flat_map(|clang| entries(&clang))
+        .iter()
+        .flat_map(|clang| entries(clang))
+        .chain(resource_dirs(search))
         .any(|version| version.join("include/stddef.h").is_file())
 }
 
@@ -91,16 +88,51 @@ fn has_headers(search: &SearchPath, dir: &Path) -> bool {
 /// package. If `omp.h` is among the system's headers, where any clang finds it, the list contains 0. gcc keeps its
 /// own copy elsewhere.
 pub(crate) fn openmp(search: &SearchPath) -> Vec<u32> {
-    let folders = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
+    let mut majors = majors(resource_dirs(search), |dir| dir.join("include/omp.h").is_file());
+    majors.extend(search.root.join("usr/include/omp.h").is_file().then_some(0));
+    majors
+}
+
+/// Returns the major versions of clang that have a profile runtime for this machine. Debian packages the runtime
+/// separately, and a clang without it cannot link with `-fprofile-generate`. `compilers` adds clangs in unusual
+/// folders.
+pub(crate) fn profile_runtimes(search: &SearchPath, compilers: &[Compiler]) -> Vec<u32> {
+    let clangs = compilers.iter().filter(|compiler| compiler.kind == CompilerKind::Clang);
+    let unusual = clangs.filter_map(|clang| {
+        let real = fs::canonicalize(&clang.cc).ok()?;
+        Some(real.parent()?.parent()?.join("lib/clang"))
+    });
+    let dirs = resource_dirs(search).into_iter().chain(unusual.flat_map(|clang| entries(&clang)));
+    majors(dirs, |dir| entries(&dir.join("lib")).iter().any(|system| has_profile_runtime(system)))
+}
+
+/// True if `system`, such as `lib/linux` or `lib/x86_64-pc-linux-gnu`, contains the profile runtime of this
+/// architecture. The first layout has the architecture in the file's name, the second in the folder's.
+fn has_profile_runtime(system: &Path) -> bool {
+    let arch = std::env::consts::ARCH;
+    let here = file_name(system).starts_with(arch);
+    entries(system).iter().any(|path| {
+        let name =
+            file_name(path).strip_prefix("libclang_rt.profile").and_then(|rest| rest.strip_suffix(".a"));
+        name.is_some_and(|rest| (rest.is_empty() && here) || rest == "_osx" || rest == format!("-{arch}"))
+    })
+}
+
+/// Returns the folders of clang's own headers and runtimes, such as `lib/clang/22`.
+fn resource_dirs(search: &SearchPath) -> Vec<PathBuf> {
+    let shared = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
     let own = search.llvm_prefixes().into_iter().map(|prefix| prefix.join("lib/clang"));
-    let mut majors: Vec<u32> = own
-        .chain(folders)
-        .flat_map(|clang| entries(&clang))
-        .filter(|version| version.join("include/omp.h").is_file())
-        .filter_map(|version| file_name(&version).parse::<Version>().ok())
+    own.chain(shared).flat_map(|clang| entries(&clang)).collect()
+}
+
+/// Returns the major versions of the resource folders that have something, newest first.
+fn majors(dirs: impl IntoIterator<Item = PathBuf>, has: impl Fn(&Path) -> bool) -> Vec<u32> {
+    let mut majors: Vec<u32> = dirs
+        .into_iter()
+        .filter(|dir| has(dir))
+        .filter_map(|dir| file_name(&dir).parse::<Version>().ok())
         .map(|version| version.major)
         .collect();
-    majors.extend(search.root.join("usr/include/omp.h").is_file().then_some(0));
     majors.sort_by_key(|major| std::cmp::Reverse(*major));
     majors.dedup();
     majors
@@ -177,5 +209,29 @@ mod tests {
         assert_eq!(openmp(&machine.search()), [22, 18]);
         machine.file("usr/include/omp.h", "");
         assert_eq!(openmp(&machine.search()), [22, 18, 0]);
+    }
+
+    #[test]
+    fn a_profile_runtime_is_found_for_this_architecture_alone() {
+        let arch = std::env::consts::ARCH;
+        let machine = Machine::new();
+        let clang = machine.file("opt/llvm/bin/clang", "");
+        let compilers = [Compiler {
+            kind: CompilerKind::Clang,
+            cxx: clang.clone(),
+            cc: clang,
+            version: Version::new(21, 1, 0),
+        }];
+        let found = || profile_runtimes(&machine.search(), &compilers);
+        machine.file("usr/lib/llvm-22/lib/clang/22/include/stddef.h", "");
+        machine.file("usr/lib/llvm-22/lib/clang/22/lib/linux/libclang_rt.profile-i386.a", "");
+        machine.file(&format!("usr/lib/llvm-22/lib/clang/22/lib/linux/libclang_rt.ctx_profile-{arch}.a"), "");
+        machine.file("usr/lib/clang/19/lib/powerpc-unknown-linux-gnu/libclang_rt.profile.a", "");
+        assert!(found().is_empty());
+        machine.file(&format!("usr/lib/llvm-22/lib/clang/22/lib/linux/libclang_rt.profile-{arch}.a"), "");
+        machine.file(&format!("usr/lib/clang/18.1.8/lib/{arch}-redhat-linux-gnu/libclang_rt.profile.a"), "");
+        assert_eq!(found(), [22, 18]);
+        machine.file("opt/llvm/lib/clang/21/lib/darwin/libclang_rt.profile_osx.a", "");
+        assert_eq!(found(), [22, 21, 18]);
     }
 }

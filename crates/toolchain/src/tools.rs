@@ -68,6 +68,8 @@ pub struct Toolchain {
     pub ccache: Option<Tool>,
     /// Versions of libclang for bindgen, newest first.
     pub libclang: Vec<Libclang>,
+    /// Major versions of clang with a profile runtime, without which clang links no program that collects a profile.
+    pub profile_runtimes: Vec<u32>,
     /// Major versions of clang with a usable OpenMP runtime; 0 means any version.
     pub openmp: Vec<u32>,
     /// BLAS libraries.

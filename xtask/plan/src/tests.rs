@@ -450,6 +450,14 @@ fn tools_that_write_other_profiles_are_refused_with_the_package() {
         let error = variant::profdata_tool(&plan, PgoScope::All, toolchain).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("llvm-22"), "{error}");
     }
+    // Only C++ needs the runtime of clang.
+    let lame = Toolchain { profile_runtimes: vec![21], ..complete.clone() };
+    let error = variant::profdata_tool(&plan, PgoScope::All, &lame).unwrap_err().to_string();
+    assert!(
+        error.contains("clang 22 has no profile runtime") && error.contains("libclang-rt-22-dev"),
+        "{error}"
+    );
+    assert!(variant::profdata_tool(&plan, PgoScope::Rust, &lame).is_ok());
     let mut plan = plan;
     plan.rustc.llvm = "21.1.0".parse().unwrap();
     let error = variant::profdata_tool(&plan, PgoScope::All, &complete).unwrap_err().to_string();

@@ -60,8 +60,7 @@ impl Plan {
     /// slow, so training uses one thread.
     pub fn instrumented(&self, subject: Subject) -> Plan {
         let mut codegen = CodeGen::default();
-        // This flag is also required if only C++ is optimised: it adds the profile runtime that C++'s counters need,
-        // so that clang's own runtime (libclang-rt) is not required.
+        // This flag is also required if only C++ is optimised: it adds the profile runtime that C++'s counters need.
         codegen.own_rust.push("-Cprofile-generate".to_string());
         if subject.scope.cpp() {
             codegen.cxx.push("-fprofile-generate".to_string());
@@ -150,8 +149,8 @@ impl Plan {
 /// Returns the `llvm-profdata` that reads the counts of rustc and clang. gcc reads its own counts.
 ///
 /// # Errors
-/// If the build is for another machine, the compilers use different LLVM versions, or no suitable `llvm-profdata` is
-/// installed. All are reported before anything is compiled.
+/// If the build is for another machine, the compilers use different LLVM versions, or clang's profile runtime or a
+/// suitable `llvm-profdata` is not installed. All are reported before anything is compiled.
 pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Result<Tool> {
     if plan.cross.is_some() {
         bail!("{NOT_HERE}\nhint: record the PGO profile on a machine of that architecture");
@@ -162,6 +161,14 @@ pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Res
         bail!(
             "clang {cxx} and rustc (LLVM {rustc}) write profiles in different formats\nhint: install \
              clang-{rustc}, or a rustc based on LLVM {cxx} with `rustup toolchain install`, or use --scope rust"
+        );
+    }
+    // rustc has a runtime of its own for the engine, but CMake links its first test program with clang.
+    if scope.cpp() && plan.compiler.kind == CompilerKind::Clang && !toolchain.profile_runtimes.contains(&cxx)
+    {
+        bail!(
+            "clang {cxx} has no profile runtime, so it cannot link a program that collects a profile\nhint: \
+             install libclang-rt-{cxx}-dev (Debian) or compiler-rt, or use --scope rust"
         );
     }
     match toolchain.llvm_profdata.iter().find(|tool| tool.llvm_major == Some(rustc)) {

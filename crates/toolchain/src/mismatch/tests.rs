@@ -146,7 +146,7 @@ fn the_mend_is_this_machines_command() {
     let cases = [
         (Some(Manager::Dnf), "sudo dnf install llvm compiler-rt"),
         (Some(Manager::Brew), "brew install llvm"),
-        (None, "install llvm-profdata and llvm-ar of rustc's LLVM (LLVM 22)"),
+        (None, "install llvm-profdata and llvm-ar of rustc's LLVM, with clang's profile runtime (LLVM 22)"),
     ];
     for (manager, expected) in cases {
         assert_eq!(mismatches(&old, manager)[0].mend, expected, "{manager:?}");

@@ -28,7 +28,7 @@ pub enum Requirement {
     Zig,
     /// LLVM's linker, of the same version as clang.
     Lld,
-    /// `llvm-profdata` and `llvm-ar` that read the output of both rustc and clang.
+    /// `llvm-profdata` and `llvm-ar` that read the output of both rustc and clang, and clang's profile runtime.
     LlvmTools,
     /// `llvm-bolt` 20 or later.
     Bolt,
@@ -114,7 +114,9 @@ impl Requirement {
                 let needed = rustc.max(clang(toolchain).map(|clang| clang.version.major));
                 // Only the newest version of each tool counts; both tools come in one package.
                 let lacks = |tools: &[Tool]| tools.first().is_none_or(|newest| newest.llvm_major < needed);
-                lacks(&toolchain.llvm_profdata) || lacks(&toolchain.llvm_ar)
+                let runtime = clang(toolchain)
+                    .is_none_or(|clang| toolchain.profile_runtimes.contains(&clang.version.major));
+                lacks(&toolchain.llvm_profdata) || lacks(&toolchain.llvm_ar) || !runtime
             }
             Requirement::Bolt => {
                 toolchain.llvm_bolt.first().is_none_or(|newest| newest.llvm_major < Some(BOLT_AT_LEAST))
@@ -166,7 +168,9 @@ impl fmt::Display for Requirement {
             Requirement::Clang => &format!("clang {CLANG_AT_LEAST} or later"),
             Requirement::Zig => &format!("zig {ZIG}"),
             Requirement::Lld => "lld (same version as clang)",
-            Requirement::LlvmTools => "llvm-profdata and llvm-ar of rustc's LLVM",
+            Requirement::LlvmTools => {
+                "llvm-profdata and llvm-ar of rustc's LLVM, with clang's profile runtime"
+            }
             Requirement::Bolt => &format!("llvm-bolt {BOLT_AT_LEAST} or later"),
             Requirement::Openblas => "OpenBLAS and pkg-config",
             Requirement::Blis => "BLIS with its headers",

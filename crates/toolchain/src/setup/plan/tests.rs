@@ -352,6 +352,26 @@ fn openmp_comes_for_the_clang_that_compiles() {
     }
 }
 
+/// Without a profile runtime for clang, an instrumented build fails at CMake's first test program.
+#[test]
+fn profiles_need_the_runtime_of_the_clang_that_compiles() {
+    // Installed clang, versions with a profile runtime, and true if something is missing.
+    let cases: [(Option<u32>, &[u32], bool); 4] =
+        [(None, &[], false), (Some(22), &[], true), (Some(22), &[19], true), (Some(22), &[22, 19], false)];
+    for (clang, runtimes, missing) in cases {
+        let mut toolchain = Toolchain { profile_runtimes: runtimes.to_vec(), ..bare() };
+        toolchain.compilers.extend(clang.map(|major| compiler(CompilerKind::Clang, major)));
+        toolchain.llvm_profdata = vec![tool("22.1.8")];
+        toolchain.llvm_ar = vec![tool("22.1.8")];
+        let case = format!("{clang:?} {runtimes:?}");
+        assert_eq!(Requirement::LlvmTools.is_missing(&toolchain, true), missing, "{case}");
+        let needs = Needs { required: vec![Requirement::LlvmTools], recommended: vec![] };
+        let made = plan(&needs, &toolchain, &facts(Some(Manager::Apt), Rights::Root));
+        let installs = made.steps.iter().any(|step| step.to_string().contains("libclang-rt-22-dev"));
+        assert_eq!(installs, missing, "{case}");
+    }
+}
+
 #[test]
 fn bolt_is_clangs_or_the_newest_that_will_do() {
     // Installed clang, installed llvm-bolts, and the package to install.
