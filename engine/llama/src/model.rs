@@ -16,6 +16,7 @@ use crate::message::{Message, c_path, owned};
 use crate::model_options::ModelOptions;
 use crate::offload::{self, Placed};
 use crate::options::{LoadMode, SplitMode};
+use crate::own_kernels;
 use crate::system::start;
 use crate::token::Token;
 use crate::variant::Variant;
@@ -224,6 +225,11 @@ impl Model {
     /// Returns the size of the weights in the memory of devices, in bytes, rounded to 0.01 MiB.
     pub fn on_devices(&self) -> u64 {
         self.on_devices
+    }
+
+    /// True if a token's logits have the same bits in each batch, by [`own_kernels::are_batch_invariant`].
+    pub fn is_batch_invariant(&self) -> bool {
+        self.placed.takers.is_empty() && own_kernels::are_batch_invariant()
     }
 
     /// Returns the number of parameters.

@@ -95,6 +95,7 @@ pub struct Metrics {
     pub decode_tokens: Number,
     pub decode_threads: Number,
     pub prefill_threads: Number,
+    pub batch_invariant: Number,
     pub memory_limit: Number,
     pub slot_snapshots: SlotSnapshots,
 }
@@ -156,6 +157,7 @@ impl Metrics {
             &self.embedding_cache,
             &self.decode_threads,
             &self.prefill_threads,
+            &self.batch_invariant,
         ];
         now.into_iter().for_each(|number| number.set(0));
         self.slot_snapshots.clear();
@@ -323,6 +325,11 @@ impl Metrics {
             ),
             ("decode_threads", "Number of threads for decode.", &self.decode_threads),
             ("prefill_threads", "Number of threads for prefill.", &self.prefill_threads),
+            (
+                "batch_invariant",
+                "1 if each token had the same bits as alone, whatever the batch, in all batches so far.",
+                &self.batch_invariant,
+            ),
         ];
         for (name, help, number) in gauges {
             head(name, "gauge", help, &one(number.get()));

@@ -71,7 +71,7 @@ impl Scheduler {
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
             snapshot_index: metrics.slot_snapshots.add_scheduler(),
-            drafts: Drafts::new(&context, &rules),
+            drafts: Drafts::new(&context),
             context,
             inbox,
             metrics,
@@ -409,6 +409,7 @@ impl Scheduler {
 
     fn count(&mut self, parts: &[BatchPart], time: Duration) {
         self.metrics.batches.add(1);
+        self.metrics.batch_invariant.set(u64::from(self.context.model().is_batch_invariant()));
         self.metrics.batch_tokens.add(self.batch.len() as u64);
         self.metrics.batch_time.add_time(time);
         // Small batches have a fixed cost that would distort the time per token.

@@ -16,6 +16,12 @@ void say(char * err, size_t err_size, const char * text) {
     }
 }
 
+// Returns a function of the CPU backend that a patch adds, and that no public header has; null without the patch.
+void * patched_function(const char * name) {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    return cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name);
+}
+
 }  // namespace
 
 bool anneal_has_cpu(void) {
@@ -56,15 +62,23 @@ bool anneal_kernels_load(const char * path, char * err, size_t err_size) {
 
 bool anneal_set_outside_kernels(const void * table) {
     try {
-        ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-        if (cpu == nullptr) {
-            return false;
-        }
-        // Not in a public header: the patch adds the function, and ggml_outside_kernels is laid out as `table` is.
-        auto * set = (bool (*)(const void *)) ggml_backend_reg_get_proc_address(
-            ggml_backend_dev_backend_reg(cpu), "ggml_backend_cpu_set_outside_kernels");
+        // The struct ggml_outside_kernels is laid out as `table` is.
+        auto * set = (bool (*)(const void *)) patched_function("ggml_backend_cpu_set_outside_kernels");
         return set != nullptr && set(table);
     } catch (...) {
         return false;
+    }
+}
+
+bool anneal_has_other_operations(void) {
+    try {
+        // A BLAS library computes products of its own, which the CPU backend does not see.
+        if (ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_ACCEL) != nullptr) {
+            return true;
+        }
+        auto * has = (bool (*)(void)) patched_function("ggml_backend_cpu_has_other_operations");
+        return has == nullptr || has();
+    } catch (...) {
+        return true;
     }
 }

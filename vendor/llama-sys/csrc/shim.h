@@ -60,6 +60,10 @@ bool anneal_kernels_load(const char * path, char * err, size_t err_size);
 // later. Returns false if this llama.cpp was built without the patch or expects another version of the table.
 bool anneal_set_outside_kernels(const void * table);
 
+// Returns false while the kernels of that table have computed each operation of this process whose bits could otherwise
+// depend on the batch.
+bool anneal_has_other_operations(void);
+
 // Returns the numbers of CUDA graphs captured and dropped in this process, which ggml only reports in its log.
 void anneal_cuda_graphs(uint64_t * captured, uint64_t * dropped);
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use engine::{Error, Model, Options, Sampler, Session, Token};
 use gguf::synth::{self, Preset};
 
-use crate::common::{anneal, parts};
+use crate::common::{anneal, has_exact_kernels, parts};
 
 fn made(folder: &Path, preset: Preset) -> PathBuf {
     let path = folder.join(format!("{preset}.gguf"));
@@ -41,9 +41,10 @@ fn text_taken_back_beyond_a_window_is_evaluated_again() {
     // The result equals the result of a session that never held more tokens.
     let mut other = model.session().expect("a session");
     other.push_tokens(&session.tokens()[..prompt + 200]).expect("tokens");
-    // The rounding depends on the batch size, so near ties of this model may be resolved differently after some
-    // tokens.
-    assert_eq!(greedy(&mut other, 16), first[200..216]);
+    // With llama.cpp's kernels, the rounding depends on the batch size, so near ties of this model may be resolved
+    // differently after some tokens.
+    let compared = if has_exact_kernels() { 100 } else { 16 };
+    assert_eq!(greedy(&mut other, compared), first[200..200 + compared]);
 }
 
 #[test]

@@ -90,6 +90,11 @@ impl Server {
         line.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number")
     }
 
+    /// True if the kernels gave each token the same bits as alone, whatever the batch.
+    pub fn is_batch_invariant(&self) -> bool {
+        self.metric("anneal_batch_invariant") == 1.0
+    }
+
     /// Waits until a metric has the value `value`.
     pub fn wait_for(&self, name: &str, value: f64) {
         let begin = Instant::now();

@@ -135,17 +135,17 @@ fn what_run_leaves_a_server_takes_and_the_other_way_round() {
         assert_eq!(code, Some(0), "{stderr}");
         serde_json::from_str(&stdout).expect("JSON")
     };
-    // The last token of the prompt is evaluated alone in one case and in a batch in the other, which changes the
-    // rounding. On a Zen 4, near ties of this model are resolved differently after three tokens. Whole answers are
-    // compared between servers above.
-    let beginning = |answer: &Value| -> Vec<Value> {
-        let tokens = answer["tokens"].as_array().expect("tokens");
-        tokens.iter().take(3).cloned().collect()
-    };
     let texts = [prompt(7, 700), prompt(8, 700)];
     let left = run(&texts[0]);
     let mut server = folder.server(&[]);
     let found = server.ask(&greedy(&texts[0], 8));
+    // The last token of the prompt is evaluated alone in one case and in a batch in the other. With llama.cpp's
+    // kernels, this changes the rounding, and near ties of this model can be resolved differently after a few tokens.
+    let compared = if server.is_batch_invariant() { 8 } else { 3 };
+    let beginning = |answer: &Value| -> Vec<Value> {
+        let tokens = answer["tokens"].as_array().expect("tokens");
+        tokens.iter().take(compared).cloned().collect()
+    };
     assert!(cached(&found) > 500, "{found}");
     assert_eq!(beginning(&found), beginning(&left));
     let other = server.ask(&greedy(&texts[1], 8));

@@ -33,7 +33,7 @@ pub fn go_on(
     report.without = speculator.gain.without();
     report.with = generation.decode_tokens_per_second();
     report.loss = speculator.gain.loss();
-    report.paused = match (speculator.near, speculator.is_mixture) {
+    report.paused = match (speculator.near, speculator.sameness.is_unknowable()) {
         (true, _) => None,
         (false, true) => Some(MIXTURE),
         (false, false) => speculator.sameness.any_differs().then_some(DIFFERS),
@@ -100,7 +100,7 @@ fn step(
 ) -> Result<Option<Stop>> {
     let (held, last) = (context.held(), tokens.len() - 1);
     let room = room.min(context.n_batch() as usize);
-    let may = speculator.gain.lets_draft() && (speculator.near || !speculator.is_mixture);
+    let may = speculator.gain.lets_draft() && (speculator.near || !speculator.sameness.is_unknowable());
     let mut width = may.then(|| speculator.width(held, made, room)).flatten();
     while let Some((unknown, None)) = width {
         let start = Instant::now();

@@ -6,9 +6,9 @@
 //! draft. As long as the chosen token equals the drafted token, the next position is also valid. The first different
 //! token ends the draft, and the tokens after it are removed from the context.
 //!
-//! The text is the same as without drafts if a batch gives the same logits as single tokens, bit for bit. The logits
-//! depend on the kernels, so batches are compared with single tokens ([`sameness`]). Where the logits differ, drafts
-//! are only used if `near` is set.
+//! The text is the same as without drafts if a batch gives the same logits as single tokens, bit for bit. Anneal's own
+//! kernels do. Other kernels may not, so their batches are compared with single tokens ([`sameness`]). Where the logits
+//! differ, drafts are only used if `near` is set.
 
 mod draft_model;
 mod gain;
@@ -28,4 +28,4 @@ pub use lookup::Lookup;
 pub use options::{DEFAULT_LEAST_P, DEFAULT_MOST, MOST, SpeculativeOptions};
 pub use report::{DIFFERS, DraftReport};
 pub use sameness::{BatchComparison, Sameness, WIDTHS};
-pub use speculator::{Speculator, impossible, reach_after};
+pub use speculator::{Speculator, reach_after};

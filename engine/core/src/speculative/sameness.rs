@@ -1,15 +1,19 @@
 //! Comparison of a batch's logits with the logits of the same tokens evaluated one by one.
 //!
-//! Kernels add in a different order for a different number of rows, and attention over a long context is split
-//! differently for a single token. The kernels that a model uses depend on the build, the CPU, the layout of the
-//! weights, the types of the cache, and the number of tokens in the cache. Therefore, tokens that were generated one
-//! by one are evaluated again as a batch, and the logits are compared bit for bit. The comparison is made once for
-//! each batch size, and again each time the context has doubled in length.
+//! With Anneal's own kernels, all bits are equal, and nothing is compared. Kernels of llama.cpp add in a different order
+//! for a different number of rows, and split attention over a long context differently for a single token. The kernels
+//! that a model uses depend on the build, the CPU, the layout of the weights, the types of the cache, and the number of
+//! tokens in the cache. Therefore, tokens that were generated one by one are evaluated again as a batch, and the logits
+//! are compared bit for bit. The comparison is made once for each batch size, and again each time the context has
+//! doubled in length.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use llama::error::Result;
-use llama::{Context, Token};
+use llama::{Context, Model, Token};
+
+use super::report::{MIXTURE, NOT_TAKEN_BACK};
 
 /// Sizes of the batches that verify a draft. A batch contains the draft and the token before it. The list is short,
 /// because every size must be compared with single tokens.
@@ -28,21 +32,46 @@ pub enum BatchComparison {
 }
 
 /// Known results for each batch size and each class of context length.
-#[derive(Debug, Default)]
 pub struct Sameness {
+    model: Arc<Model>,
+    is_mixture: bool,
     known: HashMap<(usize, u32), BatchComparison>,
 }
 
 impl Sameness {
+    /// Creates an empty list of results for contexts of `model`.
+    pub fn new(model: &Arc<Model>) -> Self {
+        Sameness { model: Arc::clone(model), is_mixture: is_mixture(model), known: HashMap::new() }
+    }
+
     /// Returns the known result for batches of `width` tokens after `held` other tokens.
     pub fn of(&self, width: usize, held: usize) -> Option<BatchComparison> {
-        self.known.get(&(width, length(held + width))).copied()
+        match self.model.is_batch_invariant() {
+            true => Some(BatchComparison::Same),
+            false => self.known.get(&(width, length(held + width))).copied(),
+        }
     }
 
     /// True if a batch of `width` tokens after `held` others moves the context into another class of length. A result
     /// for one class does not apply to another class, and cannot be measured before the context has that length.
-    pub fn is_between(width: usize, held: usize) -> bool {
-        length(held) != length(held + width)
+    pub fn is_between(&self, width: usize, held: usize) -> bool {
+        !self.model.is_batch_invariant() && crosses_length(width, held)
+    }
+
+    /// True if no comparison can show that batches are the same: a mixture of experts sends each token to different
+    /// matrices, so equal bits in one batch prove nothing about the next batch.
+    pub fn is_unknowable(&self) -> bool {
+        self.is_mixture && !self.model.is_batch_invariant()
+    }
+
+    /// Returns the reason why no method can draft for the model; `None` if drafts are possible. With `near`, batches
+    /// that round differently are accepted.
+    pub fn forbids(&self, near: bool) -> Option<&'static str> {
+        match (self.model.can_take_back(), near || !self.is_unknowable()) {
+            (false, _) => Some(NOT_TAKEN_BACK),
+            (true, false) => Some(MIXTURE),
+            (true, true) => None,
+        }
     }
 
     /// Compares a batch with single tokens. `tokens` are the last tokens in `context`, which were evaluated one by
@@ -81,6 +110,18 @@ impl Sameness {
     pub fn any_differs(&self) -> bool {
         self.known.values().any(|found| matches!(found, BatchComparison::Differs(_)))
     }
+}
+
+/// True if the model is a mixture of experts.
+fn is_mixture(model: &Model) -> bool {
+    let experts = model
+        .metadata("general.architecture")
+        .and_then(|architecture| model.metadata(&format!("{architecture}.expert_count")));
+    experts.is_some_and(|experts| experts.trim() != "0")
+}
+
+fn crosses_length(width: usize, held: usize) -> bool {
+    length(held) != length(held + width)
 }
 
 /// Returns the class of context length, which increases each time the context doubles.
@@ -128,7 +169,7 @@ mod tests {
     fn what_is_between_two_lengths_is_of_neither() {
         let cases = [(240, false), (241, true), (256, true), (257, false), (752, false), (753, true)];
         for (held, expected) in cases {
-            assert_eq!(Sameness::is_between(16, held), expected, "{held}");
+            assert_eq!(crosses_length(16, held), expected, "{held}");
         }
     }
 

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use llama::error::Result;
 use llama::options::Drafts;
-use llama::{Context, Model, Token};
+use llama::{Context, Token};
 
 use super::draft_model::{self, DraftModel};
 use super::gain::{Clock, Gain};
 use super::lookup::Lookup;
 use super::options::SpeculativeOptions;
-use super::report::{DraftReport, MIXTURE, NOT_TAKEN_BACK};
+use super::report::DraftReport;
 use super::sameness::{BatchComparison, Sameness, WIDTHS};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
@@ -26,9 +26,6 @@ pub struct Speculator {
     pub(super) drafter: Drafter,
     pub(super) most: usize,
     pub(super) near: bool,
-    /// True for a mixture of experts. A mixture sends each token to different matrices, so equal bits in one batch
-    /// prove nothing about the next batch.
-    pub(super) is_mixture: bool,
     pub(super) sameness: Sameness,
     pub(super) gain: Gain,
     /// Index in [`WIDTHS`] for the next draft.
@@ -77,8 +74,7 @@ impl Speculator {
             drafter,
             most: options.most as usize,
             near: options.near,
-            is_mixture: is_mixture(context.model()),
-            sameness: Sameness::default(),
+            sameness: Sameness::new(context.model()),
             gain: Gain::new(clock),
             reach: 1.min(WIDTHS.len() - 1),
             before: Vec::new(),
@@ -112,7 +108,8 @@ impl Speculator {
         room: usize,
     ) -> Option<(usize, Option<BatchComparison>)> {
         let widths = WIDTHS[..=self.reach].iter().rev().copied();
-        let fits = |width: &usize| *width <= room.min(self.most + 1) && !Sameness::is_between(*width, held);
+        let fits =
+            |width: &usize| *width <= room.min(self.most + 1) && !self.sameness.is_between(*width, held);
         widths.filter(fits).find_map(|width| match self.sameness.of(width, held) {
             Some(BatchComparison::Differs(_)) if !self.near => None,
             Some(found) => Some((width, Some(found))),
@@ -127,24 +124,6 @@ impl Speculator {
         self.report.accepted += accepted;
         self.reach = reach_after(self.reach, drafted, accepted);
     }
-}
-
-/// Returns the reason why no method can draft for `model`; `None` if drafts are possible. With `near`, batches that
-/// round differently are accepted.
-pub fn impossible(model: &Model, near: bool) -> Option<&'static str> {
-    match (model.can_take_back(), near || !is_mixture(model)) {
-        (false, _) => Some(NOT_TAKEN_BACK),
-        (true, false) => Some(MIXTURE),
-        (true, true) => None,
-    }
-}
-
-/// True if the model is a mixture of experts.
-fn is_mixture(model: &Model) -> bool {
-    let experts = model
-        .metadata("general.architecture")
-        .and_then(|architecture| model.metadata(&format!("{architecture}.expert_count")));
-    experts.is_some_and(|experts| experts.trim() != "0")
 }
 
 /// Returns the next index in [`WIDTHS`] after a draft of `drafted` tokens, of which `accepted` were accepted.

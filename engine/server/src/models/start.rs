@@ -12,7 +12,7 @@ use engine_core::fit::Seats;
 use engine_core::model;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
-use engine_core::speculative::{self, DraftModel};
+use engine_core::speculative::{DraftModel, Sameness};
 use engine_core::threads;
 use llama::error::{Error, Result};
 use llama::fit::LayerPlan;
@@ -170,13 +170,13 @@ pub(super) fn start(
 /// Loads the draft model for `model`. `None`, with a warning, if `model` does not support speculative decoding.
 fn draft_model(
     options: &ServeOptions,
-    model: &Model,
+    model: &Arc<Model>,
     seats: Seats,
     settings: &Settings,
     runtime_host: &RuntimeHost,
 ) -> Result<Option<(Arc<Model>, f32)>> {
     let Some(draft) = &options.draft_model else { return Ok(None) };
-    if let Some(why) = speculative::impossible(model, options.rules.drafts.near) {
+    if let Some(why) = Sameness::new(model).forbids(options.rules.drafts.near) {
         llama::notice::warn(&format!("the draft model {} is not used: {why}", draft.path.display()));
         return Ok(None);
     }

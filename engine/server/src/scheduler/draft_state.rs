@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use engine_core::speculative::{self, DraftModel, Gain, Sameness};
+use engine_core::speculative::{DraftModel, Gain, Sameness};
 use llama::error::{Error, Result};
 use llama::{Context, SequenceId, Token};
-
-use super::rules::Rules;
 
 /// Drafting state of the scheduler.
 pub(super) struct Drafts {
@@ -22,8 +20,6 @@ pub(super) struct Drafts {
     pub(super) measured: Option<StepClass>,
     /// True if the draft model was used in this step.
     pub(super) asked: bool,
-    /// Reason why this model does not support drafts.
-    pub(super) impossible: Option<&'static str>,
     /// True if the user was informed why drafts are not used.
     pub(super) told: bool,
     /// True if the next step must not use drafts, because the last batch with drafts did not fit.
@@ -70,15 +66,14 @@ impl StepTimes {
 }
 
 impl Drafts {
-    pub(super) fn new(context: &Context, rules: &Rules) -> Self {
+    pub(super) fn new(context: &Context) -> Self {
         Drafts {
             model: None,
             seconds_per_token: None,
-            sameness: Sameness::default(),
+            sameness: Sameness::new(context.model()),
             gains: HashMap::new(),
             measured: None,
             asked: false,
-            impossible: speculative::impossible(context.model(), rules.drafts.near),
             told: false,
             rests: false,
         }

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use engine_core::speculative::{self, BatchComparison, DraftModel, MOST, Sameness, WIDTHS};
+use engine_core::speculative::{self, BatchComparison, DraftModel, MOST, WIDTHS};
 use llama::error::{Error, Result};
 use llama::{Batch, Context, Decoded, SequenceId, Token};
 
@@ -50,7 +50,7 @@ impl Scheduler {
         if !only_these || deciding.is_empty() {
             return Ok(());
         }
-        if let Some(why) = self.drafts.impossible {
+        if let Some(why) = self.drafts.sameness.forbids(self.rules.drafts.near) {
             if deciding.iter().any(|at| self.wants(*at).is_some()) {
                 self.drafts.tell(why);
             }
@@ -120,9 +120,10 @@ impl Scheduler {
         let most = most.min(wish as usize).min(room).min(run.left().saturating_sub(1) as usize);
         let reach = run.draft.reach.min(WIDTHS.len() - 1);
         let (sequence, held) = (slot.sequence, slot.held.len());
-        let fits = |width: &usize| *width <= most + 1 && !Sameness::is_between(*width, cells);
+        let fits = |width: &usize| *width <= most + 1 && !self.drafts.sameness.is_between(*width, cells);
+        let candidates: Vec<usize> = WIDTHS[..=reach].iter().copied().rev().filter(fits).collect();
         let mut widest = None;
-        for candidate in WIDTHS[..=reach].iter().copied().rev().filter(fits) {
+        for candidate in candidates {
             let found = match self.drafts.sameness.of(candidate, cells) {
                 Some(found) => found,
                 None => {

@@ -73,6 +73,9 @@ pub struct Soaked {
     pub right: u64,
     /// Number of right answers in which another token with nearly the same probability replaced the likeliest token.
     pub near_ties: u64,
+    /// True if the server reported that tokens have the same bits in each batch. Then near ties are faults.
+    #[serde(default)]
+    pub batch_invariant: bool,
     /// Largest difference in log probability (natural logarithm) between a replacing token and the likeliest token.
     /// The difference is measured when the server has no other clients.
     #[serde(default)]
@@ -209,6 +212,7 @@ impl Soak {
         let end_bytes = memory(server.pid()).map_or(0, |(resident, _)| resident);
         samples.push((self.requests, end_bytes));
         let warm_bytes = warm(&samples, self.requests);
+        let batch_invariant = metric(&server.get("/metrics")?, "anneal_batch_invariant") == Some(1.0);
         let (mut near_ties, mut widest_tie) = (0, 0.0_f64);
         for (number, answer) in std::mem::take(&mut tally.doubtful) {
             match known[number].judge(server, &answer)? {
@@ -231,6 +235,7 @@ impl Soak {
             kinds: tally.kinds,
             right: tally.right,
             near_ties,
+            batch_invariant,
             widest_tie,
             busy: tally.busy,
             wrong: tally.wrong,
@@ -310,6 +315,15 @@ fn complaints(soaked: &Soaked) -> Vec<String> {
     if soaked.right == 0 {
         complaints.push("no answer was right".to_string());
     }
+    if soaked.batch_invariant && soaked.near_ties > 0 {
+        complaints.push(format!(
+            "{} from the answer without other clients, although the server's kernels give the same bits in each batch",
+            match soaked.near_ties {
+                1 => "1 answer differs".to_string(),
+                many => format!("{} differ", count(many, "answer")),
+            }
+        ));
+    }
     // A missing metric is NaN. NaN differs from 0, so it counts as a problem.
     if soaked.stuck_slots != 0.0 || soaked.waiting != 0.0 {
         complaints.push(format!(
@@ -388,6 +402,7 @@ mod tests {
             kinds: BTreeMap::from([("malformed".to_string(), 7)]),
             right: 50,
             near_ties: 1,
+            batch_invariant: false,
             widest_tie: 0.002,
             busy: 0,
             wrong: Vec::new(),
@@ -406,7 +421,11 @@ mod tests {
     #[test]
     fn each_fault_is_a_complaint_and_none_is_none() {
         assert_eq!(complaints(&soaked()), Vec::<String>::new());
-        let cases: [(Soaked, &str); 8] = [
+        let cases: [(Soaked, &str); 9] = [
+            (
+                Soaked { batch_invariant: true, ..soaked() },
+                "1 answer differs from the answer without other clients",
+            ),
             (Soaked { wrong_count: 2, ..soaked() }, "the server gave 2 wrong answers"),
             (Soaked { right: 0, ..soaked() }, "no answer was right"),
             (Soaked { stuck_slots: 1.0, ..soaked() }, "still had 1 busy slot and 0 waiting requests"),
