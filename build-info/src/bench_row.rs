@@ -159,12 +159,6 @@ pub struct BenchRow {
     /// Peak resident memory of the process, in bytes.
     #[serde(deserialize_with = "lenient")]
     pub peak_rss_bytes: Option<u64>,
-    /// True if prompts were evaluated with a separate copy of the weights in another layout.
-    #[serde(deserialize_with = "lenient")]
-    pub split_layout: Option<bool>,
-    /// Time that each sample took to move the sequence from one layout to the other, in nanoseconds.
-    #[serde(deserialize_with = "lenient")]
-    pub samples_hand_over_ns: Option<Vec<u64>>,
     /// Time that loading the model took, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub load_ns: Option<u64>,
@@ -499,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_row_is_written_as_it_was_read() {
-        let text = r#"{"build_commit":"0.6.0","build_number":0,"cpu_info":"a CPU","gpu_info":"H100","backends":"CUDA","model_filename":"tiny.gguf","model_type":"llama ?B F16","model_size":6824960,"model_n_params":3410176,"n_batch":2048,"n_ubatch":512,"n_threads":1,"cpu_mask":"0x0","cpu_strict":false,"poll":50,"type_k":"f16","type_v":"f16","n_gpu_layers":-1,"n_cpu_moe":0,"split_mode":"layer","main_gpu":0,"no_kv_offload":false,"flash_attn":-1,"devices":"auto","tensor_split":"0.00","tensor_buft_overrides":"none","load_mode":"auto","lazy_mode":"auto","embeddings":false,"no_op_offload":0,"no_host":false,"repack":true,"fit_target":0,"fit_min_ctx":0,"n_prompt":32,"n_gen":16,"n_depth":0,"test_time":"2026-11-25T01:55:06Z","avg_ns":2000000,"stddev_ns":707107,"avg_ts":25600.0,"stddev_ts":9050.5,"samples_ns":[1500000,2500001],"samples_ts":[32000.0,19199.5],"anneal_path":"end_to_end","n_threads_batch":1,"peak_rss_bytes":null,"split_layout":false,"samples_hand_over_ns":[],"load_ns":6026898,"tpot_p50_ns":null,"tpot_p95_ns":null,"tpot_p99_ns":null,"tpot_jitter_ns":null,"roof_share":null,"roof_bound":null,"graphs_computed":0,"graphs_reused":0,"time_to_first_token_ns":500000,"samples_time_to_first_token_ns":[250000,750001],"gpu_utilisation":0.9,"gpu_memory_bytes":null,"gpu_watts":400.0,"gpu_joules":null,"gpu_sm_mhz":null,"gpus":[{"name":"","samples":0,"utilisation":0.9,"watts":400.0}]}"#;
+        let text = r#"{"build_commit":"0.6.0","build_number":0,"cpu_info":"a CPU","gpu_info":"H100","backends":"CUDA","model_filename":"tiny.gguf","model_type":"llama ?B F16","model_size":6824960,"model_n_params":3410176,"n_batch":2048,"n_ubatch":512,"n_threads":1,"cpu_mask":"0x0","cpu_strict":false,"poll":50,"type_k":"f16","type_v":"f16","n_gpu_layers":-1,"n_cpu_moe":0,"split_mode":"layer","main_gpu":0,"no_kv_offload":false,"flash_attn":-1,"devices":"auto","tensor_split":"0.00","tensor_buft_overrides":"none","load_mode":"auto","lazy_mode":"auto","embeddings":false,"no_op_offload":0,"no_host":false,"repack":true,"fit_target":0,"fit_min_ctx":0,"n_prompt":32,"n_gen":16,"n_depth":0,"test_time":"2026-11-25T01:55:06Z","avg_ns":2000000,"stddev_ns":707107,"avg_ts":25600.0,"stddev_ts":9050.5,"samples_ns":[1500000,2500001],"samples_ts":[32000.0,19199.5],"anneal_path":"end_to_end","n_threads_batch":1,"peak_rss_bytes":null,"load_ns":6026898,"tpot_p50_ns":null,"tpot_p95_ns":null,"tpot_p99_ns":null,"tpot_jitter_ns":null,"roof_share":null,"roof_bound":null,"graphs_computed":0,"graphs_reused":0,"time_to_first_token_ns":500000,"samples_time_to_first_token_ns":[250000,750001],"gpu_utilisation":0.9,"gpu_memory_bytes":null,"gpu_watts":400.0,"gpu_joules":null,"gpu_sm_mhz":null,"gpus":[{"name":"","samples":0,"utilisation":0.9,"watts":400.0}]}"#;
         let row: BenchRow = serde_json::from_str(text).expect("a row");
         assert_eq!(serde_json::to_string(&row).expect("JSON"), text);
         assert_eq!((row.test().as_str(), row.is_end_to_end()), ("pp32+tg16", true));

@@ -113,9 +113,6 @@ pub struct Chosen {
     /// True if the tiled kernels are used for weights that are not repacked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tiled: Option<bool>,
-    /// True if prompts use the weights in the file's layout while generated tokens use repacked weights.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub split_layout: Option<bool>,
     /// Load mode of the weights, a value of `--load-mode`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_mode: Option<String>,
@@ -486,7 +483,6 @@ impl Chosen {
             ("load-mode", self.load_mode.clone()),
             ("repack", self.repack.map(on)),
             ("tiled", self.tiled.map(on)),
-            ("split-layout", self.split_layout.map(on)),
             ("huge-pages", self.huge_pages.map(on)),
             ("cpu-variant", self.cpu_variant.clone()),
             ("kernels", self.kernels.clone()),

@@ -108,14 +108,7 @@ impl Pattern {
     /// True if the function has a matching name. Suffixes that compilers append after a dot (`.cold`, `.part.0`,
     /// `.llvm.123`) are ignored.
     pub fn matches(&self, function: &Function) -> bool {
-        function.names.iter().any(|name| {
-            // A name may start with a dot, so the first character is skipped.
-            let stem = match name.char_indices().skip(1).find(|(_, c)| *c == '.' || *c == '@') {
-                Some((dot, _)) => &name[..dot],
-                None => name,
-            };
-            self.matches_name(stem)
-        })
+        function.names.iter().any(|name| self.matches_name(stem(name)))
     }
 
     fn matches_name(&self, name: &str) -> bool {
@@ -135,6 +128,21 @@ impl Pattern {
         }
         true
     }
+}
+
+/// Returns a function's name without suffixes. Two dots are Rust's `::` between angle brackets, as in
+/// `_ZN36_$LT$a..B$u20$as$u20$c..D$GT$1e17h…E`.
+fn stem(name: &str) -> &str {
+    // A name may start with a dot, so the first byte is skipped.
+    let mut at = 1;
+    while let Some(found) = name.get(at..).and_then(|rest| rest.find(['.', '@'])) {
+        let end = at + found;
+        match name[end..].starts_with("..") {
+            true => at = end + 2,
+            false => return &name[..end],
+        }
+    }
+    name
 }
 
 impl Rules {
@@ -211,6 +219,9 @@ mod tests {
             ("a*b*c", "a--c--b", false),
             ("a*aa", "aa", false),
             (".L*", ".Lanon", true),
+            ("*a..B*", "_ZN36_$LT$a..B$u20$as$u20$c..D$GT$1e17h0E", true),
+            ("*a..B*1e17h0E", "_ZN36_$LT$a..B$u20$as$u20$c..D$GT$1e17h0E.llvm.7", true),
+            ("*a..B*", "_ZN1c17h0E.a..B", false),
         ];
         for (pattern, name, expected) in cases {
             let function = Function { names: vec![name.to_string()], ..Function::default() };

@@ -15,27 +15,43 @@ impl InstructionSet {
     /// All instruction sets, for tests and tables.
     pub const ALL: [Self; 2] = [Self::Avx2, Self::Avx512Vnni];
 
-    /// True if this CPU, and its operating system, can run the kernels.
-    pub fn is_available(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
-            let avx512 = || {
-                is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512vnni")
-            };
-            match self {
-                Self::Avx2 => avx2,
-                Self::Avx512Vnni => avx2 && avx512(),
+    /// Returns the CPU features that the kernels use, by their names in `build_info.json`.
+    pub const fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::Avx2 => &["avx2", "fma", "f16c"],
+            Self::Avx512Vnni => {
+                &["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"]
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        false
+    }
+
+    /// True if this CPU, and its operating system, can run the kernels.
+    pub fn is_available(self) -> bool {
+        self.is_for(has_feature)
+    }
+
+    /// True if a CPU can run the kernels. `has` is true for the features of the CPU.
+    pub fn is_for(self, has: impl Fn(&str) -> bool) -> bool {
+        self.features().iter().all(|feature| has(feature))
+    }
+
+    /// Returns the fastest of the instruction sets that a CPU has. `has` is true for the features of the CPU.
+    pub fn best(has: impl Fn(&str) -> bool) -> Option<Self> {
+        [Self::Avx512Vnni, Self::Avx2].into_iter().find(|set| set.is_for(&has))
+    }
+
+    /// Returns the instruction set whose kernels are the default on a CPU. `has` is true for the features of the CPU.
+    ///
+    /// # Errors
+    /// The reason why the kernels of llama.cpp are the default.
+    pub fn default_for(has: impl Fn(&str) -> bool) -> Result<Self, &'static str> {
+        match Self::best(&has) {
+            None => Err("this CPU lacks AVX2, which Anneal's kernels need"),
+            Some(set) if has("amx_int8") || has("avx_vnni") && set != Self::Avx512Vnni => {
+                Err("this CPU has AMX or AVX-VNNI, for which Anneal has no kernels yet")
+            }
+            Some(set) => Ok(set),
+        }
     }
 
     /// True if activations are rounded to 8 bits but stored in 16, because AVX2's product of bytes (`vpmaddubsw`) adds
@@ -52,6 +68,52 @@ impl InstructionSet {
             Format::Mxfp4 => 12,
             _ if format.has_signed_bytes() && !self.is_wide(format) => 128,
             _ => format.offset(),
+        }
+    }
+}
+
+/// True if this CPU has a feature of [`InstructionSet::features`], AVX-VNNI or AMX, and its operating system supports it.
+pub fn has_feature(name: &str) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return match name {
+        "avx2" => is_x86_feature_detected!("avx2"),
+        "fma" => is_x86_feature_detected!("fma"),
+        "f16c" => is_x86_feature_detected!("f16c"),
+        "avx512f" => is_x86_feature_detected!("avx512f"),
+        "avx512bw" => is_x86_feature_detected!("avx512bw"),
+        "avx512dq" => is_x86_feature_detected!("avx512dq"),
+        "avx512vl" => is_x86_feature_detected!("avx512vl"),
+        "avx512_vnni" => is_x86_feature_detected!("avx512vnni"),
+        "avx_vnni" => is_x86_feature_detected!("avxvnni"),
+        // CPUID.(EAX=7,ECX=0):EDX[25]; the macro does not know it in this version of Rust.
+        "amx_int8" => std::arch::x86_64::__cpuid_count(7, 0).edx >> 25 & 1 == 1,
+        _ => false,
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = name;
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_has_the_kernels_that_were_measured_to_be_faster() {
+        let avx2 = ["avx2", "fma", "f16c"];
+        let avx512 = InstructionSet::Avx512Vnni.features();
+        let with = |more: &'static [&'static str]| [avx512, more].concat();
+        let default = |features: &[&str]| InstructionSet::default_for(|name| features.contains(&name));
+        assert_eq!(default(&avx2), Ok(InstructionSet::Avx2));
+        assert_eq!(default(avx512), Ok(InstructionSet::Avx512Vnni));
+        assert_eq!(default(&with(&["avx_vnni"])), Ok(InstructionSet::Avx512Vnni), "Zen 5");
+        assert!(default(&with(&["avx_vnni", "amx_int8"])).is_err_and(|why| why.contains("has AMX")));
+        assert!(default(&["avx2", "fma", "f16c", "avx_vnni"]).is_err_and(|why| why.contains("AVX-VNNI")));
+        assert!(default(&["avx2", "fma"]).is_err_and(|why| why.contains("lacks AVX2")));
+        for set in InstructionSet::ALL {
+            assert!(set.features().iter().all(|name| has_feature(name)) == set.is_available());
         }
     }
 }

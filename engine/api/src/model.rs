@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
-use engine_core::split::Layouts;
 use llama::Token;
 use llama::error::{Error, Result};
 
@@ -36,7 +35,7 @@ pub struct Model(pub(super) Arc<Loaded>);
 
 /// Model and settings behind a handle.
 pub(super) struct Loaded {
-    pub(super) layouts: Layouts,
+    pub(super) model: Arc<llama::Model>,
     pub(super) settings: Settings,
     pub(super) runtime_host: RuntimeHost,
 }
@@ -68,8 +67,8 @@ impl Model {
     pub fn load_resolved(path: &Path, settings: Settings, runtime_host: RuntimeHost) -> Result<Self> {
         caught("load a model", || {
             llama::start(false);
-            let layouts = Layouts::open(path, &settings, &runtime_host)?;
-            Ok(Model(Arc::new(Loaded { layouts, settings, runtime_host })))
+            let model = engine_core::model::open(path, &settings, &runtime_host)?;
+            Ok(Model(Arc::new(Loaded { model, settings, runtime_host })))
         })
     }
 
@@ -100,7 +99,7 @@ impl Model {
     }
 
     pub(super) fn raw(&self) -> &Arc<llama::Model> {
-        self.0.layouts.model()
+        &self.0.model
     }
 
     /// Returns the path of the file.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine_core::generate::has_nan;
 use engine_core::sequence::Sequence;
+use engine_core::session;
 use engine_core::settings::CTX_STEP;
-use engine_core::split;
 use llama::Token;
 use llama::error::{Error, Result};
 
@@ -40,7 +40,7 @@ use crate::sampler::Sampler;
 /// # }
 /// ```
 pub struct Session {
-    inner: split::Session,
+    inner: session::Session,
     model: Model,
     /// Tokens of the text.
     tokens: Vec<Token>,
@@ -66,7 +66,7 @@ impl Canceller {
 impl Session {
     pub(super) fn new(model: &Model) -> Result<Self> {
         let loaded = &model.0;
-        let mut inner = loaded.layouts.session(&loaded.settings, &loaded.runtime_host, false)?;
+        let mut inner = session::Session::open(&loaded.model, &loaded.settings, &loaded.runtime_host, false)?;
         inner.follow_load(&loaded.settings);
         let stop = Arc::new(AtomicBool::new(false));
         inner.stop_by(&stop);
@@ -178,7 +178,7 @@ impl Session {
     /// Errors of [`evaluate`](Self::evaluate).
     pub fn logits(&mut self) -> Result<&[f32]> {
         self.evaluate()?;
-        self.inner.current().logits()
+        self.inner.context().logits()
     }
 
     fn catch_up(&mut self) -> Result<()> {
@@ -198,10 +198,10 @@ impl Session {
         }
         // At least the last token is evaluated, because its logits are needed.
         let wanted = self.valid.min(self.tokens.len() - 1);
-        self.valid = self.inner.current().keep(wanted);
+        self.valid = self.inner.context().keep(wanted);
         let rest = &self.tokens[self.valid..];
         let is_prompt = rest.len() > 1;
-        let context = self.inner.context_for(rest.len())?;
+        let context = self.inner.context();
         if let Err(error) = context.decode(rest) {
             if matches!(error, Error::Interrupted) {
                 // llama.cpp removes the unfinished batch from a cache (src/llama-context.cpp, `decode`; ggml 0.26.0),
@@ -232,7 +232,7 @@ impl Session {
             // If the sampler has accepted more tokens than the text has, the tokens belong to another text.
             sampler.chain.accept_prompt(tokens.get(sampler.told..).unwrap_or_default())?;
             sampler.told = tokens.len();
-            sampler.chain.sample(inner.current(), -1)
+            sampler.chain.sample(inner.context(), -1)
         })?;
         let is_end = self.model.raw().is_end(token) && (!ignore_end || sampler.chain.is_constrained());
         if !is_end {

@@ -11,7 +11,7 @@ use sampling::{Chain, SamplingOptions};
 
 use crate::generate::{Generation, Request, Stop, from_tokens};
 use crate::sequence::Sequence;
-use crate::split::Session;
+use crate::session::Session;
 
 /// Conversation: its messages, the template that renders them as a prompt, and the sequence that contains the last
 /// prompt with its answer.
@@ -61,7 +61,7 @@ impl Conversation {
     /// # Errors
     /// If `sampling` is invalid.
     pub fn new(mut session: Session, sampling: SamplingOptions, template: Template) -> Result<Self> {
-        let seed = Chain::new(&sampling, session.current().model())?.seed();
+        let seed = Chain::new(&sampling, session.context().model())?.seed();
         Ok(Conversation {
             session,
             sampling,
@@ -172,7 +172,7 @@ impl Conversation {
                 prompt: tokens.len(),
                 context: n_ctx,
                 needed: tokens.len().next_multiple_of(CTX_STEP as usize) + CTX_STEP as usize,
-                trained: self.session.current().model().n_ctx_train(),
+                trained: self.session.context().model().n_ctx_train(),
             });
         }
         let mut chain = self.chain()?;
@@ -209,13 +209,13 @@ impl Conversation {
         let sampling = SamplingOptions { seed: Some(self.seed), ..self.sampling.clone() };
         // llama.cpp interprets the largest number as "no seed".
         self.seed = (self.seed % u32::MAX + 1) % u32::MAX;
-        Chain::new(&sampling, self.session.current().model())
+        Chain::new(&sampling, self.session.context().model())
     }
 
     /// Tokenizes `prompt`. Text that the sequence already contains keeps its tokens, because a model may have split
     /// the words differently from the tokenizer.
     fn tokens_of(&mut self, prompt: &str) -> Result<Vec<Token>> {
-        let context = self.session.current();
+        let context = self.session.context();
         let model = context.model();
         model.check_length(prompt.len(), context.n_ctx())?;
         let Last { text, tokens, ends } = &self.last;
@@ -235,14 +235,14 @@ impl Conversation {
     /// remains to be evaluated, because the logits of the last token are needed.
     fn reuse(&mut self, tokens: &[Token]) -> usize {
         let same = self.held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
-        let kept = self.session.current().keep(same.min(tokens.len().saturating_sub(1)));
+        let kept = self.session.context().keep(same.min(tokens.len().saturating_sub(1)));
         self.held.truncate(kept);
         kept
     }
 
     /// Records the content of the sequence after the answer `text` to `prompt`, whose tokens are `tokens`.
     fn remember(&mut self, prompt: String, mut tokens: Vec<Token>, text: &str, generation: &Generation) {
-        let context = self.session.current();
+        let context = self.session.context();
         // An interrupted graph has already changed the recurrent state, which cannot be restored.
         if generation.stop == Stop::Interrupted && !context.model().has_plain_cache() {
             return self.forget();

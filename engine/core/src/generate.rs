@@ -24,7 +24,7 @@ pub fn generate(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
     let start = Instant::now();
-    let context = sequence.current();
+    let context = sequence.context();
     context.model().check_length(request.prompt.len(), context.n_ctx())?;
     let prompt = context.model().tokenize(request.prompt)?;
     from_tokens(sequence, chain, &prompt, request, start, on_text)
@@ -60,11 +60,11 @@ pub fn from_tokens(
 /// # Errors
 /// If `prompt` is empty or too long, or its evaluation fails.
 pub fn prefill(sequence: &mut impl Sequence, prompt: &[Token], request: &Request<'_>) -> Result<Generation> {
-    let held = sequence.current().held();
-    check_prompt(sequence.current(), held, prompt)?;
-    let mut generation = Generation::new(prompt.len(), request, sequence.current().n_ctx());
+    let held = sequence.context().held();
+    check_prompt(sequence.context(), held, prompt)?;
+    let mut generation = Generation::new(prompt.len(), request, sequence.context().n_ctx());
     let start = Instant::now();
-    let context = sequence.context_for(prompt.len())?;
+    let context = sequence.context();
     match context.decode(prompt) {
         Err(Error::Interrupted) => {
             generation.stop = Stop::Interrupted;
@@ -98,11 +98,8 @@ pub fn go_on(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<()> {
-    let mut teller = Teller::new(sequence.current(), request, start, on_text);
-    // This call discards the moves made for an earlier sequence or for this prompt, so that only later moves are
-    // counted.
-    sequence.take_hand_over();
-    let graphs = sequence.graphs();
+    let mut teller = Teller::new(sequence.context(), request, start, on_text);
+    let graphs = sequence.context().graphs();
     generation.stop = loop {
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;
@@ -116,7 +113,7 @@ pub fn go_on(
                 chain.accept_generated(token)?;
                 token
             }
-            None => chain.sample_of(sequence.current(), ALONE, -1)?,
+            None => chain.sample_of(sequence.context(), ALONE, -1)?,
         };
         if let Some(mut speculator) = sequence.take_speculator() {
             let teller = &mut teller;
@@ -128,15 +125,14 @@ pub fn go_on(
         if let Some(stop) = teller.take(token, chain, generation)? {
             break stop;
         }
-        let context = sequence.context_for(1)?;
+        let context = sequence.context();
         match context.decode(&[token]) {
             Err(Error::Interrupted) => break Stop::Interrupted,
             other => other?,
         }
-        generation.hand_over = generation.hand_over.or_else(|| sequence.take_hand_over());
     };
     teller.finish(generation);
     generation.device = chain.device_report().clone();
-    generation.graphs = sequence.graphs().since(graphs);
+    generation.graphs = sequence.context().graphs().since(graphs);
     Ok(())
 }

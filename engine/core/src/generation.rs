@@ -10,7 +10,6 @@ use llama::{Context, Graphs, Model, Token};
 use sampling::{Chain, DeviceReport};
 use serde::Serialize;
 
-use crate::sequence::HandOver;
 use crate::speculative::report::DraftReport;
 use crate::stream_utf8::StreamUtf8;
 
@@ -57,13 +56,11 @@ pub struct Generation {
     pub time_to_first_token: Option<Duration>,
     /// Time to evaluate the prompt.
     pub prefill: Duration,
-    /// Time from the first token to the last, excluding the time to move the sequence between contexts.
+    /// Time from the first token to the last.
     pub decode: Duration,
     /// Time of each token after the first, measured from the choice of the previous token to the choice of this
-    /// token. Includes the time to move the sequence between contexts.
+    /// token.
     pub token_times: Vec<Duration>,
-    /// Cost of moving the sequence from the prefill context to the decode context; `None` with only one context.
-    pub hand_over: Option<HandOver>,
     /// Statistics of the drafts; `None` without speculative decoding.
     pub speculation: Option<DraftReport>,
     /// Part of the sampling that ran on devices.
@@ -84,7 +81,6 @@ impl Generation {
             prefill: Duration::ZERO,
             decode: Duration::ZERO,
             token_times: Vec::new(),
-            hand_over: None,
             speculation: None,
             device: DeviceReport::default(),
             graphs: Graphs::default(),
@@ -158,7 +154,7 @@ impl<'a> Teller<'a> {
         }
         generation.tokens.push(token);
         generation.token_times.extend(self.before.replace(now).map(|before| now - before));
-        generation.decode = first.elapsed().saturating_sub(handed(&generation.hand_over));
+        generation.decode = first.elapsed();
         self.model.piece(token, self.stream.buffer())?;
         let text = self.stream.take();
         if !text.is_empty() && (self.on_text)(text).is_break() {
@@ -181,10 +177,6 @@ impl<'a> Teller<'a> {
             generation.stop = Stop::OutputClosed;
         }
     }
-}
-
-pub(crate) fn handed(hand_over: &Option<HandOver>) -> Duration {
-    hand_over.map_or(Duration::ZERO, |hand_over| hand_over.time)
 }
 
 /// True if any value is NaN. All values are checked without a branch, so that the compiler can vectorise the loop.

@@ -22,18 +22,18 @@ pub struct Feed {
 /// # Errors
 /// If `tokens` is empty or does not fit, a token is not in the vocabulary, or the evaluation fails.
 pub fn logits(sequence: &mut impl Sequence, tokens: &[Token], feed: Feed) -> Result<Logits> {
-    check(sequence.current(), tokens, feed)?;
-    let vocabulary = sequence.current().model().n_vocab() as usize;
+    check(sequence.context(), tokens, feed)?;
+    let vocabulary = sequence.context().model().n_vocab() as usize;
     let mut all = Logits::new(vocabulary);
     if feed.step {
         for &token in tokens {
-            let context = sequence.context_for(1)?;
+            let context = sequence.context();
             context.decode(&[token])?;
             all.push(token.cast_unsigned(), context.logits()?);
         }
     } else {
         let mut fed = tokens.iter();
-        sequence.context_for(tokens.len())?.decode_all(tokens, |row| {
+        sequence.context().decode_all(tokens, |row| {
             let token = fed.next().copied().unwrap_or_default();
             all.push(token.cast_unsigned(), row);
             Ok::<(), Error>(())
@@ -41,7 +41,7 @@ pub fn logits(sequence: &mut impl Sequence, tokens: &[Token], feed: Feed) -> Res
     }
     for _ in 0..feed.greedy {
         let token = all.rows().last().map_or(0, most_likely);
-        let context = sequence.context_for(1)?;
+        let context = sequence.context();
         context.decode(&[token])?;
         all.push(token.cast_unsigned(), context.logits()?);
     }

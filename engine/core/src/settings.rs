@@ -21,5 +21,5 @@ pub use explain::Explained;
 pub use gguf::memory::CTX_STEP;
 pub use llama::options::MAX_CTX;
 pub use options::{BATCH, OPTIONS, POLL, Requested, THREADS};
-pub use resolved::{DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_SPLIT_FROM, Settings};
+pub use resolved::{DEFAULT_BLAS_THREADS, DEFAULT_CTX, Settings};
 pub use source::{Setting, Source};

@@ -9,7 +9,6 @@ use build_info::{Bytes, TuningRecord};
 use gguf::partial::free_space;
 use gguf::{GgufFile, Scalar, Value};
 use llama::error::{Error, Result};
-use llama::options::SplitLayout;
 use llama::variant::Variant;
 
 use crate::runtime_host::RuntimeHost;
@@ -320,7 +319,6 @@ pub fn requested(chosen: &Chosen) -> Result<Requested> {
         repack: chosen.repack,
         tiled: chosen.tiled,
         huge_pages: chosen.huge_pages,
-        split_layout: chosen.split_layout.map(|on| if on { SplitLayout::On } else { SplitLayout::Off }),
         poll: chosen.poll,
         cpu_variant: chosen.cpu_variant.clone(),
         kernels: parsed(chosen.kernels.as_ref())?,

@@ -110,36 +110,10 @@ pub enum Error {
         mend: String,
     },
 
-    /// The two layouts of a model do not fit into memory together.
+    /// The file changed between its check and its load.
     #[error(
-        "the split layout of {} needs {needed} of memory ({file} for the weights in the file's layout, {copy} for the \
-         repacked weights, {caches} for two contexts), but this process can use only {available}\nhint: remove \
-         --split-layout, lower -c, or use a smaller quantisation",
-        path.display()
-    )]
-    SplitTooLarge {
-        /// Path of the model.
-        path: PathBuf,
-        /// Total memory needed.
-        needed: Bytes,
-        /// Memory for the weights in the file's layout, which prefill uses.
-        file: Bytes,
-        /// Additional memory for the repacked weights that decode uses.
-        copy: Bytes,
-        /// Memory for the K and V caches of both contexts, if known.
-        caches: Bytes,
-        /// Memory that the process can allocate.
-        available: Bytes,
-    },
-
-    /// The layouts cannot be compared, because only one layout exists.
-    #[error("cannot compare layouts: {0}")]
-    OneLayout(String),
-
-    /// The file changed between the first and the second load.
-    #[error(
-        "{} changed while it was loaded for the split layout\nhint: start again; to replace a model that is in use, \
-         rename the new file over it",
+        "{} changed while it was loaded\nhint: start again; to replace a model that is in use, rename the new file \
+         over it",
         path.display()
     )]
     Changed {

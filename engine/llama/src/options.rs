@@ -180,18 +180,6 @@ choice! {
 }
 
 choice! {
-    /// Mode of the split layout: prompts are evaluated with the weights in the file's layout, and tokens are
-    /// generated with repacked weights. See `split` of the engine.
-    SplitLayout, "split layout mode", Auto:
-    /// On if a measurement has shown a gain.
-    Auto = "auto",
-    /// Always; it is an error if the split layout is impossible.
-    On = "on",
-    /// Never.
-    Off = "off",
-}
-
-choice! {
     /// Method by which several devices share a model.
     SplitMode, "split mode", Layer:
     /// No sharing: one device holds all layers.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use kernels::instruction_set::InstructionSet;
+use kernels::instruction_set::{InstructionSet, has_feature};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -33,6 +33,14 @@ pub enum MatrixKernels {
 impl MatrixKernels {
     /// All values, in the order in which messages name them.
     const ALL: [Self; 4] = [Self::Auto, Self::Ggml, Self::Avx2, Self::Avx512Vnni];
+
+    /// Returns Anneal's kernels for an instruction set.
+    fn of(set: InstructionSet) -> Self {
+        match set {
+            InstructionSet::Avx2 => MatrixKernels::Avx2,
+            InstructionSet::Avx512Vnni => MatrixKernels::Avx512Vnni,
+        }
+    }
 
     /// Returns the instruction set of Anneal's kernels.
     fn instruction_set(self) -> Option<InstructionSet> {
@@ -97,7 +105,7 @@ pub fn choice() -> Option<Choice> {
 pub fn alternative() -> Option<MatrixKernels> {
     match choice()?.is_own() {
         true => Some(MatrixKernels::Ggml),
-        false => available().own(),
+        false => InstructionSet::best(has_feature).map(MatrixKernels::of),
     }
 }
 
@@ -119,7 +127,7 @@ pub(crate) fn decide(wanted: Option<(MatrixKernels, WantedBy)>) -> Result<Choice
         (None, Ok(name)) if !name.is_empty() => (parse(&name)?, WantedBy::Environment),
         _ => (MatrixKernels::default(), WantedBy::Environment),
     };
-    choose(wanted, available())
+    choose(wanted, has_feature)
 }
 
 /// Gives the chosen kernels to the CPU backend, which must be loaded. Only the first call has an effect.
@@ -139,48 +147,8 @@ pub fn parse(name: &str) -> Result<MatrixKernels> {
     })
 }
 
-/// Instruction sets that this CPU has.
-#[derive(Clone, Copy)]
-struct Available {
-    avx2: bool,
-    avx512_vnni: bool,
-    /// True if the CPU has AMX, or VNNI without AVX-512, for which Anneal has no kernels.
-    without_own: bool,
-}
-
-impl Available {
-    fn has(self, set: InstructionSet) -> bool {
-        match set {
-            InstructionSet::Avx2 => self.avx2,
-            InstructionSet::Avx512Vnni => self.avx512_vnni,
-        }
-    }
-
-    /// Returns the fastest of Anneal's kernels that this CPU can run.
-    fn own(self) -> Option<MatrixKernels> {
-        [MatrixKernels::Avx512Vnni, MatrixKernels::Avx2]
-            .into_iter()
-            .find(|kernels| kernels.instruction_set().is_some_and(|set| self.has(set)))
-    }
-}
-
-fn available() -> Available {
-    #[cfg(target_arch = "x86_64")]
-    let without_own = {
-        // CPUID.(EAX=7,ECX=0):EDX[25] is AMX-INT8; the macro does not know it in this version of Rust.
-        let amx = std::arch::x86_64::__cpuid_count(7, 0).edx >> 25 & 1 == 1;
-        amx || is_x86_feature_detected!("avxvnni") && !InstructionSet::Avx512Vnni.is_available()
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let without_own = false;
-    Available {
-        avx2: InstructionSet::Avx2.is_available(),
-        avx512_vnni: InstructionSet::Avx512Vnni.is_available(),
-        without_own,
-    }
-}
-
-fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Result<Choice> {
+/// Chooses for a CPU. `has` is true for the features of the CPU.
+fn choose((wanted, by): (MatrixKernels, WantedBy), has: impl Fn(&str) -> bool) -> Result<Choice> {
     let because = match by {
         WantedBy::Flag => "--kernels",
         WantedBy::Environment => VARIABLE,
@@ -189,7 +157,7 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Resu
     let Some(set) = wanted.instruction_set() else {
         return Ok(match wanted {
             MatrixKernels::Ggml => Choice { kernels: wanted, because },
-            _ => best(available),
+            _ => best(has),
         });
     };
     let lacking = match set {
@@ -197,7 +165,7 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Resu
         InstructionSet::Avx512Vnni => "this CPU lacks AVX-512 F, BW, DQ, VL or VNNI",
     };
     match by {
-        _ if available.has(set) => Ok(Choice { kernels: wanted, because }),
+        _ if set.is_for(&has) => Ok(Choice { kernels: wanted, because }),
         WantedBy::Flag => {
             Err(Error::Usage(format!("--kernels {wanted}: {lacking}\nhint: use --kernels auto or ggml")))
         }
@@ -205,23 +173,22 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), available: Available) -> Resu
             "{VARIABLE}={wanted}: {lacking}\nhint: unset {VARIABLE}, or set it to ggml"
         ))),
         // A tuning record of another machine is no reason to fail.
-        WantedBy::TuningRecord => Ok(best(available)),
+        WantedBy::TuningRecord => Ok(best(has)),
     }
 }
 
 /// Returns the fastest kernels by what was measured.
-fn best(available: Available) -> Choice {
-    let (kernels, because) = match available.own() {
-        None => (MatrixKernels::Ggml, "this CPU lacks AVX2, which Anneal's kernels need"),
-        Some(_) if available.without_own => {
-            (MatrixKernels::Ggml, "this CPU has AMX or AVX-VNNI, for which Anneal has no kernels yet")
-        }
-        Some(MatrixKernels::Avx512Vnni) => {
-            (MatrixKernels::Avx512Vnni, "the fastest kernels for a CPU with AVX-512 and VNNI")
-        }
-        Some(own) => (own, "the fastest kernels for a CPU with AVX2 and without VNNI"),
-    };
-    Choice { kernels, because }
+fn best(has: impl Fn(&str) -> bool) -> Choice {
+    match InstructionSet::default_for(has) {
+        Err(because) => Choice { kernels: MatrixKernels::Ggml, because },
+        Ok(set) => Choice {
+            kernels: MatrixKernels::of(set),
+            because: match set {
+                InstructionSet::Avx512Vnni => "the fastest kernels for a CPU with AVX-512 and VNNI",
+                InstructionSet::Avx2 => "the fastest kernels for a CPU with AVX2 and without VNNI",
+            },
+        },
+    }
 }
 
 /// Gives the chosen kernels to the CPU backend, and returns the choice that is in effect.
@@ -248,23 +215,22 @@ mod tests {
 
     #[test]
     fn the_cpu_and_the_user_choose_the_kernels() {
-        let of = |avx2, avx512_vnni, without_own| Available { avx2, avx512_vnni, without_own };
-        let (avx2, avx512, none) = (of(true, false, false), of(true, true, false), of(false, false, false));
-        let choose = |wanted: &str, by, available| {
+        type Cpu = &'static [&'static str];
+        let (avx2, avx512) = (InstructionSet::Avx2.features(), InstructionSet::Avx512Vnni.features());
+        let (none, vnni): (Cpu, Cpu) = (&["avx"], &["avx2", "fma", "f16c", "avx_vnni"]);
+        let choose = |wanted: &str, by, cpu: Cpu| {
             let wanted = wanted.parse().map_err(|why: String| why)?;
-            choose((wanted, by), available)
+            choose((wanted, by), |name| cpu.contains(&name))
                 .map(|choice| (choice.kernels.name(), choice.because))
                 .map_err(|error| error.to_string())
         };
-        let name =
-            |wanted, available| choose(wanted, WantedBy::Environment, available).map(|choice| choice.0);
+        let name = |wanted, cpu| choose(wanted, WantedBy::Environment, cpu).map(|choice| choice.0);
         assert_eq!(name("auto", avx2).as_deref(), Ok("avx2"));
         assert_eq!(name("auto", avx512).as_deref(), Ok("avx512vnni"));
-        assert_eq!(name("auto", of(true, true, true)).as_deref(), Ok("ggml"), "AMX");
-        assert_eq!(name("auto", of(true, false, true)).as_deref(), Ok("ggml"), "AVX-VNNI");
+        assert_eq!(name("auto", vnni).as_deref(), Ok("ggml"));
         assert_eq!(name("auto", none).as_deref(), Ok("ggml"));
         assert_eq!(name("avx2", avx512).as_deref(), Ok("avx2"));
-        assert_eq!(name("avx512vnni", of(true, true, true)).as_deref(), Ok("avx512vnni"));
+        assert_eq!(name("avx2", vnni).as_deref(), Ok("avx2"));
         assert_eq!(name("ggml", avx2).as_deref(), Ok("ggml"));
         let lacking = "ANNEAL_KERNELS=avx2: this CPU lacks AVX2, FMA or F16C\nhint: unset ANNEAL_KERNELS";
         assert!(name("avx2", none).unwrap_err().starts_with(lacking));

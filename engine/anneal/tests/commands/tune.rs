@@ -238,9 +238,9 @@ fn bad_input_is_refused_in_words_and_leaves_no_record() {
     let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "-m", model(), "--dry-run"]));
     assert_eq!(code, Some(0), "{stdout}");
     let layout = stdout.lines().find(|line| line.starts_with("layout")).unwrap_or_default();
-    // With Anneal's kernels, one layout serves prompts and single tokens.
-    let (own, split) = (layout.contains("kernels ggml"), layout.contains("split layout"));
-    assert!(layout.contains("no repacking") && own != split, "{stdout}");
+    // With Anneal's kernels, llama.cpp's tiled kernels are not used.
+    let (own, tiled) = (layout.contains("kernels ggml"), layout.contains("no tiled kernels"));
+    assert!(layout.contains("no repacking") && own != tiled, "{stdout}");
     assert!(!state.path().join("tuning.json").exists());
 }
 

@@ -32,15 +32,6 @@ pub fn tiny() -> &'static Path {
 /// Returns the tiny model quantised to `kind`, written once per process. The kernels for AVX2 and NEON repack Q4_0
 /// weights.
 pub fn quantised(kind: &str) -> PathBuf {
-    quantised_with(kind, &[])
-}
-
-/// Returns the tiny model with weights that no kernels repack.
-pub fn never_repacked() -> PathBuf {
-    quantised_with("TQ2_0", &["--pure"])
-}
-
-fn quantised_with(kind: &str, flags: &[&str]) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock();
@@ -48,8 +39,7 @@ fn quantised_with(kind: &str, flags: &[&str]) -> PathBuf {
     let path = folder.path().join(format!("{kind}.gguf"));
     if !path.exists() {
         let files = [tiny().as_os_str(), path.as_os_str(), kind.as_ref()];
-        let arguments = ["quantize"].iter().chain(flags).map(AsRef::as_ref).chain(files);
-        let (code, _, stderr) = parts(&anneal(arguments));
+        let (code, _, stderr) = parts(&anneal(std::iter::once("quantize".as_ref()).chain(files)));
         assert_eq!(code, Some(0), "{stderr}");
     }
     path

@@ -6,7 +6,7 @@ mod grammars;
 mod library;
 mod sampling;
 mod seeds;
-mod split;
+mod sessions;
 mod synthetic;
 mod templates;
 mod variant;

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Server, greedy};
-use crate::common::{anneal, command, on_tiny, parts, quantised, repacks_q4_0, tiny};
+use crate::common::{anneal, command, on_tiny, parts, tiny};
 
 #[test]
 fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
@@ -76,33 +76,6 @@ fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
     let auto = tokens(&["--greedy"]);
     assert_eq!(auto["device_sampling"]["why"], "the CPU computes the logits");
     assert_eq!(auto["device_sampling"]["tokens_on_host"], 40);
-}
-
-/// With two contexts, the first token comes from the prompt context. The session has two contexts if the kernels of
-/// this build repack the model's weights; otherwise both layouts are the same.
-#[test]
-fn a_split_layout_chooses_the_same_tokens_on_a_device() {
-    let model = quantised("Q4_0");
-    let two = repacks_q4_0();
-    // Random sampling happens on the host if two contexts would have to share one random state.
-    for (more, chosen) in
-        [(&["--greedy"][..], if two { 39 } else { 40 }), (&["--seed", "1"], if two { 0 } else { 40 })]
-    {
-        let run = |mode| -> Value {
-            let mut command = command();
-            command
-                .args(["run", "--json", "--ignore-eos", "-p", "The smith brings", "-n", "40", "-m"])
-                .arg(&model);
-            command.args(["--split-layout", "on", "--split-from", "2", "--device-sampling", mode]).args(more);
-            let (code, stdout, stderr) = parts(&command.output().expect("the executable runs"));
-            assert_eq!(code, Some(0), "{stderr}");
-            serde_json::from_str(&stdout).expect("one JSON object")
-        };
-        let (here, device) = (run("off"), run("on"));
-        assert_eq!(device["tokens"], here["tokens"], "{more:?}");
-        assert_eq!([&here["split_layout"], &device["split_layout"]], [two, two], "{more:?}");
-        assert_eq!(device["device_sampling"]["tokens_on_device"], chosen, "{more:?}");
-    }
 }
 
 /// Covers batches of a long prompt, the penalties for its tokens, and the text after the prompt.

@@ -3,7 +3,6 @@
 mod args;
 mod combinations;
 mod curve;
-mod layouts;
 mod lists;
 mod ops;
 mod parts;
@@ -15,15 +14,16 @@ mod version;
 use std::io::{self, Write};
 use std::path::{Path as FilePath, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
+use engine_core::model;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
-use engine_core::split::Layouts;
 use engine_core::tuning;
 use gguf::GgufFile;
-use llama::start;
+use llama::{Model, start};
 use tune::bench::work::Work;
 use tune::bench::{BenchRecord, Case, Path, Repeat, end_to_end, kernel};
 
@@ -61,16 +61,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if args.ops {
         return ops::run(args, &models, &settings, &cases, &runtime_host);
-    }
-    if args.compare_layouts {
-        let [path] = models.as_slice() else {
-            return Err(llama::error::Error::Usage(
-                "--compare-layouts accepts only one model\nhint: give -m once".to_string(),
-            )
-            .into());
-        };
-        let layouts = Layouts::open(path, &settings[0], &runtime_host)?;
-        return layouts::run(args, &layouts, &settings, &cases, &runtime_host);
     }
     let roof = roof::Roof::find(&runtime_host);
     let varied = Varied::of(&models, &settings);
@@ -156,18 +146,17 @@ impl Bench<'_> {
         let work = self.roof.as_ref().and_then(|_| Work::of(path));
         for settings in settings.chunk_by(|a, b| a.model_options() == b.model_options()) {
             let begin = Instant::now();
-            let layouts = Layouts::open(path, &settings[0], self.runtime_host)?;
+            let model = model::open(path, &settings[0], self.runtime_host)?;
             let load_ns = u64::try_from(begin.elapsed().as_nanos()).ok();
-            super::warn_of_one_layout(&layouts);
             for settings in settings {
                 // Saved state of the context at a depth, reused while the settings stay the same.
                 let mut depth = None;
                 for case in self.cases {
-                    let mut record = self.measure(&layouts, case, settings, &mut depth)?;
+                    let mut record = self.measure(&model, case, settings, &mut depth)?;
                     record.load_ns = load_ns;
                     record.columns.latency = self.args.latency || self.args.end_to_end;
                     if let Some(roof) = &self.roof {
-                        roof.hold(&mut record, layouts.model(), work.as_ref());
+                        roof.hold(&mut record, &model, work.as_ref());
                     }
                     let extra = self.varied.cells(path, settings);
                     table.add_with(&record, &extra).context("cannot write the results to stdout")?;
@@ -180,18 +169,18 @@ impl Bench<'_> {
 
     fn measure(
         &self,
-        layouts: &Layouts,
+        model: &Arc<Model>,
         case: &Case,
         settings: &Settings,
         depth: &mut Option<(u32, Vec<u8>)>,
     ) -> llama::error::Result<BenchRecord> {
         let repeat = Repeat { samples: self.args.repetitions, warm_up: !self.args.no_warmup };
         let samples = match path(self.args) {
-            Path::EndToEnd => end_to_end(layouts, case, settings, self.runtime_host, repeat)?,
-            Path::Kernel => kernel(layouts, case, settings, self.runtime_host, repeat, depth)?,
+            Path::EndToEnd => end_to_end(model, case, settings, self.runtime_host, repeat)?,
+            Path::Kernel => kernel(model, case, settings, self.runtime_host, repeat, depth)?,
         };
-        let settings = settings.for_model(layouts.model());
-        Ok(BenchRecord::new(path(self.args), *case, layouts.model(), &self.commit, &settings, samples))
+        let settings = settings.for_model(model);
+        Ok(BenchRecord::new(path(self.args), *case, model, &self.commit, &settings, samples))
     }
 }
 

@@ -9,11 +9,11 @@ use build_info::words::printable;
 use engine_core::cache::{PromptCache, PromptCacheReport, PromptCacheRequest, Store};
 use engine_core::generate::Generation;
 use engine_core::runtime_host::RuntimeHost;
+use engine_core::session::Session;
 use engine_core::settings::Settings;
 use engine_core::size;
-use engine_core::split::{Layouts, Session};
+use llama::Model;
 use llama::error::{Error, Result};
-use llama::options::SplitLayout;
 use serde_json::{Value, json};
 
 /// Flags of the prompt cache.
@@ -59,13 +59,12 @@ impl CacheFlags {
 /// Opens the cache for `session`. `None`, with a warning, if the model does not support prompt caches.
 pub fn open(
     wanted: PromptCacheRequest,
-    layouts: &Layouts,
+    model: &Model,
     session: &Session,
     settings: &Settings,
     runtime_host: &RuntimeHost,
 ) -> Option<PromptCache> {
-    let split = settings.split_layout.value == SplitLayout::On;
-    match wanted.open(layouts.model(), session.n_ctx(), split, settings, runtime_host) {
+    match wanted.open(model, session.n_ctx(), settings, runtime_host) {
         Ok((store, key)) => Some(PromptCache::new(store, key)),
         Err(error) => {
             warn(&error.to_string());

@@ -11,15 +11,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use chat::Template;
 use engine_core::conversation::Conversation;
+use engine_core::model;
+use engine_core::session::Session;
 use engine_core::settings::{Requested, Settings};
-use engine_core::split::Layouts;
 use input::{Input, Read};
 use llama::start;
 use talk::{Next, Talk};
 
-use super::flags::{
-    ContextFlags, DeviceFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, VariantFlags,
-};
+use super::flags::{ContextFlags, DeviceFlags, LoadFlags, ThreadFlags, TuningFlags, VariantFlags};
 use super::hub::HubFlags;
 use super::run::predict;
 use super::sampling::ChainFlags;
@@ -70,8 +69,6 @@ pub struct Args {
     #[command(flatten)]
     offload: DeviceFlags,
     #[command(flatten)]
-    split: SplitFlags,
-    #[command(flatten)]
     speculative: SpeculativeFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -85,7 +82,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
-    args.split.ask(&mut requested);
     let runtime_host = super::read_runtime_host();
     let model = args.hub.one(args.model.as_deref())?;
     let tuned = args.tuning.look_up(&model, &requested.variant, &runtime_host);
@@ -99,10 +95,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     start(args.load.verbose);
     let typed = io::stdin().is_terminal();
     let signals = interrupt::stop_answers(typed);
-    let layouts = Layouts::open(&model, &settings, &runtime_host)?;
-    super::warn_of_one_layout(&layouts);
-    let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
-    let mut session = layouts.session(&settings, &runtime_host, true)?;
+    let model = model::open(&model, &settings, &runtime_host)?;
+    let template = Template::choose(args.chat_template.as_deref(), &model)?;
+    let mut session = Session::open(&model, &settings, &runtime_host, true)?;
     session.speculate(&speculation, &settings, &runtime_host)?;
     session.follow_load(&settings);
     session.sample_on_device(settings.device_sampling.value);
@@ -117,7 +112,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         false => Input::Pipe(io::stdin().lock()),
     };
     if typed && !args.json {
-        let model = layouts.model().description();
+        let model = model.description();
         let model = build_info::words::printable(&model);
         let _ = writeln!(io::stderr(), "{model}: /help lists the commands, ctrl-D exits");
     }

@@ -28,11 +28,6 @@ option_flags! {
     LayoutFlags: Requested = OPTIONS, Loading
 }
 option_flags! {
-    /// Flags for weights in two layouts. [`LoadFlags`] does not contain these flags, because only commands that
-    /// evaluate a prompt and then generate use two layouts.
-    SplitFlags: Requested = OPTIONS, Split
-}
-option_flags! {
     /// Flags for the context and the load mode. `bench` accepts lists of these values instead.
     ContextFlags: Requested = OPTIONS, Context LoadMode
 }

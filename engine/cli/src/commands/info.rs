@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use server::config::Config;
 
 use super::flags::{
-    ContextFlags, DeviceFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags, VariantFlags,
+    ContextFlags, DeviceFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, VariantFlags,
 };
 use super::hub::HubFlags;
 
@@ -68,8 +68,6 @@ pub struct Args {
     #[command(flatten)]
     offload: DeviceFlags,
     #[command(flatten)]
-    split: SplitFlags,
-    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -81,7 +79,6 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
-    args.split.ask(&mut requested);
     let mut named = args.model.clone();
     if let Some(path) = &args.config {
         let file = Config::read(path)?;

@@ -8,13 +8,14 @@ use anyhow::{Context as _, Result};
 use base::exit::INTERRUPTED;
 use build_info::Bytes;
 use engine_core::logits::{Feed, logits};
+use engine_core::model;
+use engine_core::session::Session;
 use engine_core::settings::{Requested, Settings};
-use engine_core::split::Layouts;
 use gguf::partial::PartialFile;
 use llama::error::Error;
 use llama::{Token, start};
 
-use super::flags::{ContextFlags, DeviceFlags, LoadFlags, SplitFlags, ThreadFlags};
+use super::flags::{ContextFlags, DeviceFlags, LoadFlags, ThreadFlags};
 use crate::interrupt;
 
 /// Write the logits after every token of a text to a file, to compare builds
@@ -50,8 +51,6 @@ pub struct Args {
     load: LoadFlags,
     #[command(flatten)]
     offload: DeviceFlags,
-    #[command(flatten)]
-    split: SplitFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -60,7 +59,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
-    args.split.ask(&mut requested);
     let runtime_host = super::read_runtime_host();
     let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
@@ -70,13 +68,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
     start(args.load.verbose);
     interrupt::stop_in_order();
-    let layouts = Layouts::open(&args.model, &settings, &runtime_host)?;
-    super::warn_of_one_layout(&layouts);
+    let model = model::open(&args.model, &settings, &runtime_host)?;
     let tokens = match numbers {
         Some(numbers) => numbers,
-        None => layouts.model().tokenize(&text.unwrap_or_default())?,
+        None => model.tokenize(&text.unwrap_or_default())?,
     };
-    let mut session = layouts.session(&settings, &runtime_host, true)?;
+    let mut session = Session::open(&model, &settings, &runtime_host, true)?;
     let all = match logits(&mut session, &tokens, Feed { step: args.step, greedy: args.greedy }) {
         Err(Error::Interrupted) => {
             let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", args.out.display());

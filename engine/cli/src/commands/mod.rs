@@ -29,13 +29,10 @@ mod sql;
 mod table;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 
-use build_info::words;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
-use engine_core::split::Layouts;
 
 /// llama.cpp's short flags with several letters. clap would parse each of them as several flags.
 const LLAMA_FLAGS: [&str; 16] = [
@@ -64,14 +61,6 @@ fn warn_of(settings: &Settings) {
 fn warn_of_context(path: &Path, settings: &Settings) {
     if let Some(warning) = engine_core::settings::context_warning(path, settings) {
         llama::notice::warn(&warning);
-    }
-}
-
-/// Warns if two layouts were requested but only one is used.
-fn warn_of_one_layout(layouts: &Layouts) {
-    if let Some(why) = layouts.why_not() {
-        let why = words::printable(why);
-        let _ = writeln!(std::io::stderr(), "warning: the split layout is not used: {why}");
     }
 }
 

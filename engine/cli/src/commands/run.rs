@@ -11,18 +11,16 @@ use anyhow::{Context as _, Result, bail};
 use base::exit::INTERRUPTED;
 use engine_core::cache::PromptCacheReport;
 use engine_core::generate::{Generation, Request, Stop, generate};
+use engine_core::model;
+use engine_core::session::Session;
 use engine_core::settings::{Requested, Settings};
-use engine_core::split::{Layouts, Session};
-use llama::options::SplitLayout;
 use llama::{cuda_graphs, start};
 use sampling::Chain;
 use serde_json::json;
 
 use super::cache::{self, CacheFlags};
 use super::device;
-use super::flags::{
-    ContextFlags, DeviceFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, VariantFlags, whole,
-};
+use super::flags::{ContextFlags, DeviceFlags, LoadFlags, ThreadFlags, TuningFlags, VariantFlags, whole};
 use super::hub::HubFlags;
 use super::outlet::Outlet;
 use super::sampling::ChainFlags;
@@ -71,8 +69,6 @@ pub struct Args {
     #[command(flatten)]
     cache: CacheFlags,
     #[command(flatten)]
-    split: SplitFlags,
-    #[command(flatten)]
     speculative: SpeculativeFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -86,7 +82,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
-    args.split.ask(&mut requested);
     let runtime_host = super::read_runtime_host();
     let model = args.hub.one(args.model.as_deref())?;
     let tuned = args.tuning.look_up(&model, &requested.variant, &runtime_host);
@@ -102,13 +97,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     interrupt::stop_in_order();
     let loading = Instant::now();
     let cache = args.cache.want(&model)?;
-    let layouts = Layouts::open(&model, &settings, &runtime_host)?;
-    let mut session = layouts.session(&settings, &runtime_host, true)?;
+    let model = model::open(&model, &settings, &runtime_host)?;
+    let mut session = Session::open(&model, &settings, &runtime_host, true)?;
     session.speculate(&speculation, &settings, &runtime_host)?;
     session.follow_load(&settings);
     session.sample_on_device(settings.device_sampling.value);
-    let mut chain = Chain::new(&sampling, layouts.model())?;
-    let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &runtime_host));
+    let mut chain = Chain::new(&sampling, &model)?;
+    let cache = cache.and_then(|wanted| cache::open(wanted, &model, &session, &settings, &runtime_host));
     let load = loading.elapsed();
 
     let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };
@@ -139,7 +134,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "context": session.n_ctx(),
             "stop": generation.stop,
             "seed": chain.seed(),
-            "split_layout": session.is_split(),
             "device_sampling": device::to_json(chain.device_report()),
             "graphs": generation.graphs,
             "timings": timings(&generation, load),
@@ -159,7 +153,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     say_speed(&generation, load, session.threads());
     cache::say(&report, &generation);
-    say_split(&generation, &session, &settings);
     speculative::say(&generation);
     device::say(&settings, chain.device_report());
     Ok(match generation.stop {
@@ -215,7 +208,6 @@ fn timings(generation: &Generation, load: Duration) -> serde_json::Value {
         "time_to_first_token_ms": generation.time_to_first_token.map(milliseconds),
         "prefill_ms": milliseconds(generation.prefill),
         "prefill_tokens_per_second": generation.prefill_tokens_per_second(),
-        "hand_over_ms": generation.hand_over.map(|handed| milliseconds(handed.time)),
         "decode_ms": milliseconds(generation.decode),
         "decode_tokens_per_second": generation.decode_tokens_per_second(),
     })
@@ -244,23 +236,4 @@ fn say_speed(generation: &Generation, load: Duration, (decode, prefill): (u32, u
         generation.tokens.len(),
         speed(generation.decode_tokens_per_second()),
     );
-}
-
-/// Prints a line about the split layout to stderr, if it is used or was requested.
-fn say_split(generation: &Generation, session: &Session, settings: &Settings) {
-    let asked = settings.split_layout.value == SplitLayout::On;
-    let line = match (session.is_split(), generation.hand_over) {
-        (true, Some(handed)) => format!(
-            "prefill used weights in the file's layout; {} handed over to the repacked weights in {:.1} ms",
-            handed.size,
-            milliseconds(handed.time)
-        ),
-        (true, None) => "prefill used weights in the file's layout; nothing handed over".to_string(),
-        (false, _) if asked => match session.why_not(generation.prompt_tokens - generation.cached_tokens) {
-            Some(why) => format!("not used: {why}"),
-            None => return,
-        },
-        (false, _) => return,
-    };
-    let _ = writeln!(io::stderr(), "split layout: {line}");
 }

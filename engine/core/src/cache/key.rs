@@ -41,14 +41,13 @@ impl CacheKey {
         digest: &ModelDigest,
         model: &Model,
         n_ctx: u32,
-        split: bool,
         settings: &Settings,
         runtime_host: &RuntimeHost,
     ) -> Self {
         CacheKey {
             model: digest.digest,
             build: of(&build(runtime_host)),
-            settings: of(&words(model, n_ctx, split, settings)),
+            settings: of(&words(model, n_ctx, settings)),
             scope: UNSCOPED,
         }
     }
@@ -85,7 +84,7 @@ fn of(text: &str) -> Digest {
 /// only if it exceeds the original training context length, because some models then compute positions differently.
 /// Threads and batch sizes are left out: they only change how sums are rounded, as other requests in a server also
 /// do.
-fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String {
+fn words(model: &Model, n_ctx: u32, settings: &Settings) -> String {
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let trained = model.metadata(&format!("{architecture}.rope.scaling.original_context_length"));
     let trained = trained.and_then(|text| text.parse().ok()).unwrap_or_else(|| model.n_ctx_train());
@@ -107,7 +106,7 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         }
     };
     format!(
-        "type_k={} type_v={} flash_attention={} repack={} tiled={} kernels={} matrix_kernels={} split={split} \
+        "type_k={} type_v={} flash_attention={} repack={} tiled={} kernels={} matrix_kernels={} \
          beyond_training={}{variant}{placed}",
         settings.type_k.value,
         settings.type_v.value,
@@ -244,17 +243,15 @@ mod tests {
         let plain = settings(&Requested::default());
         let model = crate::model::open(&path, &plain, &runtime_host).expect("it loads");
         let digest = ModelDigest::of(&path).expect("a model");
-        let key = |n_ctx, split, settings: &Settings| {
-            CacheKey::new(&digest, &model, n_ctx, split, settings, &runtime_host)
-        };
-        let first = key(512, false, &plain);
+        let key = |n_ctx, settings: &Settings| CacheKey::new(&digest, &model, n_ctx, settings, &runtime_host);
+        let first = key(512, &plain);
         let none = Requested::default();
         let same = [
             Requested { decode_threads: Some(1), ..none.clone() },
             Requested { n_ctx: Some(1024), seed: Some(7), ..none.clone() },
         ];
         for requested in same {
-            assert_eq!(key(1024, false, &settings(&requested)), first, "{requested:?}");
+            assert_eq!(key(1024, &settings(&requested)), first, "{requested:?}");
         }
         let other = [
             Requested { type_k: Some(KvType::Q8_0), ..none.clone() },
@@ -263,11 +260,10 @@ mod tests {
             Requested { repack: Some(false), ..none.clone() },
         ];
         for requested in other {
-            let found = key(512, false, &settings(&requested));
+            let found = key(512, &settings(&requested));
             assert_ne!(found.short(), first.short(), "{requested:?}");
             assert_eq!((found.model, found.build), (first.model, first.build), "{requested:?}");
         }
-        assert_ne!(key(512, true, &plain), first);
-        assert_ne!(key(model.n_ctx_train() + 1, false, &plain), first);
+        assert_ne!(key(model.n_ctx_train() + 1, &plain), first);
     }
 }

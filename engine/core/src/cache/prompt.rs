@@ -16,7 +16,7 @@ use super::key::CacheKey;
 use super::store::{Loaded, Saved, Store};
 use crate::generate::{Generation, Request, Stop, check_prompt, go_on, has_nan, prefill};
 use crate::sequence::Sequence;
-use crate::split::Session;
+use crate::session::Session;
 
 /// Prompt cache for one model with one set of settings.
 #[derive(Debug)]
@@ -61,13 +61,13 @@ pub fn generate(
 ) -> Result<(Generation, PromptCacheReport)> {
     let start = Instant::now();
     let mut report = PromptCacheReport::default();
-    let context = session.current();
+    let context = session.context();
     context.model().check_length(request.prompt.len(), context.n_ctx())?;
     let prompt = context.model().tokenize(request.prompt)?;
     // The cache needs the logits on the host.
     session.sample_on_device(DeviceSampling::Off);
     session.place_sampling(chain)?;
-    check_prompt(session.current(), 0, &prompt)?;
+    check_prompt(session.context(), 0, &prompt)?;
     let Begun { held, row, is_of_use } = begin(session, cache, &prompt, &mut report);
     let mut generation = match row {
         Some(_) => Generation::new(0, request, session.n_ctx()),
@@ -141,7 +141,7 @@ fn put(
 ) -> std::result::Result<(usize, Option<Vec<f32>>), Unfit> {
     let refused = |why: String| Unfit::Refused(why);
     session.restore(&loaded.content.state).map_err(|error| refused(error.to_string()))?;
-    let context = session.current();
+    let context = session.context();
     if !context.holds(0, loaded.tokens.len()) {
         return Err(refused("the restored tokens are not at their positions".to_string()));
     }
@@ -167,7 +167,7 @@ fn keep(
     if cache.store.is_read_only() {
         return None;
     }
-    let context = session.current();
+    let context = session.context();
     let taken = context.logits().map(<[f32]>::to_vec).and_then(|row| Ok((row, context.save()?)));
     let (row, state) = match taken {
         // NaN logits make the generation fail, so nothing is kept.

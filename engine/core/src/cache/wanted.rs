@@ -27,8 +27,7 @@ impl PromptCacheRequest {
         Ok(PromptCacheRequest { store, digest: ModelDigest::of(path)? })
     }
 
-    /// Returns the store, and the key of prompts that `model` evaluates in a context of `n_ctx` tokens. `split` is
-    /// true if prompts are evaluated with a separate copy of the weights.
+    /// Returns the store, and the key of prompts that `model` evaluates in a context of `n_ctx` tokens.
     ///
     /// # Errors
     /// If the model's context contains anything but K and V of every token, or if the model's files have changed.
@@ -36,7 +35,6 @@ impl PromptCacheRequest {
         self,
         model: &Model,
         n_ctx: u32,
-        split: bool,
         settings: &Settings,
         runtime_host: &RuntimeHost,
     ) -> Result<(Store, CacheKey)> {
@@ -51,7 +49,7 @@ impl PromptCacheRequest {
         if !self.digest.is_unchanged() {
             return failed(format!("{} changed while it was loaded", model.path().display()));
         }
-        let key = CacheKey::new(&self.digest, model, n_ctx, split, settings, runtime_host);
+        let key = CacheKey::new(&self.digest, model, n_ctx, settings, runtime_host);
         Ok((self.store, key))
     }
 }

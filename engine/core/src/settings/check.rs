@@ -3,7 +3,7 @@
 use llama::MAX_THREADS;
 use llama::error::{Error, Result};
 use llama::offload::Offload;
-use llama::options::{FlashAttention, MAX_CTX, SplitLayout, SplitMode};
+use llama::options::{FlashAttention, MAX_CTX, SplitMode};
 
 use super::options::Requested;
 use crate::runtime_host::RuntimeHost;
@@ -33,16 +33,6 @@ pub fn check(requested: &Requested) -> Result<()> {
     }
     if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
         return usage(format!("-c {n_ctx}: use at most {MAX_CTX} tokens"));
-    }
-    if requested.split_layout == Some(SplitLayout::On) && requested.repack == Some(false) {
-        return usage(
-            "--split-layout on with --no-repack: the split layout generates with repacked weights\nhint: remove one of \
-             the two"
-                .to_string(),
-        );
-    }
-    if requested.split_from == Some(0) {
-        return usage("--split-from 0: use at least 1 token".to_string());
     }
     let type_v = requested.type_v.unwrap_or_default();
     if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use build_info::Policy;
-use llama::options::SplitLayout;
 use serde::Serialize;
 
 use super::resolved::Settings;
@@ -29,15 +28,6 @@ impl Settings {
             }
             (_, 0) => "as many as prefill or decode has".to_string(),
             (_, threads) => threads.to_string(),
-        }
-    }
-
-    fn split_layout_in_words(&self) -> &'static str {
-        match self.split_layout.value {
-            // Only a measurement on this machine turns the split layout on.
-            SplitLayout::Auto => "auto: off, because no tuning record shows that it is faster",
-            SplitLayout::On => "on",
-            SplitLayout::Off => "off",
         }
     }
 
@@ -96,8 +86,6 @@ impl Settings {
             line("huge-pages", &self.huge_pages, if self.huge_pages.value { "as built" } else { "off" }),
             line("cpu-variant", &self.cpu_variant, self.cpu_variant.value.as_deref().unwrap_or("the best")),
             line("kernels", &self.kernels, self.kernels.value),
-            line("split-layout", &self.split_layout, self.split_layout_in_words()),
-            line("split-from", &self.split_from, self.split_from.value),
             line("cache-type-k", &self.type_k, self.type_k.value),
             line("cache-type-v", &self.type_v, self.type_v.value),
             line("flash-attn", &self.flash_attention, self.flash_attention.value),

@@ -7,14 +7,12 @@ use build_info::{Bytes, Policy};
 use llama::MAX_THREADS;
 use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit, Workers};
 use llama::options::{
-    Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, MAX_CTX, RequireGpu, SplitLayout, SplitMode,
+    Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, MAX_CTX, RequireGpu, SplitMode,
 };
 use llama::own_kernels::MatrixKernels;
 use llama::variant::Variant;
 
-use super::resolved::{
-    DEFAULT_BATCH, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_POLL, DEFAULT_SPLIT_FROM, DEFAULT_UBATCH,
-};
+use super::resolved::{DEFAULT_BATCH, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_POLL, DEFAULT_UBATCH};
 use super::source::{Setting, Source};
 use crate::option::{self, Bare, DefaultValue, Flag, Form, Group, Key, OptionSpec, Slot, Value};
 use crate::{parsed, slot};
@@ -39,8 +37,6 @@ pub struct Requested {
     pub huge_pages: Option<bool>,
     pub cpu_variant: Option<String>,
     pub kernels: Option<MatrixKernels>,
-    pub split_layout: Option<SplitLayout>,
-    pub split_from: Option<u32>,
     pub type_k: Option<KvType>,
     pub type_v: Option<KvType>,
     pub flash_attention: Option<FlashAttention>,
@@ -167,20 +163,6 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         help: "Kernels for products and attention: auto (the fastest for this CPU), ggml (llama.cpp's), or avx2 or avx512vnni (Anneal's); for the whole process",
         value: Value::Text(Form::Word, parsed!(kernels)),
         slot: slot!(kernels),
-    },
-    OptionSpec {
-        name: "split-layout", flag: Flag::value("WHEN"), key: Key::NONE, group: Group::Split,
-        default: DefaultValue::Text("auto"),
-        help: "Evaluate prompts with the weights in the file's layout and generate with repacked ones: auto (only if a measurement on this machine has shown a gain), on or off",
-        value: Value::Text(Form::Word, parsed!(split_layout)),
-        slot: slot!(split_layout),
-    },
-    OptionSpec {
-        name: "split-from", flag: Flag::value("N"), key: Key::NONE, group: Group::Split,
-        default: DefaultValue::Number(DEFAULT_SPLIT_FROM as f64),
-        help: "Minimum length, in tokens, of prompts that use the split layout",
-        value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.split_from = Some(value) },
-        slot: slot!(split_from),
     },
     OptionSpec {
         name: "rope-scaling", flag: Flag::value("HOW"), key: OF_MODEL, group: Group::Rope,

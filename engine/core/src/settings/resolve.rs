@@ -4,14 +4,13 @@ use build_info::Defaults;
 use gguf::memory::CTX_STEP;
 use llama::error::Result;
 use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit, Workers};
-use llama::options::{CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, SplitLayout, SplitMode};
+use llama::options::{CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, SplitMode};
 use llama::own_kernels::{self, MatrixKernels};
 use sampling::SamplingOptions;
 
 use super::options::{OPTIONS, Requested};
 use super::resolved::{
-    DEFAULT_BATCH, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_POLL, DEFAULT_SPLIT_FROM, DEFAULT_UBATCH,
-    Settings,
+    DEFAULT_BATCH, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_POLL, DEFAULT_UBATCH, Settings,
 };
 use super::source::{Setting, Source};
 use super::{check, profile, threads, tuned};
@@ -123,15 +122,6 @@ impl Settings {
                 kernels_variable,
                 tuned.kernels,
                 MatrixKernels::default(),
-            ),
-            split_layout: Setting::pick(
-                requested.asked("split-layout", requested.split_layout),
-                tuned.split_layout,
-                SplitLayout::default(),
-            ),
-            split_from: Setting::or_default(
-                requested.asked("split-from", requested.split_from),
-                DEFAULT_SPLIT_FROM,
             ),
             type_k: Setting::pick(
                 requested.asked("cache-type-k", requested.type_k),

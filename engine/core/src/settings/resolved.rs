@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use build_info::{Bytes, Policy};
 use llama::offload::{CpuMoe, Devices, GpuLayers, Offload, TensorSplit, Workers};
 use llama::options::{
-    Affinity, CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, RequireGpu, SplitLayout, SplitMode,
+    Affinity, CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, RequireGpu, SplitMode,
 };
 use llama::own_kernels::MatrixKernels;
 use llama::variant::Variant;
@@ -54,10 +54,6 @@ pub struct Settings {
     pub cpu_variant: Setting<Option<String>>,
     /// Kernels for products and attention.
     pub kernels: Setting<MatrixKernels>,
-    /// Use of a second copy of the weights, in the file's layout, for prefill.
-    pub split_layout: Setting<SplitLayout>,
-    /// Minimum length, in tokens, of a prompt that the second copy of the weights evaluates.
-    pub split_from: Setting<u32>,
     /// Type of the K cache.
     pub type_k: Setting<KvType>,
     /// Type of the V cache.
@@ -122,10 +118,6 @@ pub struct Settings {
 /// Default size of the context in tokens. The default is long enough for a conversation and fits into the memory of a
 /// small machine. The training context length of new models can need tens of gigabytes.
 pub const DEFAULT_CTX: u32 = 4096;
-
-/// Default minimum length, in tokens, of a prompt that uses the split layout. Both the gain and the cost of moving
-/// the sequence are nearly proportional to the length. The limit only excludes prompts for which neither matters.
-pub const DEFAULT_SPLIT_FROM: u32 = 64;
 
 /// Default polling level of waiting threads: llama.cpp's default.
 pub const DEFAULT_POLL: u32 = 50;

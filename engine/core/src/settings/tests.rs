@@ -88,14 +88,12 @@ fn what_cannot_be_meant_is_wrong_usage() {
         Requested { cpus: Some(vec![512]), ..Requested::default() },
         Requested { top_p: Some(f32::NAN), ..Requested::default() },
         Requested { temperature: Some(-1.0), ..Requested::default() },
-        Requested { split_from: Some(0), ..Requested::default() },
         Requested { main_gpu: Some(1), ..Requested::default() },
         Requested {
             flash_attention: Some(FlashAttention::Off),
             split_mode: Some(SplitMode::Tensor),
             ..Requested::default()
         },
-        Requested { split_layout: Some(SplitLayout::On), repack: Some(false), ..Requested::default() },
     ];
     for requested in cases {
         let result = Settings::resolve(&requested, &runtime_host(2));
@@ -248,7 +246,7 @@ fn what_was_tuned_does_not_count_where_the_model_lies_elsewhere() {
 fn every_setting_is_explained() {
     let settings = Settings::resolve(&Requested::default(), &runtime_host(2)).expect("valid");
     let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-    assert_eq!(names.len(), 41);
+    assert_eq!(names.len(), 39);
     assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
 }
 

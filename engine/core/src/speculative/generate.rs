@@ -61,20 +61,19 @@ fn text(
             return Ok(Stop::Interrupted);
         }
         // A draft is not a prompt, so the decode context always evaluates drafts.
-        let context = sequence.context_for(1)?;
+        let context = sequence.context();
         // The last token is not evaluated yet.
         let made = tokens.len() - 1 - begin;
         let held = context.held();
         let room = (context.n_ctx() as usize).saturating_sub(held);
         let room = room.min(teller.most().saturating_sub(generation.tokens.len()));
         let step = step(context, chain, speculator, tokens, made, room, generation, teller);
-        generation.hand_over = generation.hand_over.or_else(|| sequence.take_hand_over());
         match step {
             Ok(None) => {}
             Ok(Some(stop)) => return Ok(stop),
             Err(Error::Interrupted) => {
                 // Drafted tokens that were not accepted must not stay in the context.
-                let context = sequence.current();
+                let context = sequence.context();
                 if context.held() > held {
                     context.keep(held);
                 }

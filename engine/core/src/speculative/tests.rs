@@ -16,8 +16,8 @@ use crate::generate::{Generation, Request, generate};
 use crate::model;
 use crate::runtime_host::RuntimeHost;
 use crate::sequence::Sequence;
+use crate::session::Session;
 use crate::settings::{Requested, Settings};
-use crate::split::{Layouts, Session};
 
 const PROMPTS: [&str; 6] = [
     "The smith brings the steel slowly to a red heat, and the steel slowly",
@@ -66,7 +66,7 @@ fn the_model() -> &'static Arc<Model> {
 }
 
 fn session(settings: &Settings) -> Session {
-    Layouts::from(the_model()).session(settings, &RuntimeHost::default(), false).expect("a context")
+    Session::open(the_model(), settings, &RuntimeHost::default(), false).expect("a context")
 }
 
 /// Stops the clock, so that drafts are never judged to be a loss.
@@ -85,7 +85,7 @@ fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n:
     let request = Request { prompt, n_predict: n, ignore_end: true };
     let mut nobody = |_: &str| std::ops::ControlFlow::Continue(());
     let generation = generate(session, &mut chain, &request, &mut nobody).expect("tokens");
-    (generation, session.current().held())
+    (generation, session.context().held())
 }
 
 /// True if `report` shows that no tokens were drafted because the kernels of llama.cpp, which this CPU uses, round
@@ -225,8 +225,7 @@ fn a_mixture_drafts_where_bits_are_the_same() {
     synth::write(&path, &synth::SynthOptions::new(Preset::MoeTiny)).expect("a mixture");
     let settings = settings(KvType::F16, 512);
     let model = model::open(&path, &settings, &RuntimeHost::default()).expect("it loads");
-    let session =
-        || Layouts::from(&model).session(&settings, &RuntimeHost::default(), false).expect("a context");
+    let session = || Session::open(&model, &settings, &RuntimeHost::default(), false).expect("a context");
     let (mut plain, mut drafting) = (session(), session());
     let itself = SpeculativeOptions {
         drafts: Drafts::Model,

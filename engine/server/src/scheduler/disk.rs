@@ -40,9 +40,7 @@ impl Scheduler {
     ) -> Result<Self> {
         let Some(cache) = cache else { return Ok(self) };
         let n_ctx = self.context.n_ctx();
-        // A server uses the same weights for prompts and for generated tokens, even if the settings ask for a split
-        // layout.
-        match cache.open(self.context.model(), n_ctx, false, settings, runtime_host) {
+        match cache.open(self.context.model(), n_ctx, settings, runtime_host) {
             Ok((store, key)) => self.disk = Some(Disk::start(store, key, n_ctx, self.metrics.clone())?),
             Err(error) => {
                 llama::notice::warn(&error.to_string());

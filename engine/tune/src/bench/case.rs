@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use engine_core::sequence::Sequence;
 use engine_core::settings::MAX_CTX;
-use engine_core::split::Session;
 use llama::Graphs;
 use llama::error::{Error, Result};
 use measure::GpuUse;
@@ -66,24 +64,12 @@ pub struct Samples {
     /// Time of each generated token in nanoseconds, for all samples in order. On the end-to-end path, the first token
     /// of each sample is excluded, because prefill computes its logits.
     pub token_ns: Vec<u64>,
-    /// True if prompts were evaluated with a second copy of the weights.
-    pub split: bool,
-    /// Time in nanoseconds to move the sequence between contexts, for each sample; empty if no sequence was moved.
-    pub hand_over_ns: Vec<u64>,
     /// Graphs of the generated tokens of all samples.
     pub graphs: Graphs,
     /// Start time of the test, as RFC 3339 in UTC.
     pub time: String,
     /// Use of each NVIDIA GPU from the first sample to the last; `None` if no driver is loaded.
     pub gpus: Option<Vec<GpuUse>>,
-}
-
-impl Samples {
-    /// Adds one sample's values of the split layout, read from `session`.
-    pub(crate) fn note_split(&mut self, session: &mut Session) {
-        self.split |= session.is_split();
-        self.hand_over_ns.extend(session.take_hand_over().map(|handed| duration(handed.time)));
-    }
 }
 
 /// Measured path: the kernels alone, or from text to text.

@@ -1,12 +1,12 @@
 //! End-to-end path: text, tokenizer, prefill, sampler, decode, detokenizer, text.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use engine_core::generate::{Request, from_tokens};
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
-use engine_core::split::Layouts;
 use llama::Model;
 use llama::error::Result;
 use measure::GpuWatch;
@@ -23,24 +23,22 @@ the way through, and lets it cool as slowly as the ashes allow. The strain goes 
 bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for every inch,\" says the smith, \
 \"and no looking before morning.\"\n\n";
 
-/// Runs `case` with a model or both of its [`Layouts`]. Each sample tokenises a text, evaluates the first `n_prompt`
+/// Runs `case`. Each sample tokenises a text, evaluates the first `n_prompt`
 /// tokens in an empty context, samples `n_gen` tokens and converts them to text. Generation continues after an
 /// end-of-text token.
 ///
 /// # Errors
 /// Errors of creating the context and of evaluating.
 pub fn end_to_end(
-    layouts: impl Into<Layouts>,
+    model: &Arc<Model>,
     case: &Case,
     settings: &Settings,
     runtime_host: &RuntimeHost,
     repeat: Repeat,
 ) -> Result<Samples> {
-    let layouts = layouts.into();
-    let model = layouts.model();
     // The GPU driver starts while the context is being created.
     let mut gpus = GpuWatch::start();
-    let mut session = session(&layouts, Path::EndToEnd, case, settings, runtime_host)?;
+    let mut session = session(model, Path::EndToEnd, case, settings, runtime_host)?;
     session.sample_on_device(settings.device_sampling.value);
     let text = text_for(model, case.n_prompt as usize)?;
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
@@ -66,8 +64,6 @@ pub fn end_to_end(
         if round >= warm_up {
             samples.ns.push(ns);
             samples.graphs = samples.graphs.and(generation.graphs);
-            samples.split |= session.is_split();
-            samples.hand_over_ns.extend(generation.hand_over.map(|handed| duration(handed.time)));
             let first = generation.time_to_first_token.unwrap_or_else(|| start.elapsed());
             samples.first_token_ns.push(duration(first));
             samples.token_ns.extend(generation.token_times.iter().copied().map(duration));

@@ -7,8 +7,8 @@ use engine_core::generate::has_nan;
 use engine_core::model;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::sequence::Sequence;
+use engine_core::session::Session;
 use engine_core::settings::Settings;
-use engine_core::split::{Layouts, Session};
 use llama::error::{Error, Result};
 use llama::options::ContextOptions;
 use llama::{Context, Model, Token};
@@ -34,20 +34,15 @@ pub(crate) fn context(
     )
 }
 
-/// Creates the session of a test, for weights in one or two layouts.
+/// Creates the session of a test, like [`context`].
 pub(crate) fn session(
-    layouts: &Layouts,
+    model: &Arc<Model>,
     path: Path,
     case: &Case,
     settings: &Settings,
     runtime_host: &RuntimeHost,
 ) -> Result<Session> {
-    layouts.session_with(
-        &context_options(layouts.model(), path, case, settings)?,
-        settings,
-        runtime_host,
-        MEASURE_LESS,
-    )
+    context(model, path, case, settings, runtime_host).map(Session::from)
 }
 
 /// Remedy if a context does not fit into memory.
@@ -59,24 +54,22 @@ fn context_options(model: &Model, path: Path, case: &Case, settings: &Settings) 
     Ok(ContextOptions { n_ctx: case.n_ctx(path)?, ..model::context_options(model, settings, false) })
 }
 
-/// Runs `case` on the kernel path, with a model or both of its [`Layouts`]. `depth` stores the context's state at a
-/// depth, for the next test at this depth.
+/// Runs `case` on the kernel path. `depth` stores the context's state at a depth, for the next test at this depth.
 ///
 /// # Errors
 /// Errors of creating the context and of evaluating. Also fails if a logit is NaN.
 pub fn kernel(
-    layouts: impl Into<Layouts>,
+    model: &Arc<Model>,
     case: &Case,
     settings: &Settings,
     runtime_host: &RuntimeHost,
     repeat: Repeat,
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> Result<Samples> {
-    let layouts = layouts.into();
     // The GPU driver starts while the context is being created.
     let early = GpuWatch::start();
-    let mut session = session(&layouts, Path::Kernel, case, settings, runtime_host)?;
-    let mut random = Random::new(layouts.model());
+    let mut session = session(model, Path::Kernel, case, settings, runtime_host)?;
+    let mut random = Random::new(model);
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {
         prefill(&mut session, &mut random, case.n_prompt)?;
@@ -91,11 +84,10 @@ pub fn kernel(
         fill(&mut session, &mut random, case.n_depth, depth)?;
         let start = Instant::now();
         prefill(&mut session, &mut random, case.n_prompt)?;
-        let graphs = session.graphs();
+        let graphs = session.context().graphs();
         decode(&mut session, &mut random, case.n_gen, &mut samples.token_ns)?;
         samples.ns.push(nanoseconds(start));
-        samples.graphs = samples.graphs.and(session.graphs().since(graphs));
-        samples.note_split(&mut session);
+        samples.graphs = samples.graphs.and(session.context().graphs().since(graphs));
     }
     samples.gpus = gpus.map(|gpus| gpus.read());
     if !repeat.warm_up {
@@ -106,7 +98,7 @@ pub fn kernel(
 
 /// Checks that the last token's logits are not NaN, because the speed of a broken kernel is meaningless.
 pub(crate) fn refuse_nan(session: &mut Session) -> Result<()> {
-    match has_nan(session.current().logits()?) {
+    match has_nan(session.context().logits()?) {
         true => Err(Error::NotANumber),
         false => Ok(()),
     }
@@ -135,9 +127,7 @@ pub(crate) fn fill(
     }
     session.clear();
     prefill(session, random, n_depth)?;
-    let state = session.current().save()?;
-    // With two layouts, every sample begins in the context that generation would use next.
-    session.restore(&state)?;
+    let state = session.context().save()?;
     *saved = Some((n_depth, state));
     Ok(())
 }
@@ -147,7 +137,7 @@ pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32)
     if n == 0 {
         return Ok(());
     }
-    let context = sequence.context_for(n as usize)?;
+    let context = sequence.context();
     let n_batch = context.n_batch().max(1);
     let mut tokens = vec![0; n_batch.min(n) as usize];
     let mut done = 0;
@@ -174,7 +164,7 @@ pub(crate) fn decode(
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
         let start = Instant::now();
-        let context = sequence.context_for(1)?;
+        let context = sequence.context();
         context.decode(&[token])?;
         context.synchronize();
         token_ns.push(nanoseconds(start));

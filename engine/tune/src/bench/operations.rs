@@ -1,5 +1,6 @@
 //! Times of the operations of a test, and the share of the roofline that each kind of operation reaches.
 
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use build_info::OperationRow;
@@ -7,10 +8,9 @@ use build_info::bench_row::test_name;
 use build_info::roofline::Rates;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
-use engine_core::split::Layouts;
 use gguf::GgmlType;
 use llama::error::{Error, Result};
-use llama::{OperationTime, OperationTimes};
+use llama::{Model, OperationTime, OperationTimes};
 use serde::{Serialize, Serializer};
 
 use super::case::{Case, Path, Repeat};
@@ -77,7 +77,7 @@ pub struct OperationTest<'a> {
 /// # Errors
 /// If llama.cpp cannot time operations, if layers are on a GPU, and errors of creating the context and of evaluating.
 pub fn operations(
-    layouts: &Layouts,
+    model: &Arc<Model>,
     test: &OperationTest<'_>,
     runtime_host: &RuntimeHost,
     depth: &mut Option<(u32, Vec<u8>)>,
@@ -88,14 +88,14 @@ pub fn operations(
             "--ops times prefill and decode separately\nhint: use -p and -n".to_string(),
         ));
     }
-    if !layouts.model().placed().takers.is_empty() {
+    if !model.placed().takers.is_empty() {
         return Err(Error::Usage(
             "--ops times operations on the CPU, but layers of the model are on a GPU\nhint: use -ngl 0"
                 .to_string(),
         ));
     }
-    let mut session = session(layouts, Path::Kernel, case, settings, runtime_host)?;
-    let mut random = Random::new(layouts.model());
+    let mut session = session(model, Path::Kernel, case, settings, runtime_host)?;
+    let mut random = Random::new(model);
     let test_time = utc(SystemTime::now());
     if repeat.warm_up {
         prefill(&mut session, &mut random, case.n_prompt)?;
@@ -119,7 +119,7 @@ pub fn operations(
     if !repeat.warm_up {
         refuse_nan(&mut session)?;
     }
-    let n_threads = case_threads(case, &settings.for_model(layouts.model()));
+    let n_threads = case_threads(case, &settings.for_model(model));
     all.sort_by_key(|operation| std::cmp::Reverse(operation.nanoseconds));
     let inside: u64 = all.iter().map(|operation| operation.nanoseconds).sum();
     all.push(OperationTime {
@@ -135,11 +135,11 @@ pub fn operations(
         share: limits.and_then(|limits| share(&operation, &limits)),
         operation,
         case: *case,
-        model_type: layouts.model().description(),
+        model_type: model.description(),
         n_threads,
         total_ns,
         samples: repeat.samples,
-        model_filename: layouts.model().path().display().to_string(),
+        model_filename: model.path().display().to_string(),
         build_commit: commit.to_string(),
         test_time: test_time.clone(),
     };

@@ -200,8 +200,6 @@ impl BenchRecord {
             anneal_path: Some(self.path.name().to_string()),
             n_threads_batch: Some(settings.prefill_threads.value),
             peak_rss_bytes: self.peak_rss,
-            split_layout: Some(self.samples.split),
-            samples_hand_over_ns: Some(self.samples.hand_over_ns.clone()),
             load_ns: self.load_ns,
             tpot_p50_ns: times.map(|times| times.p50),
             tpot_p95_ns: times.map(|times| times.p95),

@@ -249,7 +249,6 @@ fn loading(settings: &Chosen) -> Chosen {
     Chosen {
         repack: settings.repack,
         tiled: settings.tiled,
-        split_layout: settings.split_layout,
         load_mode: settings.load_mode.clone(),
         huge_pages: settings.huge_pages,
         cpu_variant: settings.cpu_variant.clone(),

@@ -64,9 +64,6 @@ pub struct Surroundings<'a> {
     pub allow_lossy: bool,
 }
 
-/// Minimum total of prompt and answer tokens for which attention is a large part of the work.
-const LONG: u32 = 1024;
-
 /// Returns the stages, those with the largest expected gain first.
 pub fn stages(around: &Surroundings<'_>) -> Vec<TuningStage> {
     let mut stages = vec![
@@ -111,25 +108,16 @@ fn change(name: impl Into<String>, set: Chosen) -> Change {
 }
 
 fn layout(around: &Surroundings<'_>) -> TuningStage {
-    let objective = around.objective;
     let mut changes = vec![change("no repacking", Chosen { repack: Some(false), ..Chosen::default() })];
     if let Some(name) = around.other_kernels {
         let set = Chosen { kernels: Some(name.to_string()), ..Chosen::default() };
         changes.push(change(format!("kernels {name}"), set));
     }
     if around.own_kernels {
-        // One layout serves prompts and single tokens, and llama.cpp's tiled kernels are not used.
+        // llama.cpp's tiled kernels are not used.
         return stage("layout", Phases::Both, changes);
     }
-    let split = Chosen { split_layout: Some(true), ..Chosen::default() };
-    changes.insert(0, change("split layout", split.clone()));
     changes.push(change("no tiled kernels", Chosen { tiled: Some(false), ..Chosen::default() }));
-    if objective.usual_prompt().saturating_add(objective.usual_answer()) >= LONG {
-        // Each change alone gains little, and may not be detected on a noisy machine.
-        let name = "split layout, no flash attention";
-        let off = Chosen { flash_attention: Some("off".to_string()), ..Chosen::default() };
-        changes.insert(0, change(name, with(&split, &off)));
-    }
     stage("layout", Phases::Both, changes)
 }
 
@@ -230,7 +218,6 @@ pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
         n_ubatch: change.n_ubatch.or(chosen.n_ubatch),
         repack: change.repack.or(chosen.repack),
         tiled: change.tiled.or(chosen.tiled),
-        split_layout: change.split_layout.or(chosen.split_layout),
         load_mode: text(&change.load_mode, &chosen.load_mode),
         flash_attention: text(&change.flash_attention, &chosen.flash_attention),
         type_k: text(&change.type_k, &chosen.type_k),
@@ -245,9 +232,7 @@ pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
 
 /// True if the settings change the order of sums, so that the last digits may differ from the untuned output.
 pub fn changes_numerics(chosen: &Chosen) -> bool {
-    let layout = chosen.split_layout.is_some();
-    let numbers = layout
-        || chosen.repack.is_some()
+    let numbers = chosen.repack.is_some()
         || chosen.tiled.is_some()
         || chosen.cpu_variant.is_some()
         || chosen.kernels.is_some()
@@ -275,9 +260,7 @@ pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
     let values =
         model.vocabulary.saturating_add(4 * (u64::from(model.feed_forward) + u64::from(model.embedding)));
     let buffers = graph.saturating_mul(values).saturating_mul(4);
-    // Two layouts need two copies of the weights, two caches and two graphs.
-    let times = if chosen.split_layout == Some(true) { 2 } else { 1 };
-    Bytes(model.weights.0.saturating_add(cache).saturating_add(buffers).saturating_mul(times))
+    Bytes(model.weights.0.saturating_add(cache).saturating_add(buffers))
 }
 
 #[cfg(test)]

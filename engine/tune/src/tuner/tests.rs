@@ -256,7 +256,7 @@ fn a_gain_that_noise_hides_from_the_first_look_gets_a_second_one() {
 #[test]
 fn what_an_earlier_stage_decided_is_no_stage_of_its_own() {
     let off = Chosen { flash_attention: Some("off".to_string()), ..Chosen::default() };
-    let both = with(&off, &Chosen { split_layout: Some(true), ..Chosen::default() });
+    let both = with(&off, &Chosen { repack: Some(false), ..Chosen::default() });
     let stages = vec![
         stage("layout", Phases::Both, std::slice::from_ref(&both)),
         stage("attention", Phases::Both, &[off]),
@@ -265,7 +265,7 @@ fn what_an_earlier_stage_decided_is_no_stage_of_its_own() {
         [(1.3, both, &["layout"][..]), (1.0, Chosen::default(), &["layout", "attention"])]
     {
         let speed: fn(&Chosen) -> (f64, f64) = if gain > 1.0 {
-            |settings| if settings.split_layout == Some(true) { (1.3, 1.3) } else { (1.0, 1.0) }
+            |settings| if settings.repack == Some(false) { (1.3, 1.3) } else { (1.0, 1.0) }
         } else {
             |_| (1.0, 1.0)
         };

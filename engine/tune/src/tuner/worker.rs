@@ -4,20 +4,19 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use build_info::Bytes;
 use build_info::tuning::{Chosen, Sample};
 use engine_core::logits::{Feed, logits};
+use engine_core::model;
 use engine_core::runtime_host::RuntimeHost;
-use engine_core::sequence::Sequence;
 use engine_core::settings::{Requested, Settings};
-use engine_core::split::Layouts;
 use engine_core::tuning::requested;
 use host::process::ProcFolder;
-use llama::Token;
 use llama::error::{Error, Result};
-use llama::options::SplitLayout;
+use llama::{Model, Token};
 use serde::{Deserialize, Serialize};
 
 use super::depth::Depths;
@@ -113,7 +112,7 @@ fn obey(
     path: &Path,
     given: &Requested,
     runtime_host: &RuntimeHost,
-    loaded: &mut Option<Layouts>,
+    loaded: &mut Option<Arc<Model>>,
     depths: &mut Depths,
     request: WorkerRequest,
 ) -> Result<WorkerAnswer> {
@@ -125,15 +124,11 @@ fn obey(
     let settings = Settings::resolve_tuned(given, Some(&requested(settings)?), runtime_host)?;
     if let WorkerRequest::Load { .. } = request {
         *loaded = None;
-        let layouts = Layouts::open(path, &settings, runtime_host)?;
-        // The engine falls back to one layout, but a tuning run must not measure the fallback as a candidate.
-        if let Some(why) = layouts.why_not() {
-            return Err(Error::Tune(why.to_string()));
-        }
+        let model = model::open(path, &settings, runtime_host)?;
         // This run reads the pages of a mapped model, so that the first measured run does not include the reading.
         let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
-        measure(&layouts, work, &settings, runtime_host, depths)?;
-        *loaded = Some(layouts);
+        measure(&model, work, &settings, runtime_host, depths)?;
+        *loaded = Some(model);
         return Ok(WorkerAnswer::Loaded);
     }
     let Some(model) = loaded else { return Err(Error::Usage("nothing is loaded".to_string())) };
@@ -152,15 +147,15 @@ fn obey(
 
 /// Times prefill and decode separately, each in a new context after the number of tokens that `work` specifies.
 fn measure(
-    layouts: &Layouts,
+    model: &Arc<Model>,
     work: Work,
     settings: &Settings,
     runtime_host: &RuntimeHost,
     depths: &mut Depths,
 ) -> Result<Sample> {
     let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: work.depth() };
-    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, runtime_host)?;
-    let mut random = Random::new(layouts.model());
+    let mut session = bench::session(model, bench::Path::Kernel, &case, settings, runtime_host)?;
+    let mut random = Random::new(model);
     let time = |start: Instant| bench::duration(start.elapsed());
     let mut sample = Sample {
         prompt: work.prompt,
@@ -171,29 +166,17 @@ fn measure(
     };
     if work.prompt > 0 {
         if work.prompt_after > 0 {
-            let state = depths.state(layouts.model(), settings, runtime_host, work.depth())?;
-            session.restore_before(work.prompt as usize, state, work.prompt_after)?;
+            let state = depths.state(model, settings, runtime_host, work.depth())?;
+            session.restore_first(state, work.prompt_after)?;
         }
         let start = Instant::now();
         bench::prefill(&mut session, &mut random, work.prompt)?;
         sample.prefill_ns = time(start);
     }
-    // The engine falls back if the second layout does not fit, but the fallback would be a different candidate.
-    if settings.split_layout.value == SplitLayout::On && work.prompt > 0 {
-        if let Some(why) = session.why_not(work.prompt as usize) {
-            return Err(Error::Tune(why));
-        }
-        session.context_for(1)?;
-        // The time is proportional to the length of the prompt, and only a part of the prompt was evaluated here.
-        if let Some(handed) = session.take_hand_over() {
-            let part = f64::from(work.prompt) / f64::from(work.prompt_after.saturating_add(work.prompt));
-            sample.prefill_ns = sample.prefill_ns.saturating_add(bench::duration(handed.time.mul_f64(part)));
-        }
-    }
     if work.generate > 0 {
         if work.generate_after > 0 {
-            let state = depths.state(layouts.model(), settings, runtime_host, work.depth())?;
-            session.restore_before(1, state, work.generate_after)?;
+            let state = depths.state(model, settings, runtime_host, work.depth())?;
+            session.restore_first(state, work.generate_after)?;
         }
         let start = Instant::now();
         bench::decode(&mut session, &mut random, work.generate, &mut Vec::new())?;
@@ -209,13 +192,12 @@ pub fn lead(settings: &Chosen) -> u32 {
 }
 
 fn check(
-    layouts: &Layouts,
+    model: &Arc<Model>,
     settings: &Settings,
     runtime_host: &RuntimeHost,
     lead: u32,
     out: &Path,
 ) -> Result<WorkerAnswer> {
-    let model = layouts.model();
     let mut tokens: Vec<Token> = match model.has_vocabulary() {
         true => model.tokenize(TEXT)?,
         false => Vec::new(),
@@ -223,7 +205,7 @@ fn check(
     let mut random = Random::new(model);
     tokens.resize_with(TEXT_TOKENS, || random.token());
     let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: lead };
-    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, runtime_host)?;
+    let mut session = bench::session(model, bench::Path::Kernel, &case, settings, runtime_host)?;
     bench::prefill(&mut session, &mut random, lead)?;
     let all = logits(&mut session, &tokens, Feed { step: false, greedy: GREEDY })?;
     std::fs::write(out, all.to_bytes())

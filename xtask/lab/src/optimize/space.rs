@@ -4,6 +4,7 @@
 //! first within the budget; measurements decide which build wins.
 
 use build_info::Host;
+use kernels::instruction_set::InstructionSet;
 use measure::Objective;
 use plan::profile::{Blas, CompilerChoice, Isa, Linkage, Lto, Profile, Threading};
 use plan::{choose, march};
@@ -92,6 +93,9 @@ pub fn space(
     ideas.extend(vectors(host, base));
     ideas.extend(libraries(host, toolchain, base, work));
     ideas.extend(memory(host, base, work));
+    if has_own_kernels(host, base) {
+        leave_kernels(&mut ideas);
+    }
     // The sort is stable: ideas of equal rank keep the order in which they were added.
     ideas.sort_by_key(|idea| std::cmp::Reverse(idea.rank));
 
@@ -117,6 +121,23 @@ pub fn space(
         }
     }
     space
+}
+
+/// True if Anneal's own kernels, which are the same in every build, compute products and attention by default.
+fn has_own_kernels(host: &Host, base: &Profile) -> bool {
+    base.switches.patched_kernels && InstructionSet::default_for(|name| host.cpu.has(name)).is_ok()
+}
+
+/// Leaves out the changes of llama.cpp's kernels, unless the user names them.
+fn leave_kernels(ideas: &mut [Idea]) {
+    const OF_KERNELS: [&str; 8] =
+        ["gcc", "clang", "vector-512", "no-prefetch", "no-llamafile", "openblas", "blis", "mkl"];
+    for idea in ideas.iter_mut().filter(|idea| OF_KERNELS.contains(&idea.name)) {
+        idea.on_request = true;
+        idea.why =
+            "changes llama.cpp's kernels, but on this CPU, Anneal's kernels compute products and attention"
+                .to_string();
+    }
 }
 
 /// Name of the idea that `native` already includes.

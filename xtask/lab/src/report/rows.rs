@@ -48,7 +48,7 @@ pub struct TestRow {
 pub const BUILD: &str = "build";
 
 /// Fields in which two rows of one test may differ, with their names on the page.
-const SETTINGS: [(&str, &str); 16] = [
+const SETTINGS: [(&str, &str); 15] = [
     // `cargo xtask bench --builds` adds this field.
     ("build", BUILD),
     ("build_commit", "llama.cpp"),
@@ -62,7 +62,6 @@ const SETTINGS: [(&str, &str); 16] = [
     ("flash_attn", "flash attention"),
     ("load_mode", "load mode"),
     ("repack", "repack"),
-    ("split_layout", "split layout"),
     ("n_gpu_layers", "GPU layers"),
     ("cpu_info", "CPU"),
     ("anneal_path", "path"),

@@ -10,7 +10,7 @@ use tune::tuner::Objective;
 
 use super::lists::{self, Numbers, numbers};
 use super::quants::flags::Flags as QuantFlags;
-use crate::commands::flags::{DeviceFlags, LoadFlags, PlacementFlags, SplitFlags, VariantFlags};
+use crate::commands::flags::{DeviceFlags, LoadFlags, PlacementFlags, VariantFlags};
 use crate::commands::hub::HubFlags;
 use crate::commands::option_flags::help_with_default;
 use crate::commands::speculative::Refused;
@@ -70,7 +70,7 @@ pub struct Args {
     pub(super) repack: Vec<bool>,
     /// Replace the defaults with the settings that `anneal tune` found for this purpose: chat, rag, batch, latency,
     /// or P:G (tokens of prompt and answer); needs a single model
-    #[arg(long, value_name = "PURPOSE", conflicts_with_all = ["roofline", "compare_layouts", "parts", "quants"])]
+    #[arg(long, value_name = "PURPOSE", conflicts_with_all = ["roofline", "parts", "quants"])]
     pub(super) tuned: Option<Objective>,
     /// Tuning record for --tuned [default: $ANNEAL_TUNING, else tuning.json in the state folder]
     #[arg(long, value_name = "FILE", requires = "tuned")]
@@ -88,23 +88,19 @@ pub struct Args {
     /// Add the time per output token and the load time to the table; --end-to-end always shows both
     #[arg(long)]
     pub(super) latency: bool,
-    /// Compare the split layout with repacked weights and with the file's layout; -r sets the number of interleaved
-    /// runs of each test
-    #[arg(long, requires = "end_to_end", conflicts_with = "split-layout")]
-    pub(super) compare_layouts: bool,
     /// Time only these parts instead of running llama-bench's tests: prefill and decode (with the sizes of -p, -n and
     /// -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
     #[arg(
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen", "split-layout"]
+        conflicts_with_all = ["end_to_end", "prompt_gen"]
     )]
     pub(super) parts: Vec<Part>,
     /// Time each kind of operation on the CPU in the tests of -p and -n, with the share of the roofline that it reaches
     #[arg(
         long,
-        conflicts_with_all = ["end_to_end", "prompt_gen", "split-layout", "parts", "compare_layouts", "latency", "roofline", "quants"]
+        conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "latency", "roofline", "quants"]
     )]
     pub(super) ops: bool,
     /// UTF-8 text file for --parts [default: built-in text: prose, code, numbers and eight writing systems]
@@ -130,8 +126,6 @@ pub struct Args {
     pub(super) load: LoadFlags,
     #[command(flatten)]
     pub(super) offload: DeviceFlags,
-    #[command(flatten)]
-    pub(super) split: SplitFlags,
     #[command(flatten)]
     pub(super) drafts: Refused,
 }

@@ -2,7 +2,6 @@
 
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
-use llama::options::SplitLayout;
 
 use super::args::Args;
 use super::lists::flat;
@@ -22,10 +21,6 @@ pub fn settings(
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
-    args.split.ask(&mut requested);
-    if args.compare_layouts {
-        requested.split_layout = Some(SplitLayout::On);
-    }
     let mut all = vec![requested];
     each(&mut all, &args.load_mode, |requested, mode| requested.load_mode = Some(mode));
     each(&mut all, &args.repack, |requested, repack| requested.repack = Some(repack));

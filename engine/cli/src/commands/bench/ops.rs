@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use engine_core::model;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
-use engine_core::split::Layouts;
 use tune::bench::work::Work;
 use tune::bench::{Case, OperationTest, Repeat, case_threads, operations};
 
@@ -31,17 +31,16 @@ pub fn run(
         for path in models {
             let weights = Work::of(path).map_or(u64::MAX, |work| work.weights());
             for settings in settings.chunk_by(|a, b| a.model_options() == b.model_options()) {
-                let layouts = Layouts::open(path, &settings[0], runtime_host)?;
-                crate::commands::warn_of_one_layout(&layouts);
+                let model = model::open(path, &settings[0], runtime_host)?;
                 for settings in settings {
                     // Saved state of the context at a depth, reused while the settings stay the same.
                     let mut depth = None;
                     let extra = varied.cells(path, settings);
                     for case in cases {
-                        let threads = case_threads(case, &settings.for_model(layouts.model()));
+                        let threads = case_threads(case, &settings.for_model(&model));
                         let limits = roof.as_ref().and_then(|roof| roof.limits(weights, threads));
                         let test = OperationTest { case, settings, repeat, commit: &commit, limits };
-                        let records = operations(&layouts, &test, runtime_host, &mut depth)?;
+                        let records = operations(&model, &test, runtime_host, &mut depth)?;
                         for record in &records {
                             table.add_with(record, &extra).context(UNWRITABLE)?;
                         }

@@ -12,7 +12,7 @@ use crate::commands::table::Extra;
 type Show = fn(&Settings) -> String;
 
 /// Options that may have several values: llama-bench's name, and the function that formats the value.
-const OPTIONS: [(&str, Show); 12] = [
+const OPTIONS: [(&str, Show); 11] = [
     ("load_mode", |settings| settings.load_mode.value.name().to_string()),
     ("repack", |settings| on(settings.repack.value)),
     ("n_batch", |settings| settings.n_batch.value.to_string()),
@@ -22,7 +22,6 @@ const OPTIONS: [(&str, Show); 12] = [
     ("flash_attn", |settings| settings.flash_attention.value.name().to_string()),
     ("poll", |settings| settings.poll.value.to_string()),
     ("cpu_strict", |settings| on(settings.affinity.value == Affinity::On)),
-    ("split_from", |settings| settings.split_from.value.to_string()),
     ("-t", |settings| settings.decode_threads.value.to_string()),
     ("-tb", |settings| settings.prefill_threads.value.to_string()),
 ];

@@ -32,7 +32,7 @@ pub const SENSITIVE: [(&str, &[&str]); 3] = [
             "quantize",
         ],
     ),
-    ("library", &["library", "split", "variant", "windows"]),
+    ("library", &["library", "sessions", "variant", "windows"]),
     ("serve", &[]),
 ];
 

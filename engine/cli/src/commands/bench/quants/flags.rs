@@ -16,7 +16,7 @@ pub struct Flags {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "repetitions", "no_warmup", "split-layout"]
+        conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "repetitions", "no_warmup"]
     )]
     pub(super) quants: Vec<Type>,
     /// Folder for the quantised models, which are kept; valid models in the folder are reused [default: a temporary
