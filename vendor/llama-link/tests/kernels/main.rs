@@ -4,8 +4,6 @@
 mod activations;
 mod attention;
 mod heads;
-#[cfg(target_arch = "x86_64")]
-mod rows;
 
 // The crate llama_link links the declared functions.
 use llama_link as _;

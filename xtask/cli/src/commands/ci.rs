@@ -14,7 +14,7 @@ use super::{docs, pgo, test};
 pub struct Args {}
 
 /// Checks the formatting, builds `native`, lints, makes a build with PGO and BOLT, and runs all tests. Tests that
-/// depend on kernels also run with AVX2 kernels.
+/// depend on kernels also run with llama.cpp's kernels.
 pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let shell = Shell::new()?;

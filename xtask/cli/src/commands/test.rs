@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use build::process::{self, Log, Run};
@@ -30,6 +31,9 @@ pub const LONG: &str = "xtask/long-tests,lab/long-tests";
 
 /// Environment variable that sets the number of threads of `anneal`.
 const THREADS: &str = "ANNEAL_THREADS";
+
+/// Environment variable that selects kernels of `anneal` for products and attention.
+const KERNELS: &str = "ANNEAL_KERNELS";
 
 /// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of
 /// its wheels.
@@ -70,7 +74,7 @@ pub struct Args {
 
 impl Args {
     /// Returns the options for continuous integration: all tests without prompts. Tests that depend on kernels also
-    /// run with AVX2 kernels.
+    /// run with llama.cpp's kernels.
     pub fn unattended() -> Self {
         Self { yes: true, kernels: None, hostile: false, filter: None, unattended: true }
     }
@@ -146,7 +150,9 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     }
     let prefix = |profile| std::fs::canonicalize(workspace.current(profile).join("prefix"));
     let mut result = Ok(());
-    if args.unattended && Level::Avx2.is_exceeded_by(&tools::host(ui)) {
+    let own_kernels = uses_own_kernels(workspace)?;
+    // Anneal's own kernels give the same bits with AVX2 as with AVX-512.
+    if args.unattended && Level::Avx2.is_exceeded_by(&tools::host(ui)) && !own_kernels {
         let older = build::make_prefix(Level::Avx2.profile(), args.yes, ui)?;
         for (program, modules) in kernels::SENSITIVE {
             let chosen = kernels::chosen(&["-p", "anneal"], program, modules);
@@ -157,15 +163,32 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     // Links with libllama of the native build; otherwise llama-link would build another copy.
     let all = ["--workspace", "--features", LONG];
     let native = tests.cargo(&all, &prefix("native")?)?;
-    // The tests above compute with one thread.
-    let variables = BTreeMap::from([(THREADS.to_string(), None)]);
-    let mut threads = Ok(());
-    for (program, modules) in kernels::THREADED {
-        // Other packages would enable other features, and cargo would compile everything again.
-        let chosen = kernels::chosen(&all, program, modules);
-        threads = tests.cargo_with(&chosen, &prefix("native")?, &variables)?.and(threads);
+    // The tests above compute with one thread, and with Anneal's own kernels if this CPU has them.
+    let default_threads = BTreeMap::from([(THREADS.to_string(), None)]);
+    let ggml = BTreeMap::from([(KERNELS.to_string(), Some("ggml".to_string()))]);
+    let mut again = vec![(&kernels::THREADED[..], default_threads)];
+    if own_kernels {
+        again.push((&kernels::ROUNDING, ggml));
     }
-    Ok(native.and(threads).and(result))
+    let mut others = Ok(());
+    for (programs, variables) in again {
+        for (program, modules) in programs {
+            // Other packages would enable other features, and cargo would compile everything again.
+            let chosen = kernels::chosen(&all, program, modules);
+            others = tests.cargo_with(&chosen, &prefix("native")?, &variables)?.and(others);
+        }
+    }
+    Ok(native.and(others).and(result))
+}
+
+/// True if the native build uses Anneal's own kernels for products and attention on this CPU.
+fn uses_own_kernels(workspace: &Workspace) -> Result<bool> {
+    let program = workspace.current("native").join("bin/anneal");
+    let told = Command::new(&program).args(["info", "--json"]).output();
+    let told = told.with_context(|| format!("cannot run {}", program.display()))?;
+    let info: serde_json::Value = serde_json::from_slice(&told.stdout)
+        .with_context(|| format!("{} info --json printed no JSON", program.display()))?;
+    Ok(info["matrix_kernels"]["name"] != "ggml")
 }
 
 /// Runs of `cargo test`, and the sum of their counts.

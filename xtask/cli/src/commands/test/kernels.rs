@@ -14,8 +14,8 @@ pub enum Level {
 /// Instruction sets beyond x86-64-v3 for which ggml has kernels.
 const BEYOND_AVX2: [&str; 3] = ["avx512f", "avx_vnni", "amx_tile"];
 
-/// Tests that continuous integration also runs with AVX2 kernels, because they depend on the layout of the weights,
-/// on rounding, or on the CPU guard. Each entry is a test program and its modules to run; an empty list runs all
+/// Tests that continuous integration also runs with llama.cpp's AVX2 kernels if this CPU has no kernels of Anneal's own,
+/// because the tests depend on the layout of the weights, on rounding, or on the CPU guard. Each entry is a test program and its modules to run; an empty list runs all
 /// modules. Running all tests twice would take too long.
 pub const SENSITIVE: [(&str, &[&str]); 3] = [
     (
@@ -40,6 +40,14 @@ pub const SENSITIVE: [(&str, &[&str]); 3] = [
 /// several sequences at once or choose the number of threads. Entries are as in [`SENSITIVE`].
 pub const THREADED: [(&str, &[&str]); 2] =
     [("library", &[]), ("serve", &["alone", "crowd", "drafts", "pools", "shapes", "workloads"])];
+
+/// Tests that continuous integration also runs with llama.cpp's kernels if this CPU uses Anneal's own by default, because
+/// llama.cpp's kernels round a batch differently from single tokens. Entries are as in [`SENSITIVE`].
+pub const ROUNDING: [(&str, &[&str]); 3] = [
+    ("commands", &["fit", "generation", "logits", "parameters", "prompt_cache"]),
+    ("library", &[]),
+    ("serve", &["crowd", "disk", "drafts", "logprobs"]),
+];
 
 /// Returns the arguments of `cargo test` that run `modules` of the test program `program` of the packages `packages`.
 pub fn chosen(packages: &[&str], program: &str, modules: &[&str]) -> Vec<String> {
@@ -90,7 +98,7 @@ mod tests {
     #[test]
     fn chosen_tests_are_there() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/anneal/tests");
-        for (program, modules) in SENSITIVE.into_iter().chain(THREADED) {
+        for (program, modules) in SENSITIVE.into_iter().chain(THREADED).chain(ROUNDING) {
             let folder = folder.join(program);
             assert!(folder.join("main.rs").is_file(), "there is no test program {program}");
             for module in modules {
