@@ -111,7 +111,8 @@ pub fn alternative() -> Option<MatrixKernels> {
 
 /// True if Anneal's own kernels are in use and have computed every operation of this process whose bits could depend on
 /// the batch: each token then has the same bits alone and in any batch. The answer can change to false with the first
-/// evaluation of a model that has weights, layers, caches or adapters without such kernels.
+/// evaluation of a model that has weights, layers, caches or adapters without such kernels, and when a sequence gets a
+/// cell before one of its earlier cells: attention adds in the order of the cells.
 pub fn are_batch_invariant() -> bool {
     // SAFETY: reads a flag of the CPU backend, which is loaded once kernels are chosen.
     choice().is_some_and(|choice| choice.is_own()) && unsafe { !llama_sys::anneal_has_other_operations() }

@@ -8,6 +8,9 @@
 
 #include <dlfcn.h>
 
+// True once a sequence has got a cell before one of its earlier cells (src/llama-kv-cache.cpp); null without the patch 0019.
+extern "C" __attribute__((weak)) bool anneal_cells_out_of_order(void);
+
 namespace {
 
 void say(char * err, size_t err_size, const char * text) {
@@ -77,7 +80,10 @@ bool anneal_has_other_operations(void) {
             return true;
         }
         auto * has = (bool (*)(void)) patched_function("ggml_backend_cpu_has_other_operations");
-        return has == nullptr || has();
+        if (has == nullptr || has()) {
+            return true;
+        }
+        return anneal_cells_out_of_order == nullptr || anneal_cells_out_of_order();
     } catch (...) {
         return true;
     }
