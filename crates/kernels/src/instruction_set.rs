@@ -72,7 +72,8 @@ impl InstructionSet {
     }
 }
 
-/// True if this CPU has a feature of [`InstructionSet::features`], AVX-VNNI or AMX, and its operating system supports it.
+/// True if this CPU has a feature of [`InstructionSet::features`], AVX-VNNI or AMX, and its operating system supports
+/// it.
 pub fn has_feature(name: &str) -> bool {
     #[cfg(target_arch = "x86_64")]
     return match name {

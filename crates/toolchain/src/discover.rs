@@ -68,8 +68,10 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     let asked = Asked::new(search, cache);
     let pc_path = asked.texts(&["pkg-config", "pkgconf"]).next().map(|(_, text)| text);
     let cuda = asked.cuda(search);
+    let compilers = asked.compilers();
     Toolchain {
-        compilers: asked.compilers(),
+        profile_runtimes: libraries::profile_runtimes(search, &compilers),
+        compilers,
         default_compiler: asked.default_compiler(),
         cmake: asked.cmake(),
         ninja: asked.first(&["ninja", "ninja-build", "samu"], parse::plain),
@@ -84,7 +86,6 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         sccache: asked.first(&["sccache"], parse::plain),
         ccache: asked.first(&["ccache"], parse::plain),
         libclang: libraries::libclangs(search),
-        profile_runtimes: libraries::profile_runtimes(search, &asked.compilers()),
         openmp: libraries::openmp(search),
         blas: blas::find(search, pc_path.unwrap_or_default()),
         rustc: asked.texts(&["rustc"]).find_map(|(program, text)| parse::rustc(text, program.path.clone())),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine_core::generate::has_nan;
-use engine_core::sequence::Sequence;
 use engine_core::session;
 use engine_core::settings::CTX_STEP;
 use llama::Token;

@@ -10,7 +10,6 @@ use llama::error::{Error, Result};
 use sampling::{Chain, SamplingOptions};
 
 use crate::generate::{Generation, Request, Stop, from_tokens};
-use crate::sequence::Sequence;
 use crate::session::Session;
 
 /// Conversation: its messages, the template that renders them as a prompt, and the sequence that contains the last

@@ -10,7 +10,7 @@ use sampling::Chain;
 
 use crate::generation::Teller;
 pub use crate::generation::{Generation, Request, Stop, check_prompt, has_nan};
-use crate::sequence::Sequence;
+use crate::session::Session;
 use crate::speculative::generate as speculative;
 
 /// Generates text. `on_text` receives the text as it is generated, in whole characters, and can end the generation.
@@ -18,16 +18,16 @@ use crate::speculative::generate as speculative;
 /// # Errors
 /// Errors of the evaluation; [`Error::EmptyPrompt`] and [`Error::PromptTooLong`].
 pub fn generate(
-    sequence: &mut impl Sequence,
+    session: &mut Session,
     chain: &mut Chain,
     request: &Request<'_>,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
     let start = Instant::now();
-    let context = sequence.context();
+    let context = session.context();
     context.model().check_length(request.prompt.len(), context.n_ctx())?;
     let prompt = context.model().tokenize(request.prompt)?;
-    from_tokens(sequence, chain, &prompt, request, start, on_text)
+    from_tokens(session, chain, &prompt, request, start, on_text)
 }
 
 /// Generates text after `prompt`, which follows the tokens that the sequence already contains. Times are measured
@@ -36,7 +36,7 @@ pub fn generate(
 /// # Errors
 /// Errors of [`generate`].
 pub fn from_tokens(
-    sequence: &mut impl Sequence,
+    session: &mut Session,
     chain: &mut Chain,
     prompt: &[Token],
     request: &Request<'_>,
@@ -46,10 +46,10 @@ pub fn from_tokens(
     // This call must precede the evaluation of the prompt's last token, because penalties on a device then read the
     // prompt.
     chain.accept_prompt(prompt)?;
-    sequence.place_sampling(chain)?;
-    let mut generation = prefill(sequence, prompt, request)?;
+    session.place_sampling(chain)?;
+    let mut generation = prefill(session, prompt, request)?;
     if generation.stop != Stop::Interrupted {
-        go_on(sequence, chain, prompt, None, &mut generation, request, start, on_text)?;
+        go_on(session, chain, prompt, None, &mut generation, request, start, on_text)?;
     }
     Ok(generation)
 }
@@ -59,12 +59,11 @@ pub fn from_tokens(
 ///
 /// # Errors
 /// If `prompt` is empty or too long, or its evaluation fails.
-pub fn prefill(sequence: &mut impl Sequence, prompt: &[Token], request: &Request<'_>) -> Result<Generation> {
-    let held = sequence.context().held();
-    check_prompt(sequence.context(), held, prompt)?;
-    let mut generation = Generation::new(prompt.len(), request, sequence.context().n_ctx());
+pub fn prefill(session: &mut Session, prompt: &[Token], request: &Request<'_>) -> Result<Generation> {
+    let context = session.context();
+    check_prompt(context, context.held(), prompt)?;
+    let mut generation = Generation::new(prompt.len(), request, context.n_ctx());
     let start = Instant::now();
-    let context = sequence.context();
     match context.decode(prompt) {
         Err(Error::Interrupted) => {
             generation.stop = Stop::Interrupted;
@@ -89,7 +88,7 @@ pub fn prefill(sequence: &mut impl Sequence, prompt: &[Token], request: &Request
 /// Errors of the evaluation.
 #[expect(clippy::too_many_arguments, reason = "both halves of one function")]
 pub fn go_on(
-    sequence: &mut impl Sequence,
+    session: &mut Session,
     chain: &mut Chain,
     prompt: &[Token],
     mut row: Option<&[f32]>,
@@ -98,8 +97,8 @@ pub fn go_on(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<()> {
-    let mut teller = Teller::new(sequence.context(), request, start, on_text);
-    let graphs = sequence.context().graphs();
+    let mut teller = Teller::new(session.context(), request, start, on_text);
+    let graphs = session.context().graphs();
     generation.stop = loop {
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;
@@ -113,19 +112,18 @@ pub fn go_on(
                 chain.accept_generated(token)?;
                 token
             }
-            None => chain.sample_of(sequence.context(), ALONE, -1)?,
+            None => chain.sample_of(session.context(), ALONE, -1)?,
         };
-        if let Some(mut speculator) = sequence.take_speculator() {
+        if let Some(mut speculator) = session.take_speculator() {
             let teller = &mut teller;
-            let stop =
-                speculative::go_on(sequence, chain, &mut speculator, prompt, token, generation, teller);
-            sequence.put_speculator(speculator);
+            let stop = speculative::go_on(session, chain, &mut speculator, prompt, token, generation, teller);
+            session.put_speculator(speculator);
             break stop?;
         }
         if let Some(stop) = teller.take(token, chain, generation)? {
             break stop;
         }
-        let context = sequence.context();
+        let context = session.context();
         match context.decode(&[token]) {
             Err(Error::Interrupted) => break Stop::Interrupted,
             other => other?,
@@ -133,6 +131,6 @@ pub fn go_on(
     };
     teller.finish(generation);
     generation.device = chain.device_report().clone();
-    generation.graphs = sequence.context().graphs().since(graphs);
+    generation.graphs = session.context().graphs().since(graphs);
     Ok(())
 }

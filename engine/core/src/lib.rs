@@ -23,7 +23,6 @@ pub mod place;
 pub mod placement;
 pub mod runtime_host;
 pub mod sample_text;
-pub mod sequence;
 pub mod session;
 pub mod settings;
 pub mod size;

@@ -5,8 +5,6 @@ use gguf::memory::CTX_STEP;
 use llama::error::{Error, Result};
 use llama::{Context, Token};
 
-use crate::sequence::Sequence;
-
 /// Method of evaluating a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feed {
@@ -17,23 +15,22 @@ pub struct Feed {
     pub greedy: u32,
 }
 
-/// Evaluates `tokens` in an empty `sequence`. Returns the logits after each token, including generated tokens.
+/// Evaluates `tokens` in an empty `context`. Returns the logits after each token, including generated tokens.
 ///
 /// # Errors
 /// If `tokens` is empty or does not fit, a token is not in the vocabulary, or the evaluation fails.
-pub fn logits(sequence: &mut impl Sequence, tokens: &[Token], feed: Feed) -> Result<Logits> {
-    check(sequence.context(), tokens, feed)?;
-    let vocabulary = sequence.context().model().n_vocab() as usize;
+pub fn logits(context: &mut Context, tokens: &[Token], feed: Feed) -> Result<Logits> {
+    check(context, tokens, feed)?;
+    let vocabulary = context.model().n_vocab() as usize;
     let mut all = Logits::new(vocabulary);
     if feed.step {
         for &token in tokens {
-            let context = sequence.context();
             context.decode(&[token])?;
             all.push(token.cast_unsigned(), context.logits()?);
         }
     } else {
         let mut fed = tokens.iter();
-        sequence.context().decode_all(tokens, |row| {
+        context.decode_all(tokens, |row| {
             let token = fed.next().copied().unwrap_or_default();
             all.push(token.cast_unsigned(), row);
             Ok::<(), Error>(())
@@ -41,7 +38,6 @@ pub fn logits(sequence: &mut impl Sequence, tokens: &[Token], feed: Feed) -> Res
     }
     for _ in 0..feed.greedy {
         let token = all.rows().last().map_or(0, most_likely);
-        let context = sequence.context();
         context.decode(&[token])?;
         all.push(token.cast_unsigned(), context.logits()?);
     }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use llama::error::{Error, Result};
+use llama::error::Result;
 use llama::options::DeviceSampling;
 use llama::{ALONE, Context, Model, Token};
 use sampling::Chain;
 
 use crate::model;
 use crate::runtime_host::RuntimeHost;
-use crate::sequence::Sequence;
 use crate::settings::Settings;
 use crate::speculative::options::SpeculativeOptions;
 use crate::speculative::speculator::Speculator;
@@ -104,28 +103,17 @@ impl Session {
         self.context.restore(state)
     }
 
-    /// Restores the first `keep` tokens of a state, like [`restore`](Self::restore).
-    ///
-    /// # Errors
-    /// Errors of restoring. Also fails if a part of the sequence cannot be removed.
-    pub fn restore_first(&mut self, state: &[u8], keep: u32) -> Result<()> {
-        self.restore(state)?;
-        match self.context.forget(0, keep) {
-            true => Ok(()),
-            false => Err(Error::State {
-                what: "restore",
-                why: "a part of the sequence cannot be removed from the model's memory".to_string(),
-            }),
-        }
-    }
-}
-
-impl Sequence for Session {
-    fn context(&mut self) -> &mut Context {
+    /// Returns the context, which contains all tokens so far and the logits of the last evaluation.
+    pub fn context(&mut self) -> &mut Context {
         &mut self.context
     }
 
-    fn place_sampling(&mut self, chain: &mut Chain) -> Result<()> {
+    /// Moves as much of the sampling to a device as was requested and is possible. `chain` must have accepted the
+    /// prompt.
+    ///
+    /// # Errors
+    /// If llama.cpp cannot plan the sampling on the device.
+    pub(crate) fn place_sampling(&mut self, chain: &mut Chain) -> Result<()> {
         let why = match sampling::asks_devices(self.on_device, self.context.model()) {
             Err(why) => why,
             Ok(()) if self.speculator.is_some() => "drafts are compared with logits",
@@ -134,11 +122,13 @@ impl Sequence for Session {
         chain.stay_on_host(&mut self.context, ALONE, why)
     }
 
-    fn take_speculator(&mut self) -> Option<Box<Speculator>> {
+    /// Takes the speculator, if any, out of the session. The caller puts it back afterwards.
+    pub(crate) fn take_speculator(&mut self) -> Option<Box<Speculator>> {
         self.speculator.take()
     }
 
-    fn put_speculator(&mut self, speculator: Box<Speculator>) {
+    /// Puts the speculator back.
+    pub(crate) fn put_speculator(&mut self, speculator: Box<Speculator>) {
         self.speculator = Some(speculator);
     }
 }

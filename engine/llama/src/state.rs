@@ -17,6 +17,22 @@ impl Context {
         self.restore_sequence(0, state)
     }
 
+    /// Removes all tokens, and restores the first `keep` tokens of a state, like [`restore`](Self::restore).
+    ///
+    /// # Errors
+    /// Errors of restoring. Also fails if a part of the sequence cannot be removed.
+    pub fn restore_first(&mut self, state: &[u8], keep: u32) -> Result<()> {
+        self.clear();
+        self.restore(state)?;
+        match self.forget(0, keep) {
+            true => Ok(()),
+            false => Err(Error::State {
+                what: "restore",
+                why: "a part of the sequence cannot be removed from the model's memory".to_string(),
+            }),
+        }
+    }
+
     /// Returns the state of `sequence`: the K and V of its tokens and their positions. Tokens that are shared with
     /// other sequences are included.
     pub fn save_sequence(&mut self, sequence: SequenceId) -> Result<Vec<u8>> {

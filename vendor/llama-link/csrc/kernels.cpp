@@ -75,15 +75,12 @@ bool anneal_set_outside_kernels(const void * table) {
 
 bool anneal_has_other_operations(void) {
     try {
-        // A BLAS library computes products of its own, which the CPU backend does not see.
-        if (ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_ACCEL) != nullptr) {
-            return true;
-        }
-        auto * has = (bool (*)(void)) patched_function("ggml_backend_cpu_has_other_operations");
-        if (has == nullptr || has()) {
-            return true;
-        }
-        return anneal_cells_out_of_order == nullptr || anneal_cells_out_of_order();
+        // Looked up once, because the program asks for each token. A BLAS library computes products of its own, which the
+        // CPU backend does not see.
+        static const bool has_blas = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_ACCEL) != nullptr;
+        static auto * has = (bool (*)(void)) patched_function("ggml_backend_cpu_has_other_operations");
+        return has_blas || has == nullptr || has() || anneal_cells_out_of_order == nullptr ||
+               anneal_cells_out_of_order();
     } catch (...) {
         return true;
     }

@@ -62,6 +62,7 @@ bool anneal_set_outside_kernels(const void * table);
 
 // Returns false while the kernels of that table have computed each operation of this process whose bits could otherwise
 // depend on the batch, and while the cells of each sequence are in the order of its positions, in which attention adds.
+// Must not be called before the CPU backend is loaded.
 bool anneal_has_other_operations(void);
 
 // Returns the numbers of CUDA graphs captured and dropped in this process, which ggml only reports in its log.

@@ -35,15 +35,15 @@ fn tokens_are_those_of_the_program() {
     let settings = Settings::resolve(&options(), &RuntimeHost::default()).expect("valid");
     let raw = engine_core::model::open(crate::common::tiny(), &settings, &RuntimeHost::default())
         .expect("the tiny model");
-    let mut context =
-        engine_core::model::context(&raw, &settings, &RuntimeHost::default(), false).expect("a context");
+    let mut plain = engine_core::session::Session::open(&raw, &settings, &RuntimeHost::default(), false)
+        .expect("a context");
     for (seed, temperature) in [(1, 0.0), (7, 1.0)] {
         let sampling = SamplingOptions { seed: Some(seed), temperature, ..SamplingOptions::default() };
         let mut chain = Chain::new(&sampling, &raw).expect("a chain");
         let request = Request { prompt: "Once upon a time", n_predict: 24, ignore_end: true };
         let mut text = String::new();
-        context.clear();
-        let expected = generate(&mut context, &mut chain, &request, &mut |piece| {
+        plain.clear();
+        let expected = generate(&mut plain, &mut chain, &request, &mut |piece| {
             text.push_str(piece);
             ControlFlow::Continue(())
         });

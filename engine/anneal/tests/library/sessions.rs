@@ -8,7 +8,6 @@ use std::sync::Arc;
 use engine_core::generate::{Request, Stop, generate};
 use engine_core::model;
 use engine_core::runtime_host::RuntimeHost;
-use engine_core::sequence::Sequence;
 use engine_core::session::Session;
 use engine_core::settings::{Requested, Settings};
 use gguf::probe::Probe;
@@ -79,7 +78,7 @@ fn a_restored_state_has_the_same_bits() {
                 assert!(rows(other.context(), rest) == expected, "{time} time, {repack}: {requested:?}");
             }
             // A state can be restored in part. The tokens after this part are evaluated again.
-            other.restore_first(&state, 145).expect("a part of the same cache");
+            other.context().restore_first(&state, 145).expect("a part of the same cache");
             assert_eq!(other.context().held(), 145);
             for token in &first[145..] {
                 other.context().decode(&[*token]).expect("it evaluates");

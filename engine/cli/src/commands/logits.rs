@@ -9,7 +9,6 @@ use base::exit::INTERRUPTED;
 use build_info::Bytes;
 use engine_core::logits::{Feed, logits};
 use engine_core::model;
-use engine_core::session::Session;
 use engine_core::settings::{Requested, Settings};
 use gguf::partial::PartialFile;
 use llama::error::Error;
@@ -73,8 +72,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(numbers) => numbers,
         None => model.tokenize(&text.unwrap_or_default())?,
     };
-    let mut session = Session::open(&model, &settings, &runtime_host, true)?;
-    let all = match logits(&mut session, &tokens, Feed { step: args.step, greedy: args.greedy }) {
+    let mut context = model::context(&model, &settings, &runtime_host, true)?;
+    let all = match logits(&mut context, &tokens, Feed { step: args.step, greedy: args.greedy }) {
         Err(Error::Interrupted) => {
             let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", args.out.display());
             return Ok(ExitCode::from(INTERRUPTED));

@@ -15,7 +15,6 @@ use super::entry::Unfit;
 use super::key::CacheKey;
 use super::store::{Loaded, Saved, Store};
 use crate::generate::{Generation, Request, Stop, check_prompt, go_on, has_nan, prefill};
-use crate::sequence::Sequence;
 use crate::session::Session;
 
 /// Prompt cache for one model with one set of settings.

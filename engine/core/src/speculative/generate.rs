@@ -10,7 +10,7 @@ use super::report::{DIFFERS, MIXTURE};
 use super::sameness::BatchComparison;
 use super::speculator::{Drafter, Speculator};
 use crate::generation::{Generation, Stop, Teller};
-use crate::sequence::Sequence;
+use crate::session::Session;
 
 /// Factor on the largest measured logit difference between a batch and single tokens. A token is chosen from a batch
 /// only if its lead exceeds the product. The factor allows for rounding in both compared logits and in the cache.
@@ -19,7 +19,7 @@ const AHEAD: f32 = 4.0;
 /// Generates like [`crate::generate::go_on`], with drafts. The first token, `token`, is already chosen but not yet
 /// reported.
 pub fn go_on(
-    sequence: &mut impl Sequence,
+    session: &mut Session,
     chain: &mut Chain,
     speculator: &mut Speculator,
     prompt: &[Token],
@@ -28,7 +28,7 @@ pub fn go_on(
     teller: &mut Teller<'_>,
 ) -> Result<Stop> {
     let mut tokens = speculator.begin(prompt);
-    let stop = text(sequence, chain, speculator, &mut tokens, first, generation, teller);
+    let stop = text(session, chain, speculator, &mut tokens, first, generation, teller);
     let report = &mut speculator.report;
     report.without = speculator.gain.without();
     report.with = generation.decode_tokens_per_second();
@@ -43,7 +43,7 @@ pub fn go_on(
 }
 
 fn text(
-    sequence: &mut impl Sequence,
+    session: &mut Session,
     chain: &mut Chain,
     speculator: &mut Speculator,
     tokens: &mut Vec<Token>,
@@ -61,7 +61,7 @@ fn text(
             return Ok(Stop::Interrupted);
         }
         // A draft is not a prompt, so the decode context always evaluates drafts.
-        let context = sequence.context();
+        let context = session.context();
         // The last token is not evaluated yet.
         let made = tokens.len() - 1 - begin;
         let held = context.held();
@@ -73,7 +73,7 @@ fn text(
             Ok(Some(stop)) => return Ok(stop),
             Err(Error::Interrupted) => {
                 // Drafted tokens that were not accepted must not stay in the context.
-                let context = sequence.context();
+                let context = session.context();
                 if context.held() > held {
                     context.keep(held);
                 }

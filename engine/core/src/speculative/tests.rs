@@ -15,7 +15,6 @@ use super::*;
 use crate::generate::{Generation, Request, generate};
 use crate::model;
 use crate::runtime_host::RuntimeHost;
-use crate::sequence::Sequence;
 use crate::session::Session;
 use crate::settings::{Requested, Settings};
 

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use engine_core::generate::{Request, from_tokens};
 use engine_core::runtime_host::RuntimeHost;
+use engine_core::session::Session;
 use engine_core::settings::Settings;
 use llama::Model;
 use llama::error::Result;
@@ -13,7 +14,7 @@ use measure::GpuWatch;
 use sampling::Chain;
 
 use super::case::{Case, Path, Repeat, Samples, duration};
-use super::kernel::{nanoseconds, session};
+use super::kernel::{context, nanoseconds};
 use super::record::utc;
 
 /// Text that is repeated to make a prompt.
@@ -38,7 +39,7 @@ pub fn end_to_end(
 ) -> Result<Samples> {
     // The GPU driver starts while the context is being created.
     let mut gpus = GpuWatch::start();
-    let mut session = session(model, Path::EndToEnd, case, settings, runtime_host)?;
+    let mut session = Session::from(context(model, Path::EndToEnd, case, settings, runtime_host)?);
     session.sample_on_device(settings.device_sampling.value);
     let text = text_for(model, case.n_prompt as usize)?;
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };

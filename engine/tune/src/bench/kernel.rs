@@ -6,8 +6,6 @@ use std::time::Instant;
 use engine_core::generate::has_nan;
 use engine_core::model;
 use engine_core::runtime_host::RuntimeHost;
-use engine_core::sequence::Sequence;
-use engine_core::session::Session;
 use engine_core::settings::Settings;
 use llama::error::{Error, Result};
 use llama::options::ContextOptions;
@@ -34,17 +32,6 @@ pub(crate) fn context(
     )
 }
 
-/// Creates the session of a test, like [`context`].
-pub(crate) fn session(
-    model: &Arc<Model>,
-    path: Path,
-    case: &Case,
-    settings: &Settings,
-    runtime_host: &RuntimeHost,
-) -> Result<Session> {
-    context(model, path, case, settings, runtime_host).map(Session::from)
-}
-
 /// Remedy if a context does not fit into memory.
 pub(crate) const MEASURE_LESS: &str =
     "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
@@ -68,37 +55,37 @@ pub fn kernel(
 ) -> Result<Samples> {
     // The GPU driver starts while the context is being created.
     let early = GpuWatch::start();
-    let mut session = session(model, Path::Kernel, case, settings, runtime_host)?;
+    let mut context = context(model, Path::Kernel, case, settings, runtime_host)?;
     let mut random = Random::new(model);
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {
-        prefill(&mut session, &mut random, case.n_prompt)?;
-        decode(&mut session, &mut random, case.n_gen.min(1), &mut Vec::new())?;
-        refuse_nan(&mut session)?;
+        prefill(&mut context, &mut random, case.n_prompt)?;
+        decode(&mut context, &mut random, case.n_gen.min(1), &mut Vec::new())?;
+        refuse_nan(&mut context)?;
     }
     drop(early);
     let gpus = GpuWatch::start();
     for _ in 0..repeat.samples {
-        session.clear();
+        context.clear();
         samples.token_ns.reserve(case.n_gen as usize);
-        fill(&mut session, &mut random, case.n_depth, depth)?;
+        fill(&mut context, &mut random, case.n_depth, depth)?;
         let start = Instant::now();
-        prefill(&mut session, &mut random, case.n_prompt)?;
-        let graphs = session.context().graphs();
-        decode(&mut session, &mut random, case.n_gen, &mut samples.token_ns)?;
+        prefill(&mut context, &mut random, case.n_prompt)?;
+        let graphs = context.graphs();
+        decode(&mut context, &mut random, case.n_gen, &mut samples.token_ns)?;
         samples.ns.push(nanoseconds(start));
-        samples.graphs = samples.graphs.and(session.context().graphs().since(graphs));
+        samples.graphs = samples.graphs.and(context.graphs().since(graphs));
     }
     samples.gpus = gpus.map(|gpus| gpus.read());
     if !repeat.warm_up {
-        refuse_nan(&mut session)?;
+        refuse_nan(&mut context)?;
     }
     Ok(samples)
 }
 
 /// Checks that the last token's logits are not NaN, because the speed of a broken kernel is meaningless.
-pub(crate) fn refuse_nan(session: &mut Session) -> Result<()> {
-    match has_nan(session.context().logits()?) {
+pub(crate) fn refuse_nan(context: &mut Context) -> Result<()> {
+    match has_nan(context.logits()?) {
         true => Err(Error::NotANumber),
         false => Ok(()),
     }
@@ -108,9 +95,9 @@ pub(crate) fn nanoseconds(start: Instant) -> u64 {
     duration(start.elapsed())
 }
 
-/// Fills the sequence to `n_depth` tokens, from the saved state if possible.
+/// Fills the empty context to `n_depth` tokens, from the saved state if possible.
 pub(crate) fn fill(
-    session: &mut Session,
+    context: &mut Context,
     random: &mut Random,
     n_depth: u32,
     saved: &mut Option<(u32, Vec<u8>)>,
@@ -121,23 +108,22 @@ pub(crate) fn fill(
     // If the state has different options, such as cache types, restoring fails and the tokens are evaluated again.
     if let Some((depth, state)) = saved
         && *depth == n_depth
-        && session.restore(state).is_ok()
+        && context.restore(state).is_ok()
     {
         return Ok(());
     }
-    session.clear();
-    prefill(session, random, n_depth)?;
-    let state = session.context().save()?;
+    context.clear();
+    prefill(context, random, n_depth)?;
+    let state = context.save()?;
     *saved = Some((n_depth, state));
     Ok(())
 }
 
 /// Evaluates `n` random tokens, the first of which is the model's begin token.
-pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
+pub(crate) fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let context = sequence.context();
     let n_batch = context.n_batch().max(1);
     let mut tokens = vec![0; n_batch.min(n) as usize];
     let mut done = 0;
@@ -156,7 +142,7 @@ pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32)
 
 /// Evaluates `n` tokens one by one, and reads the clock after each token, which costs about 50 ns per token.
 pub(crate) fn decode(
-    sequence: &mut impl Sequence,
+    context: &mut Context,
     random: &mut Random,
     n: u32,
     token_ns: &mut Vec<u64>,
@@ -164,7 +150,6 @@ pub(crate) fn decode(
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
         let start = Instant::now();
-        let context = sequence.context();
         context.decode(&[token])?;
         context.synchronize();
         token_ns.push(nanoseconds(start));

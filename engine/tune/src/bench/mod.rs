@@ -21,7 +21,7 @@ pub(crate) use case::duration;
 pub use case::{Case, Path, Repeat, Samples};
 pub use end_to_end::end_to_end;
 pub use kernel::kernel;
-pub(crate) use kernel::{Random, decode, prefill, session};
+pub(crate) use kernel::{Random, context, decode, prefill};
 pub use operations::{BETWEEN, Limits, OperationRecord, OperationTest, case_threads, operations};
 pub use part_record::{BenchSubject, PartRecord};
 pub use record::{BenchRecord, Columns, utc};

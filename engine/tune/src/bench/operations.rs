@@ -14,7 +14,7 @@ use llama::{Model, OperationTime, OperationTimes};
 use serde::{Serialize, Serializer};
 
 use super::case::{Case, Path, Repeat};
-use super::kernel::{Random, decode, fill, nanoseconds, prefill, refuse_nan, session};
+use super::kernel::{Random, context, decode, fill, nanoseconds, prefill, refuse_nan};
 use super::record::utc;
 use super::work::Share;
 
@@ -94,30 +94,30 @@ pub fn operations(
                 .to_string(),
         ));
     }
-    let mut session = session(model, Path::Kernel, case, settings, runtime_host)?;
+    let mut context = context(model, Path::Kernel, case, settings, runtime_host)?;
     let mut random = Random::new(model);
     let test_time = utc(SystemTime::now());
     if repeat.warm_up {
-        prefill(&mut session, &mut random, case.n_prompt)?;
-        decode(&mut session, &mut random, case.n_gen.min(1), &mut Vec::new())?;
-        refuse_nan(&mut session)?;
+        prefill(&mut context, &mut random, case.n_prompt)?;
+        decode(&mut context, &mut random, case.n_gen.min(1), &mut Vec::new())?;
+        refuse_nan(&mut context)?;
     }
     let mut total_ns = 0;
     let mut all: Vec<OperationTime> = Vec::new();
     for _ in 0..repeat.samples {
-        session.clear();
-        fill(&mut session, &mut random, case.n_depth, depth)?;
+        context.clear();
+        fill(&mut context, &mut random, case.n_depth, depth)?;
         let mut times = OperationTimes::observe()?;
         let start = Instant::now();
-        prefill(&mut session, &mut random, case.n_prompt)?;
-        decode(&mut session, &mut random, case.n_gen, &mut Vec::new())?;
+        prefill(&mut context, &mut random, case.n_prompt)?;
+        decode(&mut context, &mut random, case.n_gen, &mut Vec::new())?;
         let sample_ns = nanoseconds(start);
         let (operations, overhead_ns) = times.take()?;
         total_ns += sample_ns.saturating_sub(overhead_ns);
         operations.into_iter().for_each(|operation| add(&mut all, operation));
     }
     if !repeat.warm_up {
-        refuse_nan(&mut session)?;
+        refuse_nan(&mut context)?;
     }
     let n_threads = case_threads(case, &settings.for_model(model));
     all.sort_by_key(|operation| std::cmp::Reverse(operation.nanoseconds));

@@ -154,7 +154,7 @@ fn measure(
     depths: &mut Depths,
 ) -> Result<Sample> {
     let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: work.depth() };
-    let mut session = bench::session(model, bench::Path::Kernel, &case, settings, runtime_host)?;
+    let mut context = bench::context(model, bench::Path::Kernel, &case, settings, runtime_host)?;
     let mut random = Random::new(model);
     let time = |start: Instant| bench::duration(start.elapsed());
     let mut sample = Sample {
@@ -167,19 +167,19 @@ fn measure(
     if work.prompt > 0 {
         if work.prompt_after > 0 {
             let state = depths.state(model, settings, runtime_host, work.depth())?;
-            session.restore_first(state, work.prompt_after)?;
+            context.restore_first(state, work.prompt_after)?;
         }
         let start = Instant::now();
-        bench::prefill(&mut session, &mut random, work.prompt)?;
+        bench::prefill(&mut context, &mut random, work.prompt)?;
         sample.prefill_ns = time(start);
     }
     if work.generate > 0 {
         if work.generate_after > 0 {
             let state = depths.state(model, settings, runtime_host, work.depth())?;
-            session.restore_first(state, work.generate_after)?;
+            context.restore_first(state, work.generate_after)?;
         }
         let start = Instant::now();
-        bench::decode(&mut session, &mut random, work.generate, &mut Vec::new())?;
+        bench::decode(&mut context, &mut random, work.generate, &mut Vec::new())?;
         sample.decode_ns = time(start);
     }
     Ok(sample)
@@ -205,9 +205,9 @@ fn check(
     let mut random = Random::new(model);
     tokens.resize_with(TEXT_TOKENS, || random.token());
     let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: lead };
-    let mut session = bench::session(model, bench::Path::Kernel, &case, settings, runtime_host)?;
-    bench::prefill(&mut session, &mut random, lead)?;
-    let all = logits(&mut session, &tokens, Feed { step: false, greedy: GREEDY })?;
+    let mut context = bench::context(model, bench::Path::Kernel, &case, settings, runtime_host)?;
+    bench::prefill(&mut context, &mut random, lead)?;
+    let all = logits(&mut context, &tokens, Feed { step: false, greedy: GREEDY })?;
     std::fs::write(out, all.to_bytes())
         .map_err(|error| Error::Logits(format!("cannot write {}: {error}", out.display())))?;
     Ok(WorkerAnswer::Checked { text: tokens.len() })

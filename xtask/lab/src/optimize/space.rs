@@ -89,13 +89,14 @@ pub fn space(
     asked: &[String],
 ) -> Space {
     let mut ideas = general(host, base);
-    ideas.extend(compilers(host, toolchain, base));
-    ideas.extend(vectors(host, base));
-    ideas.extend(libraries(host, toolchain, base, work));
-    ideas.extend(memory(host, base, work));
+    let mut of_kernels = compilers(host, toolchain, base);
+    of_kernels.extend(vectors(host, base));
+    of_kernels.extend(libraries(host, toolchain, base, work));
+    of_kernels.extend(memory(host, base, work));
     if has_own_kernels(host, base) {
-        leave_kernels(&mut ideas);
+        of_kernels.iter_mut().for_each(leave_to_own_kernels);
     }
+    ideas.extend(of_kernels);
     // The sort is stable: ideas of equal rank keep the order in which they were added.
     ideas.sort_by_key(|idea| std::cmp::Reverse(idea.rank));
 
@@ -128,16 +129,12 @@ fn has_own_kernels(host: &Host, base: &Profile) -> bool {
     base.switches.patched_kernels && InstructionSet::default_for(|name| host.cpu.has(name)).is_ok()
 }
 
-/// Leaves out the changes of llama.cpp's kernels, unless the user names them.
-fn leave_kernels(ideas: &mut [Idea]) {
-    const OF_KERNELS: [&str; 8] =
-        ["gcc", "clang", "vector-512", "no-prefetch", "no-llamafile", "openblas", "blis", "mkl"];
-    for idea in ideas.iter_mut().filter(|idea| OF_KERNELS.contains(&idea.name)) {
-        idea.on_request = true;
-        idea.why =
-            "changes llama.cpp's kernels, but on this CPU, Anneal's kernels compute products and attention"
-                .to_string();
-    }
+/// Leaves out a change of llama.cpp's kernels, unless the user names it.
+fn leave_to_own_kernels(idea: &mut Idea) {
+    idea.on_request = true;
+    idea.why =
+        "changes llama.cpp's kernels, but on this CPU, Anneal's kernels compute products and attention"
+            .to_string();
 }
 
 /// Name of the idea that `native` already includes.
@@ -180,6 +177,13 @@ fn general(host: &Host, base: &Profile) -> Vec<Idea> {
         let why = "calls between files and languages can be inlined, but the kernels have hardly any such \
                    calls";
         ideas.push(Idea::new("lto", &["lto=thin"], 40, why));
+    }
+    // This model number covers Skylake-SP to Cooper Lake.
+    let skylake =
+        host.cpu.vendor == "GenuineIntel" && (host.cpu.family, host.cpu.model) == (Some(6), Some(0x55));
+    if base.isa == Isa::Native && host.cpu.has("avx512f") && skylake {
+        let why = "AVX-512 lowers this CPU's clock";
+        ideas.push(Idea::new("no-avx512", &["isa=x86-64-v3"], 60, why));
     }
     if base.switches.repack {
         let why = "a run-time setting, which `anneal tune` tries without a separate build";
@@ -232,11 +236,6 @@ fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
     if base.switches.extra_flags.is_empty() {
         let why = "for many CPUs with AVX-512, compilers use only 256-bit vectors in auto-vectorised loops";
         ideas.push(Idea::new("vector-512", &["extra_flags=-mprefer-vector-width=512"], 50, why));
-    }
-    // This model number covers Skylake-SP to Cooper Lake.
-    if host.cpu.vendor == "GenuineIntel" && host.cpu.family == Some(6) && host.cpu.model == Some(0x55) {
-        let why = "AVX-512 lowers this CPU's clock";
-        ideas.push(Idea::new("no-avx512", &["isa=x86-64-v3"], 60, why));
     }
     ideas
 }

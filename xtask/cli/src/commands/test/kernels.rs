@@ -14,9 +14,9 @@ pub enum Level {
 /// Instruction sets beyond x86-64-v3 for which ggml has kernels.
 const BEYOND_AVX2: [&str; 3] = ["avx512f", "avx_vnni", "amx_tile"];
 
-/// Tests that continuous integration also runs with llama.cpp's AVX2 kernels if this CPU has no kernels of Anneal's own,
-/// because the tests depend on the layout of the weights, on rounding, or on the CPU guard. Each entry is a test program and its modules to run; an empty list runs all
-/// modules. Running all tests twice would take too long.
+/// Tests that continuous integration also runs with llama.cpp's AVX2 kernels if this CPU has no kernels of Anneal's
+/// own, because the tests depend on the layout of the weights, on rounding, or on the CPU guard. Each entry is a test
+/// program and its modules to run; an empty list runs all modules. Running all tests twice would take too long.
 pub const SENSITIVE: [(&str, &[&str]); 3] = [
     (
         "commands",
@@ -41,8 +41,8 @@ pub const SENSITIVE: [(&str, &[&str]); 3] = [
 pub const THREADED: [(&str, &[&str]); 2] =
     [("library", &[]), ("serve", &["alone", "crowd", "drafts", "pools", "shapes", "workloads"])];
 
-/// Tests that continuous integration also runs with llama.cpp's kernels if this CPU uses Anneal's own by default, because
-/// llama.cpp's kernels round a batch differently from single tokens. Entries are as in [`SENSITIVE`].
+/// Tests that continuous integration also runs with llama.cpp's kernels if this CPU uses Anneal's own by default,
+/// because llama.cpp's kernels round a batch differently from single tokens. Entries are as in [`SENSITIVE`].
 pub const ROUNDING: [(&str, &[&str]); 3] = [
     ("commands", &["fit", "generation", "logits", "parameters", "prompt_cache"]),
     ("library", &[]),
