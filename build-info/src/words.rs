@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 use std::error::Error;
-use std::fmt;
+use std::io::{self, ErrorKind};
+use std::{fmt, iter};
 
 /// Start of the hint line that follows an error message.
 const HINT: &str = "\nhint: ";
@@ -30,6 +31,62 @@ pub fn with_inline_hint(text: &str) -> String {
 /// from a file.
 pub fn split_hint(text: &str) -> (&str, Option<&str>) {
     text.rsplit_once(HINT).map_or((text, None), |(text, hint)| (text, Some(hint)))
+}
+
+/// Returns the error message `text` without its hint.
+pub fn without_hint(text: &str) -> &str {
+    split_hint(text).0
+}
+
+/// Returns the lines that report `error`: its message after `begin`, its causes, and then the hints of all messages.
+/// If the messages have no hint, the hint is `fallback`, or depends on the failure of the operating system. `escape`
+/// makes texts printable.
+pub fn report(
+    error: &(dyn Error + 'static),
+    begin: &str,
+    fallback: Option<&str>,
+    escape: fn(&str) -> Cow<'_, str>,
+) -> String {
+    let said = chain(error);
+    let (mut lines, mut hints) = (String::new(), Vec::new());
+    for (begin, text) in iter::once(begin).chain(iter::repeat("  caused by:")).zip(&said) {
+        let (text, hint) = split_hint(text);
+        lines += &format!("{begin} {}\n", escape(text));
+        hints.extend(hint);
+    }
+    if hints.is_empty() {
+        hints.extend(fallback.or_else(|| system_hint(error)));
+    }
+    lines.extend(hints.into_iter().map(|hint| format!("hint: {}\n", escape(hint))));
+    lines
+}
+
+/// Returns a hint if the operating system refused to use a file.
+fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let hint = cause.downcast_ref::<io::Error>().and_then(|cause| io_hint(cause.kind()));
+        if hint.is_some() {
+            return hint;
+        }
+        next = cause.source();
+    }
+    None
+}
+
+/// Returns a hint for an error of kind `kind`.
+fn io_hint(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::NotFound => Some("check that the path exists"),
+        ErrorKind::NotADirectory => Some("check the path: a part of it is not a folder"),
+        ErrorKind::IsADirectory => Some("name a file, not a folder"),
+        ErrorKind::PermissionDenied => Some("check the owner and the permissions of the path"),
+        ErrorKind::ReadOnlyFilesystem => Some("choose a path on a writable file system"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            Some("free some space, then run the same command again")
+        }
+        _ => None,
+    }
 }
 
 /// Returns the entry of `names` that was probably meant by the misspelt `name`.
@@ -124,6 +181,21 @@ mod tests {
         assert_eq!(split_hint(text), ("no a\nhint: make b", Some("use c")));
         assert_eq!(split_hint("no a"), ("no a", None));
         assert_eq!(printable("no a\nhint: use \u{1b}c"), "no a; use \\u{1b}c");
+    }
+
+    #[test]
+    fn an_error_ends_with_its_hints() {
+        let of = |kind: ErrorKind, text: &'static str| {
+            let cause = Said(text, None);
+            (io::Error::from(kind), cause)
+        };
+        let (missing, plain) = of(ErrorKind::NotFound, "no x\nhint: make it");
+        let shown = |error: &(dyn Error + 'static), fallback| report(error, "error:", fallback, printable);
+        assert_eq!(shown(&plain, Some("try y")), "error: no x\nhint: make it\n");
+        assert_eq!(shown(&Said("no x", None), Some("try y")), "error: no x\nhint: try y\n");
+        assert_eq!(shown(&Said("no x", None), None), "error: no x\n");
+        assert!(shown(&missing, None).ends_with("\nhint: check that the path exists\n"));
+        assert!(shown(&missing, Some("try y")).ends_with("\nhint: try y\n"));
     }
 
     #[test]

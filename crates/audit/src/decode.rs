@@ -6,12 +6,14 @@ use crate::elf::{self, Range, RangeKind, Section};
 use crate::feature::Feature;
 use crate::packed::{Width, is_arithmetic};
 use crate::program::{Function, Program, Unknown, Use};
+use crate::spill::Loops;
 
-/// Counts per instruction set for the current function; the buffers are reused for the next function.
+/// Counts per instruction set and loops of the current function; the buffers are reused for the next function.
 pub struct Decode {
     slots: Vec<Slot>,
     touched: Vec<CpuidFeature>,
     instruction: Instruction,
+    loops: Loops,
 }
 
 #[derive(Clone, Copy)]
@@ -29,6 +31,7 @@ impl Default for Decode {
             slots: vec![EMPTY; CpuidFeature::values().len()],
             touched: Vec::new(),
             instruction: Instruction::default(),
+            loops: Loops::default(),
         }
     }
 }
@@ -76,6 +79,7 @@ impl Decode {
         if function.instructions > 0 || function.unknown.is_some() {
             function.names = names.to_vec();
             function.uses = self.drain();
+            function.spills = self.loops.drain();
             program.instructions += function.instructions;
             program.functions.push(function);
         }
@@ -103,6 +107,7 @@ impl Decode {
             slot.count += 1;
         }
         let width = Width::of(instruction);
+        self.loops.add(instruction, width, function.address);
         if width > Width::None {
             function.registers = function.registers.max(width);
             if width > function.packed && is_arithmetic(instruction.mnemonic()) {

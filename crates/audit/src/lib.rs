@@ -17,6 +17,7 @@ mod packed;
 pub mod portable;
 mod program;
 pub mod rules;
+mod spill;
 
 pub use ceiling::Ceiling;
 pub use device::{DeviceCode, DeviceCodeKind, DeviceTarget};
@@ -26,3 +27,4 @@ pub use feature::{Feature, Level};
 pub use packed::Width;
 pub use program::{Function, Program, Symbols, Unknown, Use};
 pub use rules::Rules;
+pub use spill::Spills;

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::packed::Width;
 use crate::program::{Function, Program};
-use crate::rules::{Kernel, Pattern, Rules};
+use crate::rules::{InnerLoops, Kernel, Pattern, Rules};
+use crate::spill::Spills;
 
 /// Result of the rule `native`: the use of the CPU by a native program.
 #[derive(Clone, Debug, Serialize)]
@@ -17,6 +18,22 @@ pub struct NativeVerdict {
     pub kernels: Vec<KernelWidth>,
     /// Minimum number of kernels that must be found.
     pub least_kernels: usize,
+    /// Kernels whose inner loops were examined for spills.
+    pub inner_loops: usize,
+    /// Examined kernels that spill more than the rules allow, worst first. Spills cost time, but do not fail the rule.
+    pub spills: Vec<KernelSpills>,
+}
+
+/// Kernel with an inner loop that keeps vector registers on the stack.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelSpills {
+    /// Name of the kernel.
+    pub name: String,
+    /// Inner loop with the most spills.
+    #[serde(flatten)]
+    pub spills: Spills,
+    /// Maximum number of moves per 100 packed arithmetic instructions.
+    pub most_percent: u32,
 }
 
 /// Use of one instruction set.
@@ -89,11 +106,34 @@ pub fn check(
     offered: &BTreeSet<String>,
 ) -> NativeVerdict {
     let functions: Vec<&Function> = programs.iter().flat_map(|program| &program.functions).collect();
+    let (inner_loops, spills) = inner_loops(&functions, rules);
     NativeVerdict {
         instruction_sets: instruction_sets(&functions, rules, isa, offered),
         kernels: kernels(&functions, rules, isa),
         least_kernels: rules.least_kernels,
+        inner_loops,
+        spills,
     }
+}
+
+/// Returns the number of kernels that were examined for spills, and those that spill too much.
+fn inner_loops(functions: &[&Function], rules: &Rules) -> (usize, Vec<KernelSpills>) {
+    let rule = |function: &Function| {
+        let names = |rule: &&InnerLoops| rule.symbols.iter().any(|pattern| pattern.matches(function));
+        rules.inner_loops.iter().find(names)
+    };
+    let vectorised = functions.iter().filter(|function| function.packed > Width::Xmm);
+    let examined: Vec<_> = vectorised.filter_map(|function| Some((function, rule(function)?))).collect();
+    let mut found: Vec<KernelSpills> = examined
+        .iter()
+        .filter_map(|(function, rule)| {
+            let most_percent = rule.most_percent;
+            let spills = function.spills.filter(|spills| spills.percent() > most_percent)?;
+            Some(KernelSpills { name: function.name(), spills, most_percent })
+        })
+        .collect();
+    found.sort_by_key(|kernel| std::cmp::Reverse(kernel.spills.percent()));
+    (examined.len(), found)
 }
 
 fn instruction_sets(

@@ -9,6 +9,7 @@ use crate::device::DeviceCode;
 use crate::dynamic::Dynamic;
 use crate::feature::Feature;
 use crate::packed::Width;
+use crate::spill::Spills;
 
 /// Disassembled program or library.
 #[derive(Clone, Debug)]
@@ -68,6 +69,8 @@ pub struct Function {
     pub registers: Width,
     /// Width of the widest packed arithmetic.
     pub packed: Width,
+    /// Inner loop with the most spilt vector registers; `None` if no inner loop spills.
+    pub spills: Option<Spills>,
 }
 
 /// Instructions that the disassembler does not know.

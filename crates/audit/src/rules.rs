@@ -24,9 +24,22 @@ pub struct Rules {
     /// Kernels that must be vectorised.
     #[serde(default, rename = "kernel")]
     pub kernels: Vec<Kernel>,
+    /// Kernels whose inner loops should keep their vectors in registers.
+    #[serde(default, rename = "inner_loop")]
+    pub inner_loops: Vec<InnerLoops>,
     /// Families of GPU kernels, which are counted.
     #[serde(default, rename = "device_kernel")]
     pub device_kernels: Vec<DeviceKernels>,
+}
+
+/// Kernels whose inner loops should keep their vectors in registers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InnerLoops {
+    /// Names of the functions.
+    pub symbols: Vec<Pattern>,
+    /// Maximum number of loads and stores of spilt registers per 100 packed arithmetic instructions.
+    pub most_percent: u32,
 }
 
 /// Family of GPU kernels with one purpose.

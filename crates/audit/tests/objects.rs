@@ -216,6 +216,33 @@ fn a_kernel_that_the_compiler_left_scalar_fails_native() {
 }
 
 #[test]
+fn inner_loops_that_spill_are_found() {
+    const SPILL: &str = "vmovups %ymm0, -64(%rsp); vaddps -64(%rsp), %ymm1, %ymm2";
+    let isa = set(&["avx2"]);
+    let within = |body: &str| format!("1: {body}; vaddps %ymm3, %ymm4, %ymm5; dec %eax; jnz 1b");
+    let cases = [
+        ("spills in the loop", within(SPILL), Some((2, 2))),
+        ("stores a result", within("vmovups %ymm0, -64(%rsp)"), None),
+        ("loads a constant", within("vmulps -64(%rsp), %ymm1, %ymm2"), None),
+        ("writes to memory", within("vmovups %ymm0, (%rdi); vaddps (%rdi), %ymm1, %ymm2"), None),
+        ("indexes an array", within("vmovups %ymm0, (%rsp,%rcx); vaddps (%rsp,%rcx), %ymm1, %ymm2"), None),
+        ("spills before the loop", format!("{SPILL}; {}", within("nop")), None),
+        ("spills around an inner loop", format!("2: {SPILL}; {}; dec %ebx; jnz 2b", within("nop")), None),
+        ("has no loop", SPILL.to_string(), None),
+    ];
+    let text = format!("{RULES}[[inner_loop]]\nsymbols = [\"ggml_vec_dot_x\"]\nmost_percent = 10\n");
+    let rules = Rules::parse(&text, Path::new("audit.toml")).unwrap();
+    for (name, body, expected) in cases {
+        let object = Object::new(&[("ggml_vec_dot_x", &body), ("other", &within(SPILL))]);
+        let verdict = native::check(&[object.program()], &rules, &isa, &isa);
+        let found: Vec<_> =
+            verdict.spills.iter().map(|kernel| (kernel.spills.moves, kernel.spills.arithmetic)).collect();
+        assert_eq!((found, verdict.inner_loops), (expected.into_iter().collect(), 1), "{name}: {verdict:?}");
+        assert!(verdict.passed(), "{name}: {verdict:?}");
+    }
+}
+
+#[test]
 fn an_instruction_set_that_is_offered_and_unused_fails_native() {
     let isa = set(&["avx2", "avx512f", "avx512_vnni"]);
     let without = Object::new(&[("ggml_vec_dot_x", ZMM)]);

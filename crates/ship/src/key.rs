@@ -69,7 +69,10 @@ fn find(
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         // The file may exist even if it cannot be examined.
         Err(error) => Err(error).with_context(|| {
-            format!("cannot determine whether there is a minisign key: cannot look for {}", kept.display())
+            format!(
+                "cannot determine whether there is a minisign key: cannot look for {}\nhint: check the prefix",
+                kept.display()
+            )
         }),
     }
 }

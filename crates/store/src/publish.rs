@@ -1,4 +1,4 @@
-//! Publication of a build: first the large objects, named by their digests, then the entry, then the list of the
+//! Publication of a build: first the large objects, named after their digests, then the entry, then the list of the
 //! newest entries. A publisher that is killed leaves an object that nothing refers to.
 
 use std::path::Path;
@@ -98,7 +98,7 @@ fn send(place: &dyn StoreBackend, path: &Path, force: bool, sent: &mut Bytes) ->
     Ok(object)
 }
 
-/// True if the list of the entry's kind names `entry` or is full of newer entries.
+/// True if the list for the entry's kind contains `entry`, or is full of newer entries.
 ///
 /// # Errors
 /// If the list cannot be read.
@@ -108,7 +108,7 @@ pub fn is_listed(place: &dyn StoreBackend, entry: &Entry) -> Result<bool> {
     Ok(matches!(newest, Some(Ok(newest)) if newest.clone().with(entry) == newest))
 }
 
-/// Adds `entry` to the list of its kind. A damaged list is replaced, because the list only helps to find entries. The
+/// Adds `entry` to the list for its kind. A damaged list is replaced, because the list only helps to find entries. The
 /// list of a later Anneal is not replaced, because it may contain unknown fields.
 ///
 /// # Errors
@@ -128,7 +128,7 @@ pub fn list(place: &dyn StoreBackend, entry: &Entry) -> Result<()> {
             Some(Err(Refused::Wrong(_))) | None => Newest::default(),
         };
         let changed = newest.clone().with(entry);
-        // Nothing changes if the list already names the entry, or the entry is too old for the list.
+        // Nothing changes if the list already contains the entry, or the entry is too old for the list.
         Ok((changed != newest).then(|| serde_json::to_vec_pretty(&changed)).transpose()?)
     })
 }

@@ -1,7 +1,6 @@
 //! Command line of `anneal`: parsing, dispatch, error messages and exit codes.
 
 use std::io::Write;
-use std::iter;
 use std::process::ExitCode;
 
 use base::exit::{TRY_AGAIN, UNAVAILABLE, USAGE};
@@ -109,23 +108,11 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
         // The reader of the output has closed the pipe, which is not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let mut stderr = std::io::stderr().lock();
-            let said = words::chain(error.as_ref());
-            let mut hints = Vec::new();
-            for (text, before) in said.iter().zip(iter::once("error:").chain(iter::repeat("  caused by:"))) {
-                let (text, hint) = words::split_hint(text);
-                let _ = writeln!(stderr, "{before} {}", words::printable(text));
-                hints.extend(hint);
-            }
-            for hint in hints {
-                let _ = writeln!(stderr, "hint: {}", words::printable(hint));
-            }
-            if let Some(hint) =
-                error.downcast_ref::<llama::error::Error>().and_then(llama::error::Error::hint)
-            {
-                let _ = writeln!(stderr, "hint: {hint}");
-            }
-            match error.downcast_ref::<llama::error::Error>() {
+            let own = error.downcast_ref::<llama::error::Error>();
+            let hint = own.and_then(llama::error::Error::hint);
+            let text = words::report(error.as_ref(), "error:", hint, words::printable);
+            let _ = write!(std::io::stderr(), "{text}");
+            match own {
                 Some(llama::error::Error::Usage(_) | llama::error::Error::Grammar { .. }) => {
                     ExitCode::from(USAGE)
                 }

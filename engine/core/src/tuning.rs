@@ -211,7 +211,7 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
         Ok(Err(TuningError::Damaged(_))) => {
             content(path)
                 .and_then(|damaged| base::replace(&aside(path), &damaged, base::Access::Private))
-                .map_err(|error| failed(format!("cannot keep the damaged record: {error}")))?;
+                .map_err(|error| failed(format!("cannot back up the damaged record: {error}")))?;
             TuningRecord::default()
         }
         Ok(Err(why)) => return Err(failed(format!("{why}\nhint: {OTHER_VERSION}"))),

@@ -1,6 +1,6 @@
 //! Layout of the hub's cache on disk. huggingface_hub and hf-hub use the same layout. Each folder
 //! `models--owner--repo` contains:
-//! - `blobs`: files, named by their digests
+//! - `blobs`: files, named after their digests
 //! - `snapshots`: one folder per commit, with links to blobs
 //! - `refs`: one file per branch or tag, with its commit
 //!

@@ -12,8 +12,8 @@ const READING: Duration = Duration::from_millis(100);
 const CONTENDED: f64 = 0.05;
 /// Minimum length of a trial.
 const TRIAL: Length = Length { seconds: 0.15, tokens: 6 };
-/// Minimum length of the second part of a trial, which follows a faster first part. Linux favours a thread that has
-/// slept, so that a new number of threads is fast for a moment.
+/// Minimum length of the second part of a trial, which follows a faster first part. Linux favours threads that have
+/// slept, so a new thread count runs faster at first.
 const PROOF: Length = Length { seconds: 0.5, tokens: 12 };
 /// Seconds from a change to the next trial.
 const FIRST_WAIT: f64 = 0.5;

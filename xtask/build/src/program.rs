@@ -50,7 +50,7 @@ impl Program {
         // The order is serialised before the program starts, because a program that gets no order would report a
         // misleading error.
         let text =
-            serde_json::to_vec(order).with_context(|| format!("cannot serialise the order for {shown}"))?;
+            serde_json::to_vec(order).with_context(|| format!("cannot serialise the command for {shown}"))?;
         let mut child = Command::new(&program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -62,7 +62,7 @@ impl Program {
             .spawn()
             .with_context(|| format!("cannot run {shown}"))?;
         if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(&text).with_context(|| format!("cannot send the order to {shown}"))?;
+            stdin.write_all(&text).with_context(|| format!("cannot send the command to {shown}"))?;
         }
         let mut stdout = child.stdout.take().with_context(|| format!("{shown} has no output"))?;
         let reader = std::thread::spawn(move || {

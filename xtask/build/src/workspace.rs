@@ -62,7 +62,7 @@ impl Workspace {
         self.anneal().join("models")
     }
 
-    /// Returns the folder of merged PGO profiles, each named by its digest.
+    /// Returns the folder of merged PGO profiles, each named after its digest.
     pub fn pgo_profiles(&self) -> PathBuf {
         self.anneal().join("profiles")
     }

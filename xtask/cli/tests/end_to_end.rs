@@ -82,6 +82,14 @@ fn the_audit_of_a_real_build_passes_and_finds_its_kernels() {
     let again: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(again["features"], serde_json::to_value(&audit.features).unwrap());
     assert!(audit.kernels > 20, "{audit:?}");
+    // The products for AVX-512 are written for 32 registers. The kernels for AVX2 spill some.
+    let native = &again["native"];
+    assert!(native["inner_loops"].as_u64().unwrap() > 20, "{native}");
+    let spilt = |kernel: &&serde_json::Value| {
+        let name = kernel["name"].as_str().unwrap();
+        name.contains("avx512vnni") && name.contains("multiply")
+    };
+    assert_eq!(native["spills"].as_array().unwrap().iter().find(spilt), None);
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub struct Subject {
     pub kernels: bool,
 }
 
-/// Merged profile, named by its digest.
+/// Merged profile, named after its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profdata {
     /// Path of the profile.

@@ -60,9 +60,9 @@ pub enum ReadError {
         path: PathBuf,
         /// Size of the file.
         size: Bytes,
-        /// Name of the part that is cut off.
+        /// Name of the truncated section.
         what: String,
-        /// Offset of the end of the part that is cut off, in bytes from the beginning of the file.
+        /// Expected end of the truncated section, in bytes from the beginning of the file.
         needed: u64,
     },
     /// The file contradicts itself or the format.

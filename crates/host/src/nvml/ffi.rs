@@ -80,9 +80,9 @@ pub struct CardLimits {
 }
 
 impl CardLimits {
-    /// Returns the theoretical memory bandwidth in bytes per second: two words of the bus's width per clock, as the
-    /// driver counts clocks of GDDR and HBM. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s of its data sheet.
-    /// No program reaches this bandwidth.
+    /// Returns the theoretical memory bandwidth in bytes per second: two transfers of the bus width per clock,
+    /// because the driver reports GDDR and HBM clocks that way. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s
+    /// of its data sheet. No program reaches this bandwidth.
     pub fn memory_bandwidth(&self) -> Option<f64> {
         let (mhz, bits) = (self.memory_mhz?, self.memory_bus_bits?);
         Some(2.0 * f64::from(mhz) * 1e6 * f64::from(bits) / 8.0).filter(|bandwidth| *bandwidth > 0.0)

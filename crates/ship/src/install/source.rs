@@ -99,7 +99,9 @@ pub fn find(order: &Install, told: &mut SourceNotes) -> Result<ArchiveLocation> 
         return Err(exit::usage(format!("cannot install from {from}: {scheme} is neither http nor https")));
     }
     let path = std::path::absolute(from)?;
-    let meta = std::fs::metadata(&path).with_context(|| format!("cannot install from {}", path.display()))?;
+    let meta = std::fs::metadata(&path).with_context(|| {
+        format!("cannot install from {}\nhint: check that the path exists", path.display())
+    })?;
     if !meta.is_dir() {
         return Ok(ArchiveLocation::Here(path));
     }

@@ -20,7 +20,7 @@ use crate::remote::ServerAddress;
 /// Offer a model to agents as MCP tools on stdin and stdout
 ///
 /// MCP clients, such as desktop programs and editors, start this command themselves. The tools are generate, chat,
-/// embed, tokenize and info. The command opens no network port. It ends when stdin closes, or on SIGTERM or ctrl-C.
+/// embed, tokenize and info. The command opens no network port. It exits when stdin closes, or on SIGTERM or ctrl-C.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {

@@ -35,7 +35,7 @@ option_flags! {
 /// Serve a model to other programs
 ///
 /// Clients send lines of JSON over a Unix socket, or HTTP requests of OpenAI's API. On SIGTERM or ctrl-C, the server
-/// finishes running requests and ends; a second signal ends the server at once. SIGHUP reloads the file of --config.
+/// finishes running requests and exits; a second signal stops the server at once. SIGHUP reloads the file of --config.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {

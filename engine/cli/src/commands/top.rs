@@ -41,7 +41,7 @@ pub struct Args {
     /// Interval between updates, in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// File with API keys, for a server that is named by its address; the first key is used
+    /// File with API keys, for a server given as an address instead of a socket; the first key is used
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }

@@ -64,14 +64,14 @@ pub struct Args {
     /// Print the settings that would be tried, without measuring
     #[arg(long)]
     dry_run: bool,
-    /// Print the saved results that match -m and --for, or all results without these flags
+    /// Print the saved results that match -m and --for; without these flags, print all results
     #[arg(long, conflicts_with_all = ["reset", "export", "dry_run"])]
     show: bool,
-    /// Delete the saved results that match -m and --for, or all results without these flags
+    /// Delete the saved results that match -m and --for; without these flags, delete all results
     #[arg(long, conflicts_with_all = ["export", "dry_run"])]
     reset: bool,
-    /// Export the saved results that match -m and --for, or all results without these flags, to a file that --tuning
-    /// accepts (- for stdout)
+    /// Export the saved results that match -m and --for to a file that --tuning accepts (- for stdout); without these
+    /// flags, export all results
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     export: Option<PathBuf>,
     /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]

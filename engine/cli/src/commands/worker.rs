@@ -19,7 +19,7 @@ use server::address::not_an_address;
 use super::flags::{RequireFlag, whole};
 use crate::interrupt;
 
-/// Run model layers for other machines, which use --rpc
+/// Run model layers for other machines that use --rpc
 ///
 /// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its
 /// clients: everyone who can connect to the port can take over this process. By default, the worker therefore listens

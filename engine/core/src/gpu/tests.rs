@@ -167,7 +167,7 @@ fn what_takes_cublas_is_seen_in_the_models_matrices() {
     let cases = [
         ("blk.0.attn_q.weight", &[64, 64][..], "q8_0", false),
         ("blk.0.attn_q.weight", &[64, 64], "f16", true),
-        // Router of a mixture whose experts are quantised.
+        // Router of a mixture of experts whose experts are quantised.
         ("blk.0.ffn_gate_inp.weight", &[64, 8], "f32", true),
         ("blk.0.attn_norm.weight", &[64], "f32", false),
         ("token_embd.weight", &[64, 512], "f16", false),

@@ -65,7 +65,7 @@ pub enum TensorRole {
     Attention,
     /// Feed-forward part.
     FeedForward,
-    /// Experts of a mixture; each token reads some of them.
+    /// Experts of a mixture-of-experts model; each token reads some of them.
     Experts,
     /// Normalisation weights.
     Norm,

@@ -23,7 +23,8 @@ pub fn check(requested: &Requested) -> Result<()> {
     }
     if let Some(threads) = requested.blas_threads.filter(|threads| *threads > MAX_THREADS) {
         return usage(format!(
-            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 for as many threads as prefill or decode has"
+            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 to use the thread count of the \
+             current phase (prefill or decode)"
         ));
     }
     for (flag, tokens) in [("-b", requested.n_batch), ("-ub", requested.n_ubatch)] {
@@ -45,8 +46,8 @@ pub fn check(requested: &Requested) -> Result<()> {
         && requested.split_mode == Some(SplitMode::Tensor)
     {
         return usage(
-            "-fa off with --split-mode tensor: llama.cpp splits attention over devices only with flash attention\nhint: \
-             remove one of the two"
+            "-fa off with --split-mode tensor: llama.cpp splits attention across devices only with flash attention\n\
+             hint: remove one of the two"
                 .to_string(),
         );
     }

@@ -26,7 +26,7 @@ impl Settings {
             (Some(blas), _) if !blas.threads_obeyed => {
                 "the same as llama.cpp; this build cannot set it".to_string()
             }
-            (_, 0) => "as many as prefill or decode has".to_string(),
+            (_, 0) => "the thread count of the current phase (prefill or decode)".to_string(),
             (_, threads) => threads.to_string(),
         }
     }

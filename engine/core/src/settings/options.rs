@@ -325,7 +325,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         name: "blas-threads", flag: Flag::value("N"), key: Key::NONE, group: Group::Placement,
         default: DefaultValue::Number(DEFAULT_BLAS_THREADS as f64),
         help: "Number of threads for BLAS, in builds with a BLAS library",
-        value: Value::Whole { least: 0, most: MAX_THREADS, range: "1 to 512, or 0 for as many threads as prefill or decode has", set: |all, value| all.blas_threads = Some(value) },
+        value: Value::Whole { least: 0, most: MAX_THREADS, range: "1 to 512, or 0 to use the thread count of the current phase (prefill or decode)", set: |all, value| all.blas_threads = Some(value) },
         slot: slot!(blas_threads),
     },
     OptionSpec {
@@ -366,14 +366,14 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "split-mode", flag: Flag::aliased("HOW", &["sm"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Text("layer"),
-        help: "Method of splitting a model over several devices: none (one device holds the whole model), layer, row or tensor",
+        help: "Method of splitting a model across several devices: none (one device holds the whole model), layer, row or tensor",
         value: Value::Text(Form::Word, parsed!(split_mode)),
         slot: slot!(split_mode),
     },
     OptionSpec {
         name: "tensor-split", flag: Flag::aliased("LIST", &["ts"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("in proportion to free memory", "[3.0, 1.0]"),
-        help: "Proportions in which the model is split over the devices, such as 3,1",
+        help: "Proportions in which the model is split across the devices, such as 3,1",
         value: Value::Text(Form::Numbers, parsed!(tensor_split)),
         slot: slot!(tensor_split),
     },

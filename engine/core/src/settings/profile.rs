@@ -36,7 +36,7 @@ pub(super) fn wanted(
             };
             // The hint may name a flag that the profile has set.
             let why = why.to_string();
-            let (why, _) = words::split_hint(&why);
+            let why = words::without_hint(&why);
             warnings.push(format!(
                 "this build's profile: {what} not used, because of a conflict with the requested settings: {why}"
             ));

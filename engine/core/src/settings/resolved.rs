@@ -32,7 +32,7 @@ pub struct Settings {
     pub cpus: Setting<Vec<u32>>,
     /// Polling level of waiting threads: 0 sleeps, 100 spins.
     pub poll: Setting<u32>,
-    /// Number of threads of the BLAS library; 0 uses as many threads as prefill or decode has.
+    /// Number of threads of the BLAS library; 0 uses the thread count of the current phase (prefill or decode).
     pub blas_threads: Setting<u32>,
     /// BLAS library that is linked; `None` if no BLAS library is linked.
     pub blas: Option<Blas>,
@@ -68,7 +68,7 @@ pub struct Settings {
     pub fit_target: Setting<Bytes>,
     /// Devices that may hold layers.
     pub devices: Setting<Devices>,
-    /// Method of splitting a model over several devices.
+    /// Method of splitting a model across several devices.
     pub split_mode: Setting<SplitMode>,
     /// Proportions of the devices' shares of a model.
     pub tensor_split: Setting<TensorSplit>,

@@ -33,7 +33,7 @@ fn blas_threads_are_one_unless_told_otherwise_and_say_so() {
         (Some(2), None, none, Source::Flag),
         (None, linked(true), "1", Source::Default),
         (Some(2), linked(true), "2", Source::Flag),
-        (Some(0), linked(true), "as many as prefill or decode has", Source::Flag),
+        (Some(0), linked(true), "the thread count of the current phase (prefill or decode)", Source::Flag),
         (Some(2), linked(false), "the same as llama.cpp; this build cannot set it", Source::Flag),
     ];
     for (blas_threads, blas, value, source) in cases {

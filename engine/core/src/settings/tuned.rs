@@ -27,7 +27,7 @@ pub(super) fn counts(
         check(&requested.or(tuned)).err().map(|why| {
             // The hint may name a flag that the user has not given.
             let why = why.to_string();
-            let (why, _) = words::split_hint(&why);
+            let why = words::without_hint(&why);
             format!("the tuning record contradicts the requested settings and is not used: {why}")
         })
     };
@@ -70,7 +70,7 @@ impl Settings {
         check(requested)?;
         check(&requested.or(tuned)).map_err(|why| {
             let why = why.to_string();
-            let (why, _) = words::split_hint(&why);
+            let why = words::without_hint(&why);
             Error::Usage(format!(
                 "the tuning record contradicts the requested settings: {why}\nhint: remove the flag, or ignore \
                  the record by omitting --tuned"

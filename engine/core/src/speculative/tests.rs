@@ -216,7 +216,8 @@ fn a_long_text_is_the_same_and_drafted_where_bits_are() {
     }
 }
 
-/// A mixture sends each token to other experts. Only kernels with the same bits in each batch let it draft.
+/// A mixture of experts sends each token to different experts. Only kernels with the same bits in each batch let
+/// it draft.
 #[test]
 fn a_mixture_drafts_where_bits_are_the_same() {
     let folder = tempfile::tempdir().expect("a folder");

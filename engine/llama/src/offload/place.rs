@@ -216,7 +216,7 @@ fn usual(gpus: Vec<Device>) -> Vec<Device> {
     remote.into_iter().chain(here).collect()
 }
 
-/// Finds the device called `name`. A worker with a single device can also be named by its address.
+/// Finds the device called `name`. A worker with a single device can also be identified by its address.
 fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Device, String> {
     if let Some(device) = gpus.iter().find(|device| device.name.eq_ignore_ascii_case(name)) {
         return Ok(device.clone());

@@ -297,7 +297,9 @@ impl<'a> GrammarReader<'a> {
         let start = self.at;
         let mut characters = self.rest().chars();
         let Some(first) = characters.next() else {
-            return Err(self.wrong("the grammar ends inside a string or a character class"));
+            return Err(self.wrong(
+                "the grammar ends inside a string or a character class\nhint: add the missing \" or ]",
+            ));
         };
         self.at += first.len_utf8();
         if first != '\\' {

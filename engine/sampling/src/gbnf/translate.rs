@@ -94,7 +94,7 @@ pub(super) struct LexemePlan<'a> {
     /// Alternatives of each rule; the first rule is the start.
     rules: Vec<Vec<Vec<Sym>>>,
     named: HashMap<usize, Sym>,
-    /// Rules of the grammar that are not translated yet, each with the number of its translation.
+    /// Grammar rules that are not translated yet, each with the index reserved for its translation.
     todo: Vec<(usize, usize)>,
     pub(super) repeats: HashMap<(Sym, u32, bool), Sym>,
 }

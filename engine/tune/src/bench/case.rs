@@ -72,7 +72,7 @@ pub struct Samples {
     pub gpus: Option<Vec<GpuUse>>,
 }
 
-/// Measured path: the kernels alone, or from text to text.
+/// Measured path: the kernels alone, or all steps from text to text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// Path of llama-bench: random tokens without sampling.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use build_info::tuning::{Chosen, ModelShape};
-use build_info::{Bytes, Host, Policy, threads};
+use build_info::{Bytes, Host, Policy, threads, words};
 use gguf::memory::{CacheShape, head_lengths};
 use llama::options::KvType;
 
@@ -132,7 +132,7 @@ fn decode_threads(around: &Surroundings<'_>) -> TuningStage {
     let now = threads::budget(around.host, Policy::default()).decode;
     let changes = thread_counts(around.host).into_iter().filter(|threads| *threads != now).map(|threads| {
         let set = Chosen { decode_threads: Some(threads), ..Chosen::default() };
-        change(format!("{threads} decode threads"), set)
+        change(words::count(threads, "decode thread"), set)
     });
     stage("decode threads", Phases::Decode, changes.collect())
 }
@@ -145,7 +145,7 @@ fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
         thread_counts(around.host).into_iter().filter(|threads| *threads != now && 2 * *threads > now);
     let changes = changes.map(|threads| {
         let set = Chosen { prefill_threads: Some(threads), ..Chosen::default() };
-        change(format!("{threads} prefill threads"), set)
+        change(words::count(threads, "prefill thread"), set)
     });
     stage("prefill threads", Phases::Prefill, changes.collect())
 }

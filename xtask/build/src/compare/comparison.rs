@@ -26,7 +26,7 @@ pub struct Comparison {
     pub stopped: Option<String>,
     /// Number of threads in prefill and decode.
     pub threads: u32,
-    /// Requested number of rounds. In each round, every build runs once on each model in each shape.
+    /// Requested number of pairs, one per round. In each round, every build runs once on each model in each shape.
     pub pairs: usize,
     /// Number of warm-up rounds, which are not counted.
     pub warm_up_rounds: usize,

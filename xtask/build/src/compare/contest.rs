@@ -139,7 +139,9 @@ impl Contest<'_> {
     pub fn check_builds(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.builds.len() < 2 {
-            return usage("a comparison needs at least two builds".to_string());
+            return usage(
+                "a comparison needs at least two builds\nhint: name them with --builds A,B".to_string(),
+            );
         }
         for (number, build) in self.builds.iter().enumerate() {
             if self.builds[..number].iter().any(|other| other.name == build.name) {

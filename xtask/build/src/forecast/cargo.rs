@@ -134,8 +134,8 @@ impl Packages {
         path.strip_prefix(&self.root)?.strip_prefix('/')
     }
 
-    /// Returns the name of the package that cargo calls `package`. Packages of the workspace are named by their
-    /// folders.
+    /// Returns the name of the package that cargo calls `package`. Packages of the workspace are named after
+    /// their folders.
     fn name(&self, package: &str) -> String {
         self.folders.get(package).cloned().unwrap_or_else(|| package.to_string())
     }

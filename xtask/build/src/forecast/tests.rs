@@ -252,8 +252,8 @@ fn what_has_no_record_takes_what_others_take() {
     forecast.end("known", 8.0, None);
     // The first unit took twice as long as in the last build, so the rest is expected to take twice as long.
     assert!((forecast.left(8.0) - 12.0).abs() < 0.5, "{}", forecast.left(8.0));
-    // An unforeseen unit counts while it runs.
-    forecast.start("unforeseen", "unforeseen", 8.0);
+    // A unit that was not predicted counts while it runs.
+    forecast.start("unpredicted", "unpredicted", 8.0);
     assert!((forecast.left(8.0) - 24.0).abs() < 1.0, "{}", forecast.left(8.0));
     let took = forecast.took();
     assert_eq!((took.len(), took["known"]), (1, Took::whole(8.0)));
@@ -423,16 +423,16 @@ fn a_program_waits_for_whole_libraries_and_a_library_for_its_build_script() {
 }
 
 #[test]
-fn every_unit_of_the_recorded_build_is_foreseen() {
+fn every_unit_of_the_recorded_build_is_predicted() {
     let build = recorded("engine.txt");
     let mut forecast = engine(&records(&build), Took::whole(1.0));
-    let foreseen = forecast.units.len();
+    let predicted = forecast.units.len();
     play(&mut forecast, &build, f64::INFINITY);
-    let unforeseen = forecast.units[foreseen..].iter().map(|unit| unit.name.as_str());
-    // A build script that is compiled for host and target, with different features, is foreseen only once.
-    let unforeseen: Vec<&str> =
-        unforeseen.filter(|name| !name.ends_with(":script") && !name.ends_with(":run")).collect();
-    assert!(unforeseen.is_empty(), "{unforeseen:?}");
+    let unpredicted = forecast.units[predicted..].iter().map(|unit| unit.name.as_str());
+    // A build script that is compiled for host and target, with different features, is predicted only once.
+    let unpredicted: Vec<&str> =
+        unpredicted.filter(|name| !name.ends_with(":script") && !name.ends_with(":run")).collect();
+    assert!(unpredicted.is_empty(), "{unpredicted:?}");
     let Status { share, done, total, left, .. } = forecast.status(last(&build));
     assert_eq!((done, share, left), (total, 1.0, 0.0));
 }

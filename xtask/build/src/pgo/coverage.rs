@@ -54,9 +54,9 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     let hot_counted = hot.iter().filter(|function| function.counted).count();
     if (hot_counted as f64) < OWN * hot.len() as f64 {
         bail!(
-            "the profile comes from other sources, other compilers or another program: it has counts for \
-             only {hot_counted} of the {} hot functions of another run\nhint: gather a new profile with \
-             `cargo xtask pgo`",
+            "the profile does not match this build: it has counts for only {hot_counted} of the {} hot functions \
+             of the coverage run, so it was gathered with other sources, other compilers or another program\nhint: \
+             gather a new profile with `cargo xtask pgo`",
             hot.len()
         );
     }
@@ -95,8 +95,8 @@ pub fn check_fresh(coverage: &Coverage) -> Result<()> {
     }
     let some: Vec<&str> = coverage.mismatched.iter().take(3).map(String::as_str).collect();
     bail!(
-        "the profile comes from other sources or other compilers: of {} functions, {} changed after \
-         training ({}, …)\nhint: gather a new profile with `cargo xtask pgo`",
+        "the profile does not match this build: of {} functions, {} changed after training ({}, …), so it was \
+         gathered with other sources or other compilers\nhint: gather a new profile with `cargo xtask pgo`",
         coverage.counted,
         coverage.mismatched.len(),
         some.join(", ")

@@ -8,7 +8,7 @@ use build_info::Sha256;
 
 use crate::fs;
 
-/// Counts of all objects of a build tree, in a folder named by their digest.
+/// Counts of all objects of a build tree, in a folder named after their digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Path of the folder. Its files have the same relative paths as the objects in the build tree.
@@ -37,7 +37,7 @@ pub fn collect(tree: &Path, profiles: &Path) -> Result<Counts> {
     if found.is_empty() {
         bail!(
             "the training wrote no .gcda files to {}: the engine was not instrumented, or was killed before \
-             it exited",
+             it could write them",
             tree.display()
         );
     }

@@ -55,7 +55,7 @@ impl Raw {
         if files.is_empty() {
             bail!(
                 "the training wrote no profile to {}: the engine was not instrumented, or was killed before it \
-                 exited",
+                 could write the profile",
                 self.folder.display()
             );
         }

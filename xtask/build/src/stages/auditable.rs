@@ -31,8 +31,8 @@ struct Package<'a> {
     root: bool,
 }
 
-/// Writes the list for `rust` on `target` to a file that is named by its digest, so that builds with equal lists pass
-/// equal arguments to cargo.
+/// Writes the list for `rust` on `target` to a file that is named after its digest, so that builds with equal lists
+/// pass equal arguments to cargo.
 ///
 /// # Errors
 /// If the crates cannot be listed or the file cannot be written.

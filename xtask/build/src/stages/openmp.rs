@@ -70,14 +70,11 @@ pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
     let library = match (plan.threading, names.next(), names.next()) {
         (Threading::Openmp, Some(name), None) if name.starts_with(wanted) => name,
         (Threading::Openmp, None, _) => {
-            bail!(
-                "the profile has `threading = \"openmp\"`, but the program requests no OpenMP runtime from the \
-                 loader"
-            )
+            bail!("the profile has `threading = \"openmp\"`, but the program loads no OpenMP runtime")
         }
         (Threading::Openmp, Some(first), second) => bail!(
             "the profile has `threading = \"openmp\"`, for which {} needs only {wanted}, but the program \
-             requests {first}{} from the loader",
+             loads {first}{}",
             plan.compiler.kind,
             second.map_or(String::new(), |second| format!(" and {second}, and each would use all cores"))
         ),

@@ -130,20 +130,11 @@ impl Ui {
     }
 }
 
-/// Returns the lines that report `error`: its message after `begin`, its causes, and then the hints of all messages.
+/// Returns the lines that report `error`, which begin with `begin`.
 fn error_text(error: &anyhow::Error, begin: &str) -> String {
-    let said = words::chain(error.as_ref());
-    let (mut lines, mut hints) = (Vec::new(), Vec::new());
-    for (begin, text) in std::iter::once(begin).chain(std::iter::repeat("  caused by:")).zip(&said) {
-        let (text, hint) = words::split_hint(text);
-        // A cause with several lines contains the output of a tool.
-        lines.push(format!("{begin} {}\n", words::printable_lines(text)));
-        hints.extend(hint.map(|hint| format!("hint: {}\n", words::printable_lines(hint))));
-    }
-    if hints.is_empty() && full_disk::caused(error) {
-        hints.push(format!("hint: {}\n", full_disk::FREE_SPACE));
-    }
-    lines.concat() + &hints.concat()
+    let fallback = full_disk::caused(error).then_some(full_disk::FREE_SPACE);
+    // A cause with several lines contains the output of a tool.
+    words::report(error.as_ref(), begin, fallback, words::printable_lines)
 }
 
 #[cfg(test)]

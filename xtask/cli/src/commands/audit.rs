@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use ::audit::Rules;
 use ::audit::native::{self, InstructionSet};
 use ::audit::portable::UNKNOWN;
+use ::audit::{Rules, Spills};
 use anyhow::{Result, bail};
 use build::audit::{self, AuditReport, AuditSubject, Question};
 use build::ui::{self, Ui};
@@ -222,6 +222,22 @@ fn kernels(verdict: &native::NativeVerdict, verbose: bool) -> String {
     for kernel in judged.iter().filter(|kernel| verbose || kernel.is_scalar()) {
         let expected = kernel.expected.unwrap_or_default();
         let _ = writeln!(text, "  {}: {} (expected: {expected})", kernel.name, kernel.found);
+    }
+    if verdict.inner_loops > 0 {
+        let _ = writeln!(
+            text,
+            "inner loops: {} of Anneal's kernels examined, {} with too many spilt registers",
+            verdict.inner_loops,
+            verdict.spills.len()
+        );
+    }
+    for kernel in &verdict.spills {
+        let Spills { address, moves, arithmetic } = kernel.spills;
+        let _ = writeln!(
+            text,
+            "  {} at {address:#x}: {moves} loads and stores of spilt registers for {arithmetic} arithmetic instructions",
+            ui::demangled(&kernel.name)
+        );
     }
     text
 }

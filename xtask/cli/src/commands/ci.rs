@@ -46,7 +46,10 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let made = BuildInfo::read(&workspace.current("native").join("build_info.json"))?;
     let whole = made.pgo.is_some() && made.bolt.is_some() && made.audit.is_some();
     if !whole || !made.gate.is_some_and(|gate| gate.passed) {
-        bail!("the record of the PGO and BOLT build does not show PGO, BOLT, a passed gate and an audit");
+        bail!(
+            "build_info.json of the PGO and BOLT build must record PGO, BOLT, a passed gate and an audit, but at \
+             least one is missing"
+        );
     }
 
     docs::run(docs::Args::unattended(), ui)?;

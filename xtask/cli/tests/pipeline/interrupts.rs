@@ -118,7 +118,8 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     checkout.build("native").expect(0, "built");
 }
 
-/// Returns a PATH with only a package manager for root, which takes a minute for any command and logs its arguments.
+/// Returns a PATH whose fake `apt-get` takes a minute for every command and logs its arguments, and whose `id` reports
+/// root.
 fn slow_apt(checkout: &Checkout) -> String {
     let bin = checkout.root.join("bin");
     let asked = checkout.root.join("asked");

@@ -96,7 +96,7 @@ fn parse_budget(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(budget) if !budget.is_zero() => Ok(budget),
         Ok(_) => Err("use a duration above zero, such as 12m".to_string()),
-        Err(error) => Err(format!("{error}\nhint: use a duration such as 12m or 1h 30m")),
+        Err(_) => Err(format!("{text:?} is not a duration\nhint: use a duration such as 12m or 1h 30m")),
     }
 }
 

@@ -183,7 +183,7 @@ impl Roof {
                 Some(Roof { roofline, caches: roofline::last_level_caches(host), said: Cell::new(false) })
             }
             CachedRoofline::Unfit(why) => {
-                let (why, _) = words::split_hint(&why);
+                let why = words::without_hint(&why);
                 let hint = "measure the roofline again with anneal bench --roofline";
                 let _ = writeln!(
                     io::stderr(),

@@ -198,7 +198,7 @@ fn check_raw(raw: &Path, runs: u32) -> Result<()> {
     if good < runs.max(1) {
         bail!(
             "only {good} of {runs} training runs left counts in {}: the other runs were killed before they \
-             exited, or the disk is full",
+             could write the counts, or the disk is full",
             raw.display()
         );
     }
