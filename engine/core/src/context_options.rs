@@ -53,7 +53,8 @@ pub fn n_ctx(settings: &Settings, trained: u32) -> u32 {
 /// Returns the size of the K and V caches. Returns `None` if the model keeps another kind of state, or if its layers
 /// need different amounts.
 pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
-    if !model.has_plain_cache() {
+    // Layers with a window may have heads of another length.
+    if !model.has_plain_cache() || model.window().is_some() {
         return None;
     }
     let architecture = model.metadata("general.architecture")?;

@@ -43,9 +43,7 @@ impl Context {
     /// with a sliding window may have dropped some cells, and llama.cpp does not report such losses
     /// (src/llama-kv-cache-iswa.cpp; ggml 0.26.0).
     fn reaches_back_from(&self, sequence: SequenceId, tokens: usize) -> bool {
-        // SAFETY: reads a field.
-        let window = unsafe { sys::llama_model_n_swa(self.model.raw.as_ptr()) };
-        let Some(window) = usize::try_from(window).ok().filter(|window| *window > 0) else { return true };
+        let Some(window) = self.model.window() else { return true };
         // SAFETY: as in `held`; returns the greatest of all layers' first positions.
         let first = unsafe {
             sys::llama_memory_seq_pos_min(
@@ -53,7 +51,7 @@ impl Context {
                 sequence as sys::llama_seq_id,
             )
         };
-        usize::try_from(first).is_ok_and(|first| first <= tokens.saturating_sub(window))
+        usize::try_from(first).is_ok_and(|first| first <= tokens.saturating_sub(window as usize))
     }
 }
 

@@ -250,14 +250,20 @@ impl Model {
         unsafe { sys::llama_model_n_layer(self.raw.as_ptr()) }.max(0).cast_unsigned()
     }
 
-    /// True if every layer keeps K and V for the whole context, without sliding windows or recurrent states.
+    /// True if every layer keeps K and V for the whole context: the model has no recurrent state, and llama.cpp keeps
+    /// the cells behind sliding windows (patch 0020; [`ContextOptions`](crate::options::ContextOptions) leaves
+    /// `swa_full` at its default, true).
     pub fn has_plain_cache(&self) -> bool {
-        // SAFETY: reads fields.
-        unsafe {
-            sys::llama_model_n_swa(self.raw.as_ptr()) == 0
-                && !sys::llama_model_is_recurrent(self.raw.as_ptr())
-                && !sys::llama_model_is_hybrid(self.raw.as_ptr())
-        }
+        // SAFETY: reads a constant.
+        let keeps_windows = || unsafe { sys::anneal_window_cells_are_kept() };
+        self.can_take_back() && (self.window().is_none() || keeps_windows())
+    }
+
+    /// Returns the number of tokens to which a layer with a sliding window attends; `None` if no layer has a window.
+    pub fn window(&self) -> Option<u32> {
+        // SAFETY: reads a field.
+        let window = unsafe { sys::llama_model_n_swa(self.raw.as_ptr()) };
+        u32::try_from(window).ok().filter(|window| *window > 0)
     }
 
     /// True if the model has no encoder. Anneal generates text only with decoder-only models.

@@ -10,6 +10,8 @@
 
 // True once a sequence has got a cell before one of its earlier cells (src/llama-kv-cache.cpp); null without the patch 0019.
 extern "C" __attribute__((weak)) bool anneal_cells_out_of_order(void);
+// True if caches keep the cells behind a sliding window (src/llama-kv-cache.cpp); null without the patch 0020.
+extern "C" __attribute__((weak)) bool anneal_keeps_window_cells(void);
 
 namespace {
 
@@ -84,4 +86,8 @@ bool anneal_has_other_operations(void) {
     } catch (...) {
         return true;
     }
+}
+
+bool anneal_window_cells_are_kept(void) {
+    return anneal_keeps_window_cells != nullptr && anneal_keeps_window_cells();
 }

@@ -65,6 +65,10 @@ bool anneal_set_outside_kernels(const void * table);
 // Must not be called before the CPU backend is loaded.
 bool anneal_has_other_operations(void);
 
+// Returns true if a cache for sliding windows with room for the whole context (swa_full) keeps the cells behind the windows,
+// so that a sequence can continue from any of its positions.
+bool anneal_window_cells_are_kept(void);
+
 // Returns the numbers of CUDA graphs captured and dropped in this process, which ggml only reports in its log.
 void anneal_cuda_graphs(uint64_t * captured, uint64_t * dropped);
 

@@ -48,22 +48,29 @@ fn text_taken_back_beyond_a_window_is_evaluated_again() {
 }
 
 #[test]
-fn the_program_runs_a_window_and_says_what_it_does_not_do() {
+fn a_prompt_with_a_window_is_cached_on_disk() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = made(folder.path(), Preset::SwaTiny);
     let path = path.to_str().expect("UTF-8");
-    let run = |more: &[&str]| {
-        let arguments =
-            [&["run", "-m", path, "-p", "Once upon a time", "-n", "16", "--greedy"], more].concat();
-        parts(&anneal(&arguments))
-    };
-    let (code, plain, stderr) = run(&[]);
-    assert_eq!(code, Some(0), "{stderr}");
     let cache = folder.path().join("cache");
-    let (code, text, stderr) = run(&["--prompt-cache", cache.to_str().expect("UTF-8")]);
-    // The prompt is not stored, and the program reports this. The text is still generated.
-    assert!(stderr.contains("sliding window"), "{code:?}: {stderr}");
-    assert!(code != Some(0) || text == plain, "{text}");
+    let run = |prompt: &str, more: &[&str]| {
+        let arguments = [&["run", "-m", path, "-p", prompt, "-n", "16", "--greedy", "--json"], more].concat();
+        let (code, stdout, stderr) = parts(&anneal(&arguments));
+        assert_eq!(code, Some(0), "{stderr}");
+        serde_json::from_str::<serde_json::Value>(&stdout).expect("JSON")
+    };
+    let caching = ["--prompt-cache", cache.to_str().expect("UTF-8")];
+    // The prompt is longer than the window of 128 tokens.
+    let prompt = "Once upon a time there was a word ".repeat(40);
+    let alone = run(&prompt, &[]);
+    let first = run(&prompt, &caching);
+    assert_eq!((&first["tokens"], first["cached_tokens"].as_u64()), (&alone["tokens"], Some(0)), "{first}");
+    // A later prompt begins with all of the first prompt, or with a part of it that ends far before its last window.
+    for later in [format!("{prompt}and more"), "Once upon a time there was a word ".repeat(12)] {
+        let (alone, cached) = (run(&later, &[]), run(&later, &caching));
+        assert_eq!(cached["tokens"], alone["tokens"], "{cached}");
+        assert!(cached["cached_tokens"].as_u64() > Some(50), "{cached}");
+    }
 }
 
 #[test]

@@ -66,6 +66,61 @@ fn one_that_makes_embeddings_alone_makes_them_and_no_text() {
 }
 
 #[test]
+fn one_with_a_sliding_window_reuses_prompts() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cache = folder.path().join("prompts");
+    let caching = ["-c", "4096", "--slots", "2", "--prompt-cache", cache.to_str().expect("UTF-8")];
+    let mut server = start(Preset::SwaTiny, &caching);
+    // Each prompt is longer than the window of 128 tokens.
+    let long = |word: &str| format!("Once upon a time there was a {word} ").repeat(40);
+    let ask = |server: &Server, prompt: &str| {
+        let answer = server.ask(&greedy(prompt, 12));
+        let number =
+            |name: &str| answer["usage"][name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));
+        (
+            answer["text"].as_str().expect("a text").to_string(),
+            number("prompt_tokens"),
+            number("cached_tokens"),
+        )
+    };
+    let alone = |prompt: &str| ask(&start(Preset::SwaTiny, &["-c", "4096"]), prompt).0;
+
+    let mut prompt = long("word");
+    let (mut text, first, cached) = ask(&server, &prompt);
+    assert_eq!(cached, 0);
+    for turn in 0..3 {
+        // Other conversations take both slots in between, so the prompt comes back from the disk.
+        let others: Vec<String> = (0..2).map(|other| long(&format!("thing {turn} {other}"))).collect();
+        std::thread::scope(|scope| others.iter().for_each(|other| drop(scope.spawn(|| ask(&server, other)))));
+        prompt += &format!("{text} and then {turn}");
+        let (tokens, cached);
+        (text, tokens, cached) = ask(&server, &prompt);
+        assert!((first - 1..tokens).contains(&cached), "turn {turn}: {cached} of {tokens}");
+        if server.is_batch_invariant() {
+            assert_eq!(text, alone(&prompt), "turn {turn}");
+        }
+        // The next turn finds the prompt in its slot.
+        let (_, tokens, cached) = ask(&server, &prompt);
+        assert_eq!(cached, tokens - 1);
+    }
+    // A prompt that shares only its beginning, far before the last window, continues from there.
+    let (text, tokens, cached) = ask(&server, &(long("word")[..600].to_string() + "another end"));
+    assert!(cached > 50 && cached < tokens, "{cached} of {tokens}");
+    if server.is_batch_invariant() {
+        assert_eq!(text, alone(&(long("word")[..600].to_string() + "another end")));
+    }
+    // After a restart, the prompt comes from the disk.
+    server.signal("TERM");
+    assert_eq!(server.code(), Some(0));
+    let again = start(Preset::SwaTiny, &caching);
+    let (text, tokens, cached) = ask(&again, &prompt);
+    assert!((first - 1..tokens).contains(&cached), "{cached} of {tokens} after a restart");
+    if again.is_batch_invariant() {
+        assert_eq!(text, alone(&prompt), "after a restart");
+    }
+}
+
+#[test]
 fn one_with_a_sliding_window_answers_as_alone() {
     let server = start(Preset::SwaTiny, &["-c", "1024"]);
     // The prompt is longer than the window.

@@ -41,8 +41,8 @@ impl PromptCacheRequest {
         let failed = |why: String| Err(Error::Cache { path: self.store.path().to_path_buf(), why });
         if !model.has_plain_cache() {
             return failed(format!(
-                "{} has a sliding window or a recurrent state and does not keep K and V of every token, so its \
-                 prompts cannot be cached on disk",
+                "{} has a recurrent state and does not keep K and V of every token, so its prompts cannot be cached on \
+                 disk",
                 model.description()
             ));
         }
