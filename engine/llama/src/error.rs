@@ -208,10 +208,12 @@ pub enum Error {
     Sampler(String),
 
     /// Invalid grammar or schema: exit code 2, as for any invalid setting.
-    #[error("cannot use the {what}: {why}")]
+    #[error("cannot use the {what}: {place}{}{why}", if place.is_empty() { "" } else { ": " })]
     Grammar {
         /// Kind of the constraint, such as `grammar`.
         what: &'static str,
+        /// Path of the invalid part of a schema, such as `properties.list`; empty if the whole constraint is invalid.
+        place: String,
         /// Cause.
         why: String,
     },

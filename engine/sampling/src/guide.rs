@@ -13,11 +13,22 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use llguidance::{Logger, Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
+use crate::digits::{DigitLimit, DigitTokens};
 use crate::watch::{self, watched};
-use crate::{gbnf, multiples};
+use crate::{gbnf, multiples, schema};
 
-/// llguidance's parser factories for each model, which contain the vocabulary as a tree of bytes.
-type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<ParserFactory>)>>;
+/// Vocabulary of a model, in llguidance's form.
+struct Vocabulary {
+    /// llguidance's parser factory, which contains the vocabulary as a tree of bytes.
+    factory: ParserFactory,
+    digits: DigitTokens,
+}
+
+/// Vocabularies of the loaded models.
+type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<Vocabulary>)>>;
+
+/// Maximum number of parts of an invalid schema that are compiled to find the invalid part.
+const MAX_PARTS: usize = 500;
 
 /// Maximum size of a grammar or schema in bytes; llguidance's own limits apply to its compiled form. llguidance's
 /// Lark compiler and [`gbnf::translate`] recurse into referenced rules, so [`STACK`] must suffice for a grammar of
@@ -48,6 +59,17 @@ pub(super) struct Guide {
     /// First mask, kept until it is requested.
     first: Option<Vec<u32>>,
     what: &'static str,
+    vocabulary: Arc<Vocabulary>,
+    /// Limit on the digits of numbers, for JSON schemas.
+    limit: Option<DigitLimit>,
+}
+
+/// Returns the paths of the keywords of `constraint` that are not enforced, such as `properties.list.uniqueItems`.
+pub fn ignored_keywords(constraint: &Constraint) -> Vec<String> {
+    match constraint {
+        Constraint::JsonSchema(schema) => schema::simplified(schema).ignored,
+        Constraint::Grammar(_) => Vec::new(),
+    }
 }
 
 impl Guide {
@@ -55,7 +77,7 @@ impl Guide {
     pub(super) fn new(constraint: &Constraint, model: &Arc<Model>) -> Result<Self> {
         let what = what(constraint);
         check(constraint, what)?;
-        let refused = |why: String| Error::Grammar { what, why };
+        let refused = |why: String| Error::Grammar { what, place: String::new(), why };
         let serialized = |grammar| Ok(GrammarInit::Serialized(grammar));
         let read: Box<dyn FnOnce(&ParserLimits) -> _ + Send> = match constraint {
             Constraint::Grammar(text) if is_lark(text) => {
@@ -71,30 +93,29 @@ impl Guide {
                 Box::new(move |limits| gbnf::translate(grammar, n_vocab, &others, limits))
             }
             Constraint::JsonSchema(schema) => {
-                let grammar = TopLevelGrammar::from_json_schema(with_bounds(schema));
+                let grammar =
+                    TopLevelGrammar::from_json_schema(with_bounds(&schema::simplified(schema).schema));
                 Box::new(move |_| serialized(grammar))
             }
         };
-        let factory = factory(model)?;
+        let vocabulary = vocabulary(model)?;
+        let factory = &vocabulary.factory;
         let made = with_stack(move || {
             let limits = factory.limits().clone();
-            let grammar = read(&limits)?;
-            let caps = InferenceCapabilities::default();
-            let parser = factory.create_parser_from_init_ext(grammar, Logger::new(0, 0), caps, limits);
-            let mut matcher = Matcher::new(parser).into_cancellable();
-            let first = watched(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
-            Ok((matcher, first))
+            compile(factory, read(&limits)?, limits)
         })?;
-        let (matcher, first) = made.map_err(refused)?;
-        match first {
-            // Rules that refer only to themselves are detected here.
-            Err(error) => Err(refused(match words(&error.to_string()) {
-                name if name == "NoExtensionBias" => NO_TEXT.to_string(),
-                other => other,
-            })),
-            Ok(mask) if mask.is_zero() => Err(refused(NO_TEXT.to_string())),
-            Ok(mask) => Ok(Guide { matcher, first: Some(mask.into()), what }),
-        }
+        let found = made.and_then(|(matcher, first)| Ok((matcher, first?)));
+        let (matcher, mask) = match (found, constraint) {
+            (Ok(made), _) => made,
+            (Err(why), Constraint::JsonSchema(schema)) => {
+                let place = with_stack(|| invalid_part(factory, schema))?;
+                let (place, why) = place.unwrap_or((String::new(), why));
+                return Err(Error::Grammar { what, place, why });
+            }
+            (Err(why), Constraint::Grammar(_)) => return Err(refused(why)),
+        };
+        let limit = matches!(constraint, Constraint::JsonSchema(_)).then(DigitLimit::default);
+        Ok(Guide { matcher, first: Some(mask), what, vocabulary, limit })
     }
 
     /// Returns the allowed tokens as one bit per token. If the text is complete, only end tokens are allowed.
@@ -102,14 +123,24 @@ impl Guide {
         if let Some(first) = self.first.take() {
             return Ok(first);
         }
-        let mask = self.step(Matcher::compute_mask_or_eos)?;
-        Ok(mask.into())
+        let mut mask = self.step(Matcher::compute_mask_or_eos)?.into();
+        if let Some(left) = self.limit.as_ref().and_then(DigitLimit::left) {
+            self.vocabulary.digits.limit(&mut mask, left);
+        }
+        Ok(mask)
     }
 
     /// True if `token` is allowed. Does not check the other tokens.
     pub(super) fn allows(&mut self, token: Token, is_end: bool) -> Result<bool> {
         if self.matcher.is_stopped() {
             return Ok(is_end);
+        }
+        // Whether a token has too many digits depends on the other tokens.
+        let left = self.limit.as_ref().and_then(DigitLimit::left).filter(|_| !is_end);
+        if left.is_some_and(|left| self.vocabulary.digits.exceeds(token.cast_unsigned(), left)) {
+            let mask = self.mask()?;
+            let word = mask.get(token.cast_unsigned() as usize / 32).copied().unwrap_or_default();
+            return Ok(word >> (token % 32) & 1 == 1);
         }
         self.step(|matcher| match is_end {
             true => matcher.is_accepting(),
@@ -120,6 +151,10 @@ impl Guide {
     /// Appends `token` to the text.
     pub(super) fn accept(&mut self, token: Token) -> Result<()> {
         self.first = None;
+        if let Some(limit) = &mut self.limit {
+            let trie = self.vocabulary.factory.tok_env().tok_trie();
+            limit.push(trie.token(token.cast_unsigned()));
+        }
         match self.matcher.is_stopped() && !self.matcher.is_error() {
             true => Ok(()),
             false => self.step(|matcher| matcher.consume_token(token.cast_unsigned())),
@@ -152,6 +187,51 @@ impl Guide {
             Error::Sampler(format!("cannot follow the {}: {why}", self.what))
         })
     }
+}
+
+/// Compiles `grammar`. Returns its matcher and the first mask, or the reason why it has no text.
+fn compile(
+    factory: &ParserFactory,
+    grammar: GrammarInit,
+    limits: ParserLimits,
+) -> std::result::Result<(Matcher, std::result::Result<Vec<u32>, String>), String> {
+    let caps = InferenceCapabilities::default();
+    let parser = factory.create_parser_from_init_ext(grammar, Logger::new(0, 0), caps, limits);
+    let mut matcher = Matcher::new(parser).into_cancellable();
+    let first = watched(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
+    let first = match first {
+        // Rules that refer only to themselves are detected here.
+        Err(error) => Err(match words(&error.to_string()) {
+            name if name == "NoExtensionBias" => NO_TEXT.to_string(),
+            other => other,
+        }),
+        Ok(mask) if mask.is_zero() => Err(NO_TEXT.to_string()),
+        Ok(mask) => Ok(mask.into()),
+    };
+    Ok((matcher, first))
+}
+
+/// Returns the path of the innermost part of the invalid schema `whole` that is invalid by itself, and the reason.
+fn invalid_part(factory: &ParserFactory, whole: &Value) -> Option<(String, String)> {
+    let simplified = schema::simplified(whole).schema;
+    let definitions = ["$defs", "definitions"].map(|key| (key, simplified.get(key)));
+    let parts = schema::parts(&simplified);
+    parts.iter().take(MAX_PARTS).find_map(|(path, part)| {
+        let mut part = (*part).clone();
+        if let Value::Object(fields) = &mut part {
+            for (key, value) in definitions {
+                if let Some(value) = value {
+                    fields.entry(key).or_insert_with(|| value.clone());
+                }
+            }
+        }
+        // A part that no text matches, such as a property that must be missing, is no fault by itself.
+        let grammar = GrammarInit::Serialized(TopLevelGrammar::from_json_schema(with_bounds(&part)));
+        match compile(factory, grammar, factory.limits().clone()) {
+            Ok((_, Err(why))) | Err(why) if why != NO_TEXT && part != false => Some((path.clone(), why)),
+            _ => None,
+        }
+    })
 }
 
 /// Name of the constraint in messages.
@@ -221,7 +301,7 @@ pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> 
 }
 
 fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
-    let refuse = |why: String| Err(Error::Grammar { what, why });
+    let refuse = |why: String| Err(Error::Grammar { what, place: String::new(), why });
     let (len, most) = match constraint {
         Constraint::Grammar(text) => (text.len(), MAX_GRAMMAR_BYTES),
         Constraint::JsonSchema(schema) => {
@@ -265,21 +345,21 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the parser factory of `model`. Creating a factory is slow, so each model has only one.
-fn factory(model: &Arc<Model>) -> Result<Arc<ParserFactory>> {
+/// Returns the vocabulary of `model`. Building it is slow, so each model has only one.
+fn vocabulary(model: &Arc<Model>) -> Result<Arc<Vocabulary>> {
     static KNOWN: Vocabularies = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|(model, _)| model.strong_count() > 0);
     let found = known.iter().find(|(other, _)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(model)));
-    if let Some((_, factory)) = found {
-        return Ok(Arc::clone(factory));
+    if let Some((_, vocabulary)) = found {
+        return Ok(Arc::clone(vocabulary));
     }
-    let factory = Arc::new(build(model)?);
-    known.push((Arc::downgrade(model), Arc::clone(&factory)));
-    Ok(factory)
+    let vocabulary = Arc::new(build(model)?);
+    known.push((Arc::downgrade(model), Arc::clone(&vocabulary)));
+    Ok(vocabulary)
 }
 
-fn build(model: &Model) -> Result<ParserFactory> {
+fn build(model: &Model) -> Result<Vocabulary> {
     let n_vocab = model.n_vocab();
     let ends = ends_of(model);
     let Some(&end) = ends.first() else {
@@ -299,7 +379,7 @@ fn build(model: &Model) -> Result<ParserFactory> {
         })?;
     factory.quiet();
     factory.limits_mut().verbose_errors = false;
-    Ok(factory)
+    Ok(Vocabulary { factory, digits: DigitTokens::new(words.iter().map(Vec::as_slice)) })
 }
 
 /// Returns the bytes that `token` adds to the text. Control tokens add no bytes and are identified by their names. A

@@ -4,13 +4,16 @@
 
 mod alone;
 mod chain;
+mod digits;
 mod gbnf;
 mod guide;
 mod multiples;
+mod schema;
 mod watch;
 
 pub use alone::check_gbnf;
 pub use chain::{Chain, asks_devices};
+pub use guide::ignored_keywords;
 pub use llama::sampling::{
     Bias, Constraint, DeviceReport, PARAMETERS, Parameter, SamplingOptions, SamplingPlan, SamplingStep, whole,
 };

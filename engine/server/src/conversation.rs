@@ -22,6 +22,8 @@ pub struct Conversation {
     offered: Vec<Offered>,
     /// JSON schema that the answer must match, if the client requires a tool call.
     forced: Option<Value>,
+    /// Indices of the tools that this schema allows.
+    forced_tools: Vec<usize>,
     /// Additional variables of the template.
     more: Vec<(String, Json)>,
 }
@@ -45,7 +47,9 @@ impl Conversation {
             return Err(ApiError::field("messages", "is empty: give at least one message"));
         }
         let (tools, offered) = tools(fields.take("tools"))?;
-        let (is_wanted, forced) = choice(fields.take("tool_choice"), &offered)?;
+        let (is_wanted, forced_tools) = choice(fields.take("tool_choice"), &offered)?;
+        let called: Vec<&Offered> = forced_tools.iter().map(|index| &offered[*index]).collect();
+        let forced = (!called.is_empty()).then(|| forced_schema(&called));
         let (tools, offered) = if is_wanted { (tools, offered) } else { (None, Vec::new()) };
         let more = match fields.take("chat_template_kwargs") {
             None => Vec::new(),
@@ -54,7 +58,7 @@ impl Conversation {
             }
             Some(other) => return Err(wrong("chat_template_kwargs", "use an object", &other)),
         };
-        Ok(Conversation { messages, tools, offered, forced, more })
+        Ok(Conversation { messages, tools, offered, forced, forced_tools, more })
     }
 
     /// Returns the functions that the model may call.
@@ -65,6 +69,11 @@ impl Conversation {
     /// Returns the schema that the answer must match, if the client requires a tool call.
     pub fn forced(&self) -> Option<&Value> {
         self.forced.as_ref()
+    }
+
+    /// Returns the indices of the tools of which the client requires a call; empty if no call is required.
+    pub fn forced_tools(&self) -> &[usize] {
+        &self.forced_tools
     }
 
     /// Renders the prompt, up to the start of the answer.
@@ -171,16 +180,16 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     Ok(Offered { name, parameters })
 }
 
-/// Returns two values: true if the client wants tools, and the schema of the answer if the client requires a tool
+/// Returns two values: true if the client wants tools, and the indices of the tools of which the client requires a
 /// call.
-fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), ApiError> {
+fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Vec<usize>), ApiError> {
     const NAME: &str = "tool_choice";
     const WORDS: &str =
         "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
     let value = value.unwrap_or_else(|| "auto".into());
     let named = match (&value, value.as_str()) {
-        (_, Some("auto")) => return Ok((true, None)),
-        (_, Some("none")) => return Ok((false, None)),
+        (_, Some("auto")) => return Ok((true, Vec::new())),
+        (_, Some("none")) => return Ok((false, Vec::new())),
         (_, Some("required")) => None,
         (Value::Object(choice), _) if choice.get("type").is_some_and(|kind| kind == "function") => {
             let name = &value["function"]["name"];
@@ -191,14 +200,15 @@ fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Val
         }
         _ => return Err(wrong(NAME, WORDS, &value)),
     };
-    let chosen: Vec<&Offered> =
-        offered.iter().filter(|function| named.is_none_or(|name| function.name == name)).collect();
+    let is_chosen = |function: &Offered| named.is_none_or(|name| function.name == name);
+    let chosen = offered.iter().enumerate().filter(|(_, function)| is_chosen(function));
+    let chosen: Vec<usize> = chosen.map(|(index, _)| index).collect();
     match (chosen.as_slice(), named) {
         ([], Some(name)) => {
             Err(wrong("tool_choice.function.name", "use the name of a function in tools", &Value::from(name)))
         }
         ([], None) => Err(ApiError::field(NAME, "\"required\" needs tools, but there are none")),
-        (chosen, _) => Ok((true, Some(forced_schema(chosen)))),
+        _ => Ok((true, chosen)),
     }
 }
 

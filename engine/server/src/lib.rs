@@ -51,6 +51,7 @@ pub mod request_log;
 pub mod reuse;
 pub mod run;
 pub mod scheduler;
+mod schema_field;
 pub mod scope;
 pub mod server;
 pub mod signals;

@@ -14,6 +14,7 @@ use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
 use super::input::{Input, InputFault};
 use super::logprobs;
+use super::schema_field::SchemaField;
 use super::scope::SALT_CHARACTERS;
 use super::workloads::{WorkloadThreads, Workloads};
 
@@ -73,6 +74,8 @@ pub struct Generate {
     pub stop: Vec<String>,
     /// Sampling options.
     pub sampling: SamplingOptions,
+    /// Field that contains the JSON schema of the answer, if the sampling options have one.
+    pub schema_field: SchemaField,
     /// True if the prompt may reuse cached tokens of earlier requests.
     pub cache_prompt: bool,
     /// Salt that separates the client's requests: only requests with the same salt share prompts.
@@ -99,8 +102,15 @@ impl Generate {
         let most = defaults.deadline.as_secs_f64();
         let deadline = fields.number("timeout_s", 0.001..=most)?;
         let sampling = with_forced(sampling(fields, defaults)?, &prompt)?;
+        let schema_field = match &prompt {
+            Prompt::Messages(conversation) if !conversation.forced_tools().is_empty() => {
+                SchemaField::Tools(conversation.forced_tools().to_vec())
+            }
+            _ => SchemaField::Whole("json_schema"),
+        };
         Ok(Generate {
             prompt,
+            schema_field,
             stream: fields.bool("stream")?.unwrap_or(false),
             max_tokens,
             ignore_end: fields.bool("ignore_eos")?.unwrap_or(false),

@@ -232,6 +232,18 @@ impl RequestLog {
         });
     }
 
+    /// Logs that `keywords` of the request's JSON schema are not enforced.
+    pub fn ignored(&self, keywords: &str) {
+        self.note(|entry| {
+            tracing::warn!(
+                target: TARGET,
+                request = entry.number,
+                keywords,
+                "keywords of the JSON schema are not enforced"
+            );
+        });
+    }
+
     /// Logs that the request got a slot.
     pub fn began(&self, slot: usize, cached: u32) {
         self.note(|entry| tracing::debug!(target: TARGET, request = entry.number, slot, cached_tokens = cached, "began"));

@@ -24,6 +24,7 @@ use super::metrics::Metrics;
 use super::queue::{Inbox, QueueRefusal};
 use super::request::{Defaults, Generate, Prompt};
 use super::request_log::RequestLog;
+use super::schema_field::SchemaField;
 use super::scope::{Owner, Scope};
 use crate::api_error::stopping;
 use crate::limits::ServerLimits;
@@ -158,12 +159,12 @@ impl Server {
         // If caching is allowed, the first choice evaluates the prompt, and the other choices share it.
         let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
         let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
-        let mut sampling = request.sampling;
+        let (mut sampling, schema_field) = (request.sampling, request.schema_field);
         // Values above the context size have no effect, but llama.cpp would allocate memory for the whole range.
         sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
         sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
         for choice in 0..choices {
-            let chain = self.chain(sampling.clone(), &prompt, &client).await?;
+            let chain = self.chain(sampling.clone(), &schema_field, &prompt, &client).await?;
             sampling.seed = Some(next_seed(chain.seed()));
             let (events, receiver) = mpsc::channel(EVENTS);
             receivers.push(receiver);
@@ -290,14 +291,15 @@ impl Server {
     async fn chain(
         &self,
         sampling: SamplingOptions,
+        schema_field: &SchemaField,
         prompt: &[Token],
         client: &Client,
     ) -> Result<Chain, ApiError> {
         // Name of the field that causes an error. All other fields were validated before.
+        let has_schema = matches!(sampling.constraint, Some(Constraint::JsonSchema(_)));
         let field = match (&sampling.constraint, sampling.logit_bias.is_empty()) {
             (_, false) if bias_is_wrong(&sampling, &self.model) => Some("logit_bias"),
             (Some(Constraint::Grammar(_)), _) => Some("grammar"),
-            (Some(Constraint::JsonSchema(_)), _) => Some("json_schema"),
             _ => None,
         };
         // Creating some chains takes a long time. DRY searches the whole vocabulary for its sequence breakers.
@@ -313,8 +315,10 @@ impl Server {
             }
             None => Chain::new(&sampling, &self.model),
         };
-        let mut chain =
-            chain.map_err(|error| ApiError { param: field.map(String::from), ..self.invalid(&error) })?;
+        let mut chain = chain.map_err(|error| {
+            let of_schema = || has_schema.then(|| schema_field.of_error(&error));
+            ApiError { param: field.map(String::from).or_else(of_schema), ..self.invalid(&error) }
+        })?;
         chain
             .accept_prompt(prompt)
             .map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;

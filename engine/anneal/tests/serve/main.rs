@@ -21,6 +21,7 @@ mod logprobs;
 mod models;
 mod openapi;
 mod pools;
+mod schemas;
 mod shapes;
 mod signals;
 mod tools;

@@ -30,7 +30,7 @@ impl Constraint {
                 "it is not JSON: {error}\nhint: give a JSON object, such as {{\"type\": \"object\"}}; a shell needs \
                  single quotes around it"
             );
-            Error::Grammar { what, why }
+            Error::Grammar { what, place: String::new(), why }
         })?;
         Ok(Constraint::JsonSchema(schema))
     }

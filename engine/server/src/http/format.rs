@@ -6,9 +6,13 @@ use serde_json::{Value, json};
 use crate::api_error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::request::Generate;
+use crate::schema_field::SchemaField;
+
+/// Constraint on an answer, and the field that contains its schema.
+pub(super) type AnswerFormat = (Constraint, &'static str);
 
 /// Takes the constraint out of `fields`.
-pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> {
+pub(super) fn take(fields: &mut Fields) -> Result<Option<AnswerFormat>, ApiError> {
     constraint(fields.take("response_format"))
 }
 
@@ -16,17 +20,19 @@ pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> 
 ///
 /// # Errors
 /// If `generate` already has a constraint.
-pub(super) fn apply(format: Option<Constraint>, generate: &mut Generate) -> Result<(), ApiError> {
-    if format.is_some() && generate.sampling.constraint.is_some() {
+pub(super) fn apply(format: Option<AnswerFormat>, generate: &mut Generate) -> Result<(), ApiError> {
+    let Some((constraint, field)) = format else { return Ok(()) };
+    if generate.sampling.constraint.is_some() {
         let what =
             "give only one of response_format, grammar, json_schema and a tool_choice that requires a call";
         return Err(ApiError::field("response_format", what));
     }
-    generate.sampling.constraint = generate.sampling.constraint.take().or(format);
+    generate.sampling.constraint = Some(constraint);
+    generate.schema_field = SchemaField::Whole(field);
     Ok(())
 }
 
-fn constraint(value: Option<Value>) -> Result<Option<Constraint>, ApiError> {
+fn constraint(value: Option<Value>) -> Result<Option<AnswerFormat>, ApiError> {
     const NAME: &str = "response_format";
     let mut format = match value {
         None => return Ok(None),
@@ -36,21 +42,27 @@ fn constraint(value: Option<Value>) -> Result<Option<Constraint>, ApiError> {
     let kind = format.remove("type").unwrap_or_default();
     match kind.as_str() {
         Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(Constraint::JsonSchema(json!({ "type": "object" })))),
+        // As in llama-server, an object may have a schema.
+        Some("json_object") => match format.remove("schema").unwrap_or_default() {
+            Value::Null => Ok(Some((Constraint::JsonSchema(json!({ "type": "object" })), NAME))),
+            schema => with_schema(schema, "response_format.schema"),
+        },
         Some("json_schema") => {
+            const FIELD: &str = "response_format.json_schema.schema";
             let schema = format.get_mut("json_schema").and_then(|within| within.get_mut("schema"));
             match schema.map(Value::take) {
-                Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
-                    Ok(Some(Constraint::JsonSchema(schema)))
-                }
-                Some(other) => Err(wrong("response_format.json_schema.schema", "use a JSON schema", &other)),
-                None => Err(ApiError::field(
-                    "response_format.json_schema.schema",
-                    "is missing: give the schema of the answer",
-                )),
+                Some(schema) => with_schema(schema, FIELD),
+                None => Err(ApiError::field(FIELD, "is missing: give the schema of the answer")),
             }
         }
         _ => Err(wrong("response_format.type", "use text, json_object or json_schema", &kind)),
+    }
+}
+
+fn with_schema(schema: Value, field: &'static str) -> Result<Option<AnswerFormat>, ApiError> {
+    match schema {
+        Value::Object(_) | Value::Bool(_) => Ok(Some((Constraint::JsonSchema(schema), field))),
+        other => Err(wrong(field, "use a JSON schema", &other)),
     }
 }
 
@@ -68,6 +80,12 @@ mod tests {
                 json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": true, "schema": schema } }),
                 Ok(Some(schema.clone())),
             ),
+            (json!({ "type": "json_object", "schema": schema }), Ok(Some(schema.clone()))),
+            (json!({ "type": "json_object", "schema": null }), Ok(Some(json!({ "type": "object" })))),
+            (
+                json!({ "type": "json_object", "schema": [] }),
+                Err("response_format.schema: use a JSON schema, not a list"),
+            ),
             (json!("json_object"), Err("response_format: use an object, not \"json_object\"")),
             (json!({}), Err("response_format.type: use text, json_object or json_schema, not null")),
             (json!({ "type": "xml" }), Err("response_format.type: use text")),
@@ -83,7 +101,10 @@ mod tests {
         ];
         for (value, expected) in cases {
             match (constraint(Some(value.clone())), expected) {
-                (Ok(found), Ok(schema)) => assert_eq!(found, schema.map(Constraint::JsonSchema), "{value}"),
+                (Ok(found), Ok(schema)) => {
+                    let found = found.map(|(constraint, _)| constraint);
+                    assert_eq!(found, schema.map(Constraint::JsonSchema), "{value}");
+                }
                 (Err(refusal), Err(words)) => {
                     assert!(refusal.message.starts_with(words), "{value}: {refusal:?}")
                 }

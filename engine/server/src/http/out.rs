@@ -1,5 +1,6 @@
 //! Answers to completion requests in OpenAI's formats, as one JSON object or as server-sent events.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
@@ -10,9 +11,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::HeaderValue;
-use axum::http::header::CACHE_CONTROL;
+use axum::http::header::{CACHE_CONTROL, HeaderName};
 use axum::response::Response;
 use http_body::Frame;
+use sampling::Constraint;
 use serde_json::{Value, json};
 
 use super::app::{client_of, fields, owner_of};
@@ -22,12 +24,14 @@ use super::shape::{AnswerShape, finish_reason};
 use super::token_details::{Gathered, TokenDetails};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::choices::{ChoiceEvent, Choices};
+use crate::client::Client;
 use crate::done::Done;
 use crate::fields::Fields;
 use crate::finish_reason::FinishReason;
 use crate::job::JobEvent;
 use crate::models::{ModelLease, ModelRegistry};
 use crate::request::Generate;
+use crate::request_log::RequestLog;
 use crate::server::Server;
 
 /// Completion request.
@@ -73,6 +77,7 @@ async fn complete(
     drop(fields);
     let stream = generate.stream;
     let calls = Calls::of(&generate, &server)?;
+    let ignored = ignored_keywords(&server, &client, &generate).await?;
     let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;
     let events = Choices::new(events);
     let head = Head::new(&server, shape);
@@ -81,12 +86,53 @@ async fn complete(
         let choices = all(&server, choices, events).await?;
         let is_long = choices.iter().any(AnswerChoice::is_long);
         let make = move || whole(&head, choices);
-        return if is_long { long_answer(&server, &client, make).await } else { Ok(answer(&make())) };
+        let response = if is_long { long_answer(&server, &client, make).await? } else { answer(&make()) };
+        return Ok(with_ignored(response, ignored));
     }
     let body = Body::new(Stream::new(head, choices, events, include_usage, server));
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(response)
+    Ok(with_ignored(response, ignored))
+}
+
+/// Response header with the keywords of the schema that are not enforced.
+const IGNORED: HeaderName = HeaderName::from_static("anneal-ignored-keywords");
+
+/// Maximum number of keywords in the header.
+const MOST_IGNORED: usize = 16;
+
+/// Returns the value of the header [`IGNORED`]; `None` if the schema of `generate` is enforced completely.
+async fn ignored_keywords(
+    server: &Server,
+    client: &Client,
+    generate: &Generate,
+) -> Result<Option<HeaderValue>, ApiError> {
+    let Some(constraint @ Constraint::JsonSchema(_)) = &generate.sampling.constraint else {
+        return Ok(None);
+    };
+    // A schema may be large.
+    let constraint = constraint.clone();
+    let places = server.aside(client, move || sampling::ignored_keywords(&constraint)).await?;
+    if places.is_empty() {
+        return Ok(None);
+    }
+    // The log contains no names from the client.
+    let keywords: BTreeSet<&str> = places.iter().filter_map(|place| place.rsplit('.').next()).collect();
+    let keywords = Vec::from_iter(keywords).join(", ");
+    RequestLog::current().ignored(&keywords);
+    let names = places.iter().take(MOST_IGNORED).map(|place| generate.schema_field.name(place));
+    let mut value = names.map(|name| name.escape_default().to_string()).collect::<Vec<_>>().join(", ");
+    if places.len() > MOST_IGNORED {
+        value += ", ...";
+    }
+    Ok(HeaderValue::try_from(value).ok())
+}
+
+fn with_ignored(mut response: Response, ignored: Option<HeaderValue>) -> Response {
+    if let Some(ignored) = ignored {
+        response.headers_mut().insert(IGNORED, ignored);
+    }
+    response
 }
 
 /// Fields at the beginning of every object of an answer.

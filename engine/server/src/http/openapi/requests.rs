@@ -175,7 +175,11 @@ fn response_format() -> Value {
     let format = |kind: &str| json!({ "properties": { "type": { "const": kind } }, "required": ["type"], "type": "object" });
     json!({ "anyOf": [
         format("text"),
-        format("json_object"),
+        {
+            "type": "object",
+            "properties": { "type": { "const": "json_object" }, "schema": { "type": ["object", "boolean", "null"] } },
+            "required": ["type"],
+        },
         {
             "type": "object",
             "properties": {
