@@ -32,7 +32,7 @@ const GEMMA: &str = "\
 {%- set before = namespace(text='') -%}
 {%- for message in messages -%}
     {%- if message.role == 'system' -%}
-        {%- set before.text = (message.content | trim) + '\\n\\n' -%}
+        {%- set before.text = before.text + (message.content | trim) + '\\n\\n' -%}
     {%- else -%}
         {%- set role = 'model' if message.role == 'assistant' else message.role -%}
         {{- '<start_of_turn>' + role + '\\n' + before.text + ((message.content or '') | trim) + '<end_of_turn>\\n' -}}
@@ -62,7 +62,7 @@ const MISTRAL: &str = "\
 {%- set before = namespace(text='') -%}
 {%- for message in messages -%}
     {%- if message.role == 'system' -%}
-        {%- set before.text = message.content + '\\n\\n' -%}
+        {%- set before.text = before.text + message.content + '\\n\\n' -%}
     {%- elif message.role == 'assistant' -%}
         {{- ' ' + ((message.content or '') | trim) + eos_token -}}
     {%- else -%}

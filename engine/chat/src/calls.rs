@@ -29,6 +29,9 @@ pub enum CallFormat {
 
 /// Opening and closing marks of a call in the formats of Hermes, Qwen3-Coder and GLM.
 const BLOCK: (&str, &str) = ("<tool_call>", "</tool_call>");
+/// Opening and closing marks of a function in the format of Qwen3-Coder, which sometimes leaves out the opening mark of
+/// the block.
+const FUNCTION: (&str, &str) = ("<function=", "</function>");
 const PYTHON: &str = "<|python_tag|>";
 const MISTRAL: &str = "[TOOL_CALLS]";
 
@@ -106,6 +109,10 @@ enum At {
     Text,
     /// Inside a possible call. `held` begins with the opening mark, if the format has one.
     Call,
+    /// Inside a possible call without the block's opening mark. `held` begins with [`FUNCTION`]'s opening mark.
+    Bare,
+    /// After a call without the block's opening mark. The block's closing mark may follow.
+    AfterBare,
 }
 
 impl CallReader {
@@ -130,6 +137,8 @@ impl CallReader {
             (At::Call, CallFormat::Llama) => llama(&held, &self.offered),
             (At::Call, CallFormat::Mistral) => mistral(&held, &self.offered),
             (At::Call, format) => format.block(&held[BLOCK.0.len()..], false, &self.offered).ok(),
+            // An unfinished closing mark.
+            (At::AfterBare, _) if BLOCK.1.starts_with(held.trim_start()) => Some(Vec::new()),
             _ => None,
         };
         let text = std::mem::take(&mut self.before) + &held;
@@ -159,15 +168,22 @@ impl CallReader {
             At::Text => self.text(parts),
             At::Call if matches!(self.format, CallFormat::Llama | CallFormat::Mistral) => false,
             At::Call => self.block(parts),
+            At::Bare => self.bare(parts),
+            At::AfterBare => self.after_bare(),
         }
     }
 
     fn text(&mut self, parts: &mut Vec<Part>) -> bool {
-        let mark = self.format.mark();
+        let marks: &[(&str, At)] = match self.format {
+            CallFormat::QwenCoder => &[(BLOCK.0, At::Call), (FUNCTION.0, At::Bare)],
+            format => &[(format.mark(), At::Call)],
+        };
         // The bytes that were already searched are white space, so no mark begins in them.
         let new = &self.held[self.searched..];
-        let found = new.find(mark);
-        let body = found.unwrap_or_else(|| new.len() - overlap(new, mark));
+        let found = marks.iter().filter_map(|(mark, at)| Some((new.find(mark)?, mark.len(), *at)));
+        let found = found.min_by_key(|(begin, ..)| *begin);
+        let overlap = marks.iter().map(|(mark, _)| overlap(new, mark)).max().unwrap_or_default();
+        let body = found.map_or(new.len() - overlap, |(begin, ..)| begin);
         // White space before a mark belongs to the mark.
         let certain = match new[..body].trim_end().len() {
             0 => 0,
@@ -179,11 +195,52 @@ impl CallReader {
             parts.push(Part::Text(std::mem::replace(&mut self.held, rest)));
         }
         self.searched = body - certain;
-        if found.is_some() {
+        if let Some((_, len, at)) = found {
             self.before = self.held.drain(..self.searched).collect();
-            (self.at, self.searched, self.ends) = (At::Call, mark.len(), 0);
+            (self.at, self.searched, self.ends) = (at, len, 0);
         }
         found.is_some()
+    }
+
+    /// Parses a complete function without the block's opening mark.
+    fn bare(&mut self, parts: &mut Vec<Part>) -> bool {
+        let Some(at) = self.held[self.searched..].find(FUNCTION.1).map(|at| at + self.searched) else {
+            return false;
+        };
+        let after = at + FUNCTION.1.len();
+        let calls = self.format.block(&self.held[..after], true, &self.offered);
+        if calls == Err(No::Incomplete) && self.ends < MOST_ENDS {
+            (self.searched, self.ends) = (after, self.ends + 1);
+            return true;
+        }
+        let rest = self.held.split_off(after);
+        let whole = std::mem::replace(&mut self.held, rest);
+        let before = std::mem::take(&mut self.before);
+        self.searched = 0;
+        match calls {
+            Ok(calls) => {
+                self.called = true;
+                parts.extend(calls);
+                self.at = At::AfterBare;
+            }
+            Err(_) => {
+                parts.push(Part::Text(before + &whole));
+                self.at = At::Text;
+            }
+        }
+        true
+    }
+
+    /// Drops the closing mark of a block that had no opening mark.
+    fn after_bare(&mut self) -> bool {
+        let rest = self.held.trim_start();
+        if let Some(after) = rest.strip_prefix(BLOCK.1) {
+            self.held = after.to_string();
+        } else if BLOCK.1.starts_with(rest) {
+            return false;
+        }
+        self.at = At::Text;
+        true
     }
 
     /// Parses a complete block, without waiting for the end of the answer.

@@ -3,6 +3,7 @@
 mod builtin;
 mod calls;
 mod environment;
+mod fallback;
 mod forced;
 mod json;
 mod markup;

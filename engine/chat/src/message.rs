@@ -19,6 +19,18 @@ impl From<&serde_json::Value> for Json {
     }
 }
 
+impl Json {
+    /// Returns the text if the value is a string.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.0.as_str()
+    }
+
+    /// Returns the values of a list.
+    pub(super) fn items(&self) -> impl Iterator<Item = Json> {
+        self.0.try_iter().into_iter().flatten().map(Json)
+    }
+}
+
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {

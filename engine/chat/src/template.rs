@@ -1,5 +1,6 @@
 //! Chat template of a model: renders messages into a prompt.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -13,7 +14,7 @@ use minijinja::{Environment, ErrorKind, Value};
 use super::calls::CallFormat;
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
-use super::{builtin, stack};
+use super::{builtin, fallback, stack};
 
 /// Metadata key of the template in a GGUF file.
 const KEY: &str = "tokenizer.chat_template";
@@ -76,9 +77,13 @@ pub struct Template {
     tool_use: Option<Arc<Environment<'static>>>,
     /// Notation of tool calls, if known.
     calls: Option<CallFormat>,
+    /// True if the template names the role `developer`.
+    knows_developer: bool,
     origin: String,
     specials: Specials,
     styles: [OnceLock<ToolStyle>; 2],
+    shows_tools: OnceLock<bool>,
+    has_system: OnceLock<bool>,
 }
 
 impl Template {
@@ -97,6 +102,7 @@ impl Template {
         if let Some(source) = model.metadata_text(&key) {
             template.tool_use = Some(compile(&source, &format!("{key} of {}", path.display()))?);
             template.calls = CallFormat::of_template(&source).or(template.calls);
+            template.knows_developer |= names_developer(&source);
         }
         Ok(template)
     }
@@ -124,9 +130,12 @@ impl Template {
             main: compile(source, origin)?,
             tool_use: None,
             calls: CallFormat::of_template(source),
+            knows_developer: names_developer(source),
             origin: origin.to_string(),
             specials,
             styles: [OnceLock::new(), OnceLock::new()],
+            shows_tools: OnceLock::new(),
+            has_system: OnceLock::new(),
         })
     }
 
@@ -135,9 +144,54 @@ impl Template {
         &self.origin
     }
 
-    /// Returns the template's notation for tool calls. `None` if the notation is unknown.
+    /// Returns the notation of tool calls in answers to prompts of this template. `None` if the notation is unknown.
+    /// If the template cannot show tools, the prompt asks for the notation of Hermes.
     pub fn call_format(&self) -> Option<CallFormat> {
-        self.calls
+        if self.shows_tools() { self.calls } else { Some(CallFormat::Hermes) }
+    }
+
+    /// True if the template shows the tools of a conversation. Otherwise, [`render_with`](Self::render_with) describes
+    /// the tools in a message.
+    pub fn shows_tools(&self) -> bool {
+        *self.shows_tools.get_or_init(|| {
+            const NAME: &str = "needle_of_anneal";
+            let tools = serde_json::json!([{ "type": "function", "function": {
+                "name": NAME, "description": "d", "parameters": { "type": "object", "properties": {} },
+            }}]);
+            let tools = Json::from(&tools);
+            let (system, user) = (Message::new("system", "s"), Message::new("user", "hello"));
+            let environment = self.tool_use.as_ref().unwrap_or(&self.main);
+            // Some templates show tools only in a system message, and others have no system role.
+            [&[user.clone()][..], &[system, user]].into_iter().any(|messages| {
+                let inputs = Inputs { messages, tools: Some(&tools), add_generation_prompt: true, more: &[] };
+                let text = self.render_in(environment, &inputs, ToolStyle::default(), TIME_OF_PROBE);
+                text.is_ok_and(|text| text.contains(NAME))
+            })
+        })
+    }
+
+    /// True if the template shows the text of a system message.
+    fn has_system(&self) -> bool {
+        *self.has_system.get_or_init(|| {
+            const TEXT: &str = "needle_of_anneal";
+            let messages = [Message::new("system", TEXT), Message::new("user", "hello")];
+            let inputs = Inputs { messages: &messages, ..Inputs::default() };
+            let text = self.render_in(&self.main, &inputs, ToolStyle::default(), TIME_OF_PROBE);
+            text.is_ok_and(|text| text.contains(TEXT))
+        })
+    }
+
+    /// Returns `messages` for this template. OpenAI's role `developer` becomes `system` unless the template knows it.
+    fn with_known_roles<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
+        let is_developer = |message: &Message| message.role == "developer";
+        if self.knows_developer || !messages.iter().any(is_developer) {
+            return Cow::Borrowed(messages);
+        }
+        let mut messages = messages.to_vec();
+        for message in messages.iter_mut().filter(|message| is_developer(message)) {
+            message.role = "system".to_string();
+        }
+        Cow::Owned(messages)
     }
 
     /// Renders the prompt for `messages`. [`tokenize`](Self::tokenize) splits the prompt into tokens.
@@ -158,6 +212,13 @@ impl Template {
     /// # Errors
     /// The errors of [`render`](Self::render).
     pub fn render_with(&self, inputs: &Inputs<'_>) -> Result<String> {
+        let mut messages = self.with_known_roles(inputs.messages);
+        let mut tools = inputs.tools;
+        if let Some(hidden) = tools.filter(|_| !self.shows_tools()) {
+            messages = Cow::Owned(fallback::with_tools(&messages, hidden, self.has_system()));
+            tools = None;
+        }
+        let inputs = &Inputs { messages: &messages, tools, ..*inputs };
         let with_tools = inputs.tools.is_some() && self.tool_use.is_some();
         let environment = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.main);
         let calls = inputs.messages.iter().any(|message| message.tool_calls.is_some());
@@ -240,6 +301,11 @@ impl Template {
         }
         ToolStyle::default()
     }
+}
+
+/// True if the template `source` contains the role `developer` as a text.
+fn names_developer(source: &str) -> bool {
+    ["'developer'", "\"developer\""].iter().any(|role| source.contains(role))
 }
 
 /// Renders the template.

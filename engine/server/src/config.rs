@@ -275,6 +275,7 @@ impl Config {
                     options::DEFAULT_IDLE_UNAUTHENTICATED_S,
                 ),
                 stall,
+                keep_alive: seconds(self.keep_alive_s, options::DEFAULT_KEEP_ALIVE_S),
                 drain: seconds(self.drain_s, options::DEFAULT_DRAIN_S),
             },
             rules: Rules {

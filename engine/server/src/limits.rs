@@ -19,6 +19,8 @@ pub struct ServerLimits {
     pub idle_unauthenticated: Duration,
     /// Maximum time for which an answer may stay unread.
     pub stall: Duration,
+    /// Time without a token after which a stream gets a comment; zero for never.
+    pub keep_alive: Duration,
     /// Maximum time for which running requests may continue after SIGTERM.
     pub drain: Duration,
 }

@@ -259,10 +259,10 @@ impl Server {
     /// Returns the tokens that mark tool calls. These tokens are rendered as text if the request offers tools.
     fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, ApiError> {
         let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
-        let format = self.template()?.call_format();
-        let Some(format) = format.filter(|_| !conversation.offered().is_empty()) else {
+        if conversation.offered().is_empty() {
             return Ok(Vec::new());
-        };
+        }
+        let Some(format) = self.template()?.call_format() else { return Ok(Vec::new()) };
         let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
         let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;

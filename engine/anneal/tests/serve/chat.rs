@@ -312,3 +312,29 @@ fn a_template_that_is_asked_for_must_be_there() {
     assert!(code.is_some_and(|code| code != 0), "{stderr}");
     assert!(stderr.contains("/none.jinja"), "{stderr}");
 }
+
+#[test]
+fn a_stream_that_waits_gets_comments() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = folder.path().join("server.toml");
+    std::fs::write(&config, "keep_alive_s = 0.05\n").expect("written");
+    let server =
+        start(&["--chat-template", "chatml", "--config", config.to_str().expect("UTF-8"), "-c", "8192"]);
+    let request = |count: u32| {
+        with(
+            ask(json!([{ "role": "user", "content": "hi" }])),
+            json!({ "max_tokens": count, "ignore_eos": true, "stream": true }),
+        )
+    };
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| tcp(&server, "POST", PATH, &[], request(4000).to_string().as_bytes()).2);
+        server.wait_for("anneal_slots_busy", 1.0);
+        let (status, _, text) = tcp(&server, "POST", PATH, &[], request(2).to_string().as_bytes());
+        // The request waited for the slot. Without the comments, the stream is an ordinary one.
+        assert!(status == 200 && text.contains(": waiting\n\n"), "{text}");
+        let parts = text.split_terminator("\n\n").filter(|part| !part.starts_with(':'));
+        assert!(parts.clone().all(|part| part.starts_with("data: ")), "{text}");
+        assert_eq!(parts.last(), Some("data: [DONE]"));
+        assert!(long.join().expect("no panic").ends_with("data: [DONE]\n\n"));
+    });
+}

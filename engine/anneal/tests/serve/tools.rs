@@ -146,11 +146,20 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
             None,
             1,
         ),
-        // This template defines no tool calls.
+        (
+            "<tool_call> <function= <parameter=",
+            "Look.\n\n<function=get_heat>\n<parameter=at>\n1\n</parameter>\n</function>\n</tool_call>"
+                .to_string(),
+            Some("Look."),
+            1,
+        ),
+        // This template shows tools, but defines no tool calls.
         ("", format!("<tool_call>{heat}</tool_call>"), Some("<tool_call>"), 0),
     ];
     for (mark, written, content, n_calls) in cases {
-        let template = format!("{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{# {mark} #}}");
+        let template = format!(
+            "{{{{ tools }}}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{# {mark} #}}"
+        );
         with_text(tiny(), &model, &[("tokenizer.chat_template", &template)]);
         let server = of_model(&model);
         // The grammar makes the model write tool calls, for which it was not trained.

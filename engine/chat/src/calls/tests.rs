@@ -263,3 +263,24 @@ fn a_template_tells_its_format() {
         assert_eq!(CallFormat::of_template(&source), expected, "{source}");
     }
 }
+
+#[test]
+fn a_function_without_the_opening_mark_of_its_block_is_a_call() {
+    let call = "<function=f>\n<parameter=text>\nls </function> -l\n</parameter>\n</function>";
+    let expected = r#"f({"text": "ls </function> -l"})"#;
+    for (text, expected) in [
+        (format!("{call}\n</tool_call>"), vec![expected]),
+        (call.to_string(), vec![expected]),
+        (format!("I look.\n\n{call}\n</tool_call>\n\nDone."), vec!["I look.", expected, "\n\nDone."]),
+        (format!("{call}\n</tool_call>\n{call}\n</tool_call>"), vec![expected, expected]),
+        (format!("{call}\n<tool_call>\n{call}\n</tool_call>"), vec![expected, expected]),
+        // A function that was not offered, a part of a function, and ordinary text.
+        ("<function=g></function>".to_string(), vec!["<function=g></function>"]),
+        ("a <function=f> b".to_string(), vec!["a <function=f> b"]),
+        ("a < b <funct".to_string(), vec!["a < b <funct"]),
+    ] {
+        for piece in [1, 2, 7, 1000] {
+            assert_eq!(read(QwenCoder, &text, piece), expected, "{text:?} in pieces of {piece}");
+        }
+    }
+}

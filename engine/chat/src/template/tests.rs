@@ -220,3 +220,41 @@ fn depth_is_no_way_to_end_the_program() {
         }
     }
 }
+
+#[test]
+fn the_role_developer_becomes_system_unless_the_template_knows_it() {
+    let messages = [Message::new("developer", "Be terse."), Message::new("user", "hi")];
+    let strict = "{% for m in messages %}{% if m.role not in ['system', 'user'] %}{{ raise_exception('no') }}{% endif %}\
+                  {{ m.role }}:{{ m.content }};{% endfor %}";
+    for (source, expected) in [
+        (strict.to_string(), "system:Be terse.;user:hi;"),
+        (strict.replace("['system'", "['developer', 'system'"), "developer:Be terse.;user:hi;"),
+    ] {
+        let template = Template::new(&source, "x", Specials::default()).unwrap();
+        assert_eq!(template.render(&messages, true, None).unwrap(), expected);
+    }
+}
+
+#[test]
+fn tools_that_a_template_cannot_show_are_described_in_a_message() {
+    let tools = serde_json::json!([{ "type": "function", "function": { "name": "get_heat" } }]);
+    let tools = Json::from(&tools);
+    let messages = [Message::new("user", "hi")];
+    let plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let no_system = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}\
+                     <{{ m.role }}>{{ m.content }}{% endfor %}";
+    for (source, begin) in [(plain, "<system># Tools"), (no_system, "<user># Tools")] {
+        let template = Template::new(source, "x", Specials::default()).unwrap();
+        assert_eq!((template.shows_tools(), template.call_format()), (false, Some(CallFormat::Hermes)));
+        let text = template.render(&messages, true, Some(&tools)).unwrap();
+        assert!(text.starts_with(begin) && text.contains("get_heat") && text.contains("hi"), "{text}");
+    }
+    // A template that shows tools, perhaps only after a system message, gets them itself.
+    for source in
+        ["{{ tools | tojson }}", "{% if messages[0].role == 'system' %}{{ tools | tojson }}{% endif %}"]
+    {
+        let template = Template::new(source, "x", Specials::default()).unwrap();
+        assert_eq!((template.shows_tools(), template.call_format()), (true, None));
+        assert!(!template.render(&messages, true, Some(&tools)).unwrap().contains("# Tools"));
+    }
+}

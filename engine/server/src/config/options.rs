@@ -44,6 +44,7 @@ pub struct Config {
     pub idle_s: Option<f64>,
     pub idle_unauthenticated_s: Option<f64>,
     pub stall_s: Option<f64>,
+    pub keep_alive_s: Option<f64>,
     pub step_ms: Option<u32>,
     pub prompt_reuse: Option<bool>,
     pub prompt_sharing: Option<bool>,
@@ -114,6 +115,7 @@ pub(super) const DEFAULT_IDLE_UNAUTHENTICATED_S: f64 = 5.0;
 
 /// Default time for which an answer may stay unread, in seconds.
 pub(super) const DEFAULT_STALL_S: f64 = 30.0;
+pub(super) const DEFAULT_KEEP_ALIVE_S: f64 = 10.0;
 
 /// Default maximum size of a request, in bytes.
 pub(super) const DEFAULT_REQUEST_BYTES: u32 = 8 << 20;
@@ -298,6 +300,14 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         help: "Seconds for which an answer may stay unread before the request is cancelled",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.stall_s = Some(value) },
         slot: slot!(stall_s),
+    },
+    OptionSpec {
+        name: "keep-alive", flag: Flag::None, key: Key::SERVER.named("keep_alive_s").reloaded(), group: Group::Listening,
+        default: DefaultValue::Number(DEFAULT_KEEP_ALIVE_S),
+        help: "Seconds without a token after which a stream over HTTP gets a comment, so that proxies and clients keep \
+              the connection; 0 for never",
+        value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.keep_alive_s = Some(value) },
+        slot: slot!(keep_alive_s),
     },
     OptionSpec {
         name: "slots", flag: Flag::aliased("N", &["parallel"]), key: Key::MODEL, group: Group::Requests,

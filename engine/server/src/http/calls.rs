@@ -28,12 +28,14 @@ impl Calls {
     /// Creates the reader for an answer to `request`. `None` if the answer cannot contain calls.
     pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, ApiError> {
         let Prompt::Messages(conversation) = &request.prompt else { return Ok(None) };
-        let reader = match (conversation.forced(), server.template()?.call_format()) {
-            (Some(_), _) => Some(ToolCallReader::Forced(ForcedReader::default())),
-            (None, Some(format)) if !conversation.offered().is_empty() => {
-                Some(ToolCallReader::Auto(CallReader::new(format, conversation.offered().to_vec())))
+        let offered = conversation.offered();
+        let reader = match conversation.forced() {
+            Some(_) => Some(ToolCallReader::Forced(ForcedReader::default())),
+            None if offered.is_empty() => None,
+            None => {
+                let format = server.template()?.call_format();
+                format.map(|format| ToolCallReader::Auto(CallReader::new(format, offered.to_vec())))
             }
-            _ => None,
         };
         Ok(reader.map(|reader| Calls { reader, count: 0 }))
     }

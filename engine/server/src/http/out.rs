@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
@@ -16,6 +16,7 @@ use axum::response::Response;
 use http_body::Frame;
 use sampling::Constraint;
 use serde_json::{Value, json};
+use tokio::time::{Sleep, sleep};
 
 use super::app::{client_of, fields, owner_of};
 use super::calls::Calls;
@@ -89,7 +90,8 @@ async fn complete(
         let response = if is_long { long_answer(&server, &client, make).await? } else { answer(&make()) };
         return Ok(with_ignored(response, ignored));
     }
-    let body = Body::new(Stream::new(head, choices, events, include_usage, server));
+    let keep_alive = registry.current().limits.keep_alive;
+    let body = Body::new(Stream::new(head, choices, events, include_usage, keep_alive, server));
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(with_ignored(response, ignored))
@@ -374,6 +376,10 @@ struct Stream {
     include_usage: bool,
     over: bool,
     ready: Vec<u8>,
+    /// Time without a token after which a comment is sent; zero for never.
+    keep_alive: Duration,
+    /// Timer of the next comment, while no token arrives.
+    pause: Option<Pin<Box<Sleep>>>,
     /// Lease of the model, held while the answer is sent.
     server: ModelLease,
 }
@@ -384,10 +390,12 @@ impl Stream {
         choices: Vec<AnswerChoice>,
         events: Choices,
         include_usage: bool,
+        keep_alive: Duration,
         server: ModelLease,
     ) -> Self {
+        let (over, ready, pause) = (false, Vec::new(), None);
         let mut stream =
-            Stream { head, events, choices, include_usage, over: false, ready: Vec::new(), server };
+            Stream { head, events, choices, include_usage, over, ready, keep_alive, pause, server };
         if stream.head.shape == AnswerShape::Chat {
             for index in 0..stream.choices.len() {
                 let begin = json!({ "role": "assistant", "content": "" });
@@ -468,6 +476,20 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Waits until no token has arrived for a while.
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.keep_alive.is_zero() {
+            return Poll::Pending;
+        }
+        let keep_alive = self.keep_alive;
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(keep_alive)));
+        ready!(pause.as_mut().poll(cx));
+        self.pause = None;
+        Poll::Ready(())
+    }
+}
+
 impl HttpBody for Stream {
     type Data = Bytes;
     type Error = Infallible;
@@ -477,7 +499,17 @@ impl HttpBody for Stream {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         while self.ready.is_empty() && !self.over {
-            let Some(told) = ready!(self.events.poll_next(cx)) else { break };
+            let told = match self.events.poll_next(cx) {
+                Poll::Ready(Some(told)) => told,
+                Poll::Ready(None) => break,
+                Poll::Pending => {
+                    ready!(self.poll_pause(cx));
+                    // Clients ignore lines that begin with a colon (the HTML standard, server-sent events).
+                    self.ready.extend_from_slice(b": waiting\n\n");
+                    break;
+                }
+            };
+            self.pause = None;
             self.take(told);
             // Events that are already available are sent together.
             while !self.over

@@ -193,7 +193,11 @@ fn draft_model(
 /// Compiles the chat template. Without a template, the model can still complete plain text.
 fn template(options: &ServeOptions, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
     match Template::choose(options.chat_template.as_deref(), model) {
-        Ok(template) => Ok(Ok(Arc::new(template))),
+        Ok(template) => {
+            // The answer is kept. Requests then do not wait for the trial rendering.
+            template.shows_tools();
+            Ok(Ok(Arc::new(template)))
+        }
         Err(error) if options.chat_template.is_some() => Err(error),
         Err(error) => {
             tracing::debug!(model = options.name, error = %error, "no chat template");
