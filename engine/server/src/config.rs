@@ -190,6 +190,13 @@ impl Config {
                 --api-key-file with a file that has one key per line, or listen on 127.0.0.1"
             )));
         }
+        let origins = self.allowed_origins.clone().unwrap_or_default();
+        if origins.allows_any() && keys.is_empty() {
+            return Err(usage(
+                "allowed_origins = \"*\" without keys: every web page that you visit could use the server\nhint: name \
+                the origins, or set a key file with --api-key-file",
+            ));
+        }
         let metrics_without_key = self.metrics_without_key.unwrap_or(false);
         if let Some(address) = self.health_listen
             && !(address.ip().is_loopback() || metrics_without_key)
@@ -298,6 +305,8 @@ impl Config {
             draft_model: self.draft_model.clone().map(|path| DraftModelOptions { path, least_p }),
             embedding_pooling: self.embedding_pooling,
             prompt_sharing: self.prompt_sharing.unwrap_or(false),
+            origins,
+            hosts: self.allowed_hosts.clone().unwrap_or_default(),
             prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
                 folder,
                 bound: self.prompt_cache_size.unwrap_or(DEFAULT_BOUND),

@@ -42,6 +42,7 @@ pub mod metrics;
 pub mod models;
 pub mod ndjson;
 pub mod options;
+mod origins;
 pub mod plan;
 pub mod pools;
 pub mod queue;

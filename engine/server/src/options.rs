@@ -12,6 +12,7 @@ use engine_core::settings::{Requested, Settings};
 use llama::error::Result;
 
 use super::limits::ServerLimits;
+use super::origins::{AllowedHosts, AllowedOrigins};
 use super::request::Defaults;
 use super::scheduler::rules::Rules;
 use super::server::Current;
@@ -38,6 +39,10 @@ pub struct ServeOptions {
     pub metrics_without_key: bool,
     /// API keys for requests over TCP.
     pub keys: Vec<String>,
+    /// Origins of web pages that may use the server.
+    pub origins: AllowedOrigins,
+    /// Names by which clients may address the server.
+    pub hosts: AllowedHosts,
     /// Maximum number of concurrent requests in each pool.
     pub slots: u32,
     /// Number of pools. Each pool is a context with its own cores.
@@ -105,6 +110,8 @@ impl ServeOptions {
             },
             limits: self.limits,
             keys: self.keys.clone(),
+            origins: self.origins.clone(),
+            hosts: self.hosts.clone(),
             prompt_sharing: self.prompt_sharing,
         }
     }

@@ -21,6 +21,7 @@ use super::finish_reason::FinishReason;
 use super::hidden_paths::hide_folders;
 use super::job::{Job, JobEvent};
 use super::metrics::Metrics;
+use super::origins::{AllowedHosts, AllowedOrigins};
 use super::queue::{Inbox, QueueRefusal};
 use super::request::{Defaults, Generate, Prompt};
 use super::request_log::RequestLog;
@@ -41,6 +42,10 @@ pub struct Current {
     pub limits: ServerLimits,
     /// API keys for requests over TCP. If empty, no key is needed.
     pub keys: Vec<String>,
+    /// Origins of web pages that may use the server.
+    pub origins: AllowedOrigins,
+    /// Names by which clients may address the server.
+    pub hosts: AllowedHosts,
     /// True if clients share evaluated prompts.
     pub prompt_sharing: bool,
 }

@@ -108,3 +108,56 @@ fn a_key_is_asked_for_over_tcp_and_not_at_the_socket() {
     let stream = UnixStream::connect(server.socket()).expect("it listens");
     assert_eq!(http(stream, "GET", "/v1/models", &[], b"").0, 200);
 }
+
+#[test]
+fn pages_of_allowed_origins_may_use_the_server() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (config, keys) = (folder.path().join("server.toml"), folder.path().join("keys"));
+    std::fs::write(
+        &config,
+        "allowed_origins = \"http://localhost:5173\"\nallowed_hosts = \"host.docker.internal\"\n",
+    )
+    .expect("written");
+    std::fs::write(&keys, "secret-of-the-test\n").expect("written");
+    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).expect("private");
+    let (config, keys) = (config.to_str().expect("UTF-8"), keys.to_str().expect("UTF-8"));
+    const ORIGIN: &str = "Origin: http://localhost:5173";
+    const FOREIGN: &str = "Origin: http://evil.example";
+    const ASK: &[&str] = &[
+        "Access-Control-Request-Method: POST",
+        "Access-Control-Request-Headers: authorization,content-type",
+    ];
+    let allowed =
+        |head: &str| head.to_ascii_lowercase().contains("access-control-allow-origin: http://localhost:5173");
+    for more in [&["--config", config][..], &["--config", config, "--api-key-file", keys]] {
+        let server = Server::start(&[&["--listen", "127.0.0.1:0"], more].concat());
+        let path = "/v1/completions";
+        let (status, head, _) = tcp(&server, "OPTIONS", path, &[&[ORIGIN], ASK].concat(), b"");
+        assert!(status == 204 && allowed(&head), "{head}");
+        let lower = head.to_ascii_lowercase();
+        assert!(lower.contains("access-control-allow-headers: authorization,content-type"), "{head}");
+        assert!(lower.contains("access-control-allow-methods: get, post"), "{head}");
+        let (status, head, text) = tcp(&server, "OPTIONS", path, &[&[FOREIGN], ASK].concat(), b"");
+        assert!(status == 403 && !head.to_ascii_lowercase().contains("access-control-"), "{head}{text}");
+        assert!(text.contains("allowed_origins"), "{text}");
+
+        // Pages can read answers and errors.
+        let body = br#"{"prompt": "a", "max_tokens": 1}"#;
+        let key = "Authorization: Bearer secret-of-the-test";
+        for (headers, expected) in
+            [(&[ORIGIN, key, "Sec-Fetch-Site: cross-site"][..], 200), (&[ORIGIN, key], 200)]
+        {
+            let (status, head, text) = tcp(&server, "POST", path, headers, body);
+            assert!(status == expected && allowed(&head), "{head}{text}");
+        }
+        let (status, head, _) = tcp(&server, "POST", path, &[ORIGIN, key], b"{}");
+        assert!(status == 400 && allowed(&head), "{head}");
+        // A page of another origin cannot read the answer, even with a key.
+        let (_, head, _) = tcp(&server, "POST", path, &[FOREIGN, key], body);
+        assert!(!head.to_ascii_lowercase().contains("access-control-"), "{head}");
+    }
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--config", config]);
+    let (status, _, text) =
+        tcp(&server, "POST", "/v1/completions", &[FOREIGN], br#"{"prompt": "a", "max_tokens": 1}"#);
+    assert!(status == 403 && text.contains("allowed_origins"), "{text}");
+}

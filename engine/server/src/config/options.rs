@@ -17,6 +17,7 @@ use llama::MAX_SEQUENCES;
 use crate::address::not_an_address;
 use crate::drafts::Who;
 use crate::log;
+use crate::origins::{AllowedHosts, AllowedOrigins};
 use crate::workloads::Workloads;
 
 /// Port in the hint for an address without a port.
@@ -48,6 +49,8 @@ pub struct Config {
     pub step_ms: Option<u32>,
     pub prompt_reuse: Option<bool>,
     pub prompt_sharing: Option<bool>,
+    pub allowed_origins: Option<AllowedOrigins>,
+    pub allowed_hosts: Option<AllowedHosts>,
     pub embedding_pooling: Option<Pooling>,
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
@@ -300,6 +303,22 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         help: "Seconds for which an answer may stay unread before the request is cancelled",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.stall_s = Some(value) },
         slot: slot!(stall_s),
+    },
+    OptionSpec {
+        name: "allowed-origins", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
+        default: DefaultValue::depends("none", "\"\""),
+        help: "Origins of web pages that may use the server, separated by commas; \"*\" allows all pages and needs API \
+               keys",
+        value: Value::Text(Form::Word, parsed!(allowed_origins)),
+        slot: slot!(allowed_origins),
+    },
+    OptionSpec {
+        name: "allowed-hosts", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
+        default: DefaultValue::depends("none", "\"\""),
+        help: "Names of the server in addition to localhost and IP addresses, separated by commas, for requests \
+               without a key",
+        value: Value::Text(Form::Word, parsed!(allowed_hosts)),
+        slot: slot!(allowed_hosts),
     },
     OptionSpec {
         name: "keep-alive", flag: Flag::None, key: Key::SERVER.named("keep_alive_s").reloaded(), group: Group::Listening,

@@ -6,9 +6,11 @@ use std::net::IpAddr;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 
+use super::cors;
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::client::Client;
 use crate::models::ModelRegistry;
+use crate::origins::{AllowedHosts, AllowedOrigins};
 use crate::scope::Owner;
 
 /// Client side of a connection.
@@ -33,7 +35,8 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
     }
     let keys = &registry.current().keys;
     if keys.is_empty() {
-        return from_here(request).map(|()| Owner::Open);
+        let current = registry.current();
+        return from_here(request, &current.origins, &current.hosts).map(|()| Owner::Open);
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(bearer).unwrap_or_default();
@@ -52,27 +55,28 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
 }
 
 /// Checks that a `request` without a key does not come from a web page of another origin.
-fn from_here<B>(request: &Request<B>) -> Result<(), ApiError> {
+fn from_here<B>(
+    request: &Request<B>,
+    origins: &AllowedOrigins,
+    hosts: &AllowedHosts,
+) -> Result<(), ApiError> {
     const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let headers = request.headers();
-    if !headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
+    let is_known = |host: &HeaderValue| host.to_str().is_ok_and(|host| is_own(host, hosts));
+    if !headers.get_all(HOST).iter().all(is_known) {
         return Err(ApiError::new(
             ApiErrorKind::Forbidden,
             "the header Host is neither an IP address nor localhost: as protection against DNS rebinding, other \
-            names need an API key",
+            names must be listed in allowed_hosts in the configuration, or need an API key",
         ));
     }
     // Browsers send both headers, and a web page cannot suppress them.
+    if cors::origin(origins, request).is_some() {
+        return Ok(());
+    }
     let foreign = headers.get_all(ORIGIN).iter().any(|origin| !is_origin(origin, headers))
         || headers.get_all(SITE).iter().any(|site| site == "cross-site");
-    match foreign {
-        false => Ok(()),
-        true => Err(ApiError::new(
-            ApiErrorKind::Origin,
-            "cross-origin request refused (Origin, Sec-Fetch-Site): web pages from another origin need an API key; \
-            start the server with --api-key-file, or put a proxy in front of the server",
-        )),
-    }
+    if foreign { Err(cors::refused()) } else { Ok(()) }
 }
 
 /// True if `origin` is the origin that the request was sent to.
@@ -85,14 +89,14 @@ fn is_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     matches!((place, host), (Some(place), Some(host)) if place.eq_ignore_ascii_case(host))
 }
 
-/// True if `host` is an IP address or localhost. Any other name could be part of a DNS rebinding attack, because its
+/// True if `host` is an IP address, localhost or in `allowed`. Any other name could be part of a DNS rebinding attack, because its
 /// owner can point the name at any address.
-fn is_own(host: &str) -> bool {
+fn is_own(host: &str, allowed: &AllowedHosts) -> bool {
     let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _)) => address,
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
     };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || allowed.allows(name)
 }
 
 /// Returns the key in the value of an `Authorization` header. The name of the scheme is case-insensitive (RFC 9110,
@@ -145,7 +149,7 @@ mod tests {
     #[test]
     fn only_pages_of_the_server_itself_are_answered_without_a_key() {
         type Headers = &'static [(&'static str, &'static str)];
-        let cases: [(Headers, Option<ApiErrorKind>); 10] = [
+        let cases: [(Headers, Option<ApiErrorKind>); 14] = [
             (&[("host", "localhost:8080")], None),
             (&[("host", "evil.example")], Some(ApiErrorKind::Forbidden)),
             (&[("host", "localhost:8080"), ("host", "evil.example")], Some(ApiErrorKind::Forbidden)),
@@ -156,12 +160,33 @@ mod tests {
             (&[("host", "localhost:8080"), ("origin", "null")], Some(ApiErrorKind::Origin)),
             (&[("host", "localhost:8080"), ("sec-fetch-site", "cross-site")], Some(ApiErrorKind::Origin)),
             (&[("host", "localhost:8080"), ("sec-fetch-site", "none")], None),
+            // In the configuration.
+            (&[("host", "own.example:8080")], None),
+            (
+                &[
+                    ("host", "localhost:8080"),
+                    ("origin", "http://page.example"),
+                    ("sec-fetch-site", "cross-site"),
+                ],
+                None,
+            ),
+            (&[("host", "evil.example"), ("origin", "http://page.example")], Some(ApiErrorKind::Forbidden)),
+            (
+                &[
+                    ("host", "localhost"),
+                    ("origin", "http://page.example"),
+                    ("origin", "http://evil.example"),
+                ],
+                Some(ApiErrorKind::Origin),
+            ),
         ];
+        let origins = "http://page.example".parse().expect("an origin");
+        let hosts = "own.example".parse().expect("a host");
         for (headers, expected) in cases {
             let request = headers
                 .iter()
                 .fold(Request::get("/v1/models"), |request, (name, value)| request.header(*name, *value));
-            let found = from_here(&request.body(()).expect("a request"));
+            let found = from_here(&request.body(()).expect("a request"), &origins, &hosts);
             assert_eq!(found.err().map(|refusal| refusal.kind), expected, "{headers:?}");
         }
     }
@@ -179,7 +204,7 @@ mod tests {
             ("", false),
         ];
         for (host, expected) in cases {
-            assert_eq!(is_own(host), expected, "{host:?}");
+            assert_eq!(is_own(host, &AllowedHosts::default()), expected, "{host:?}");
         }
     }
 }

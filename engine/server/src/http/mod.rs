@@ -7,6 +7,7 @@ mod body;
 mod calls;
 mod chat;
 mod completions;
+mod cors;
 mod embeddings;
 mod format;
 mod head;
@@ -102,6 +103,8 @@ where
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         state.set(ConnectionPhase::Answering);
         let allowed = allowed(&registry, &peer, &state, door, &request);
+        let origin = cors::origin(&registry.current().origins, &request);
+        let preflight = cors::preflight(&request, origin.as_ref());
         // Monitoring probes do not send a key.
         let is_health = request.uri().path() == "/health";
         // If the server has no keys, the status of the answer determines if the client is proven.
@@ -129,9 +132,10 @@ where
                 state.set(ConnectionPhase::Answering);
             }
             let work = async {
-                match allowed {
-                    Ok(_) => answer.await,
-                    Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
+                match (preflight, allowed) {
+                    (Some(Ok(response)), _) => Ok::<Response, Infallible>(response),
+                    (Some(Err(refusal)), _) | (None, Err(refusal)) => Ok(refuse(&refusal)),
+                    (None, Ok(_)) => answer.await,
                 }
             };
             let mut response = request_log.clone().during(work).await?;
@@ -141,6 +145,7 @@ where
             if status.is_success() && !needs_key && !is_health {
                 state.prove();
             }
+            cors::mark(&mut response, origin);
             if state.reserve().is_some() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
