@@ -276,7 +276,7 @@ impl CallReader {
 }
 
 /// Length of the longest proper prefix of the ASCII text `mark` that ends `text`, in bytes.
-fn overlap(text: &str, mark: &str) -> usize {
+pub(super) fn overlap(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len() - 1);
     let ends = |length: &usize| text.as_bytes().ends_with(&mark.as_bytes()[..*length]);
     (1..=longest).rev().find(ends).unwrap_or(0)

@@ -11,6 +11,7 @@ mod message;
 mod part;
 mod stack;
 mod template;
+mod thoughts;
 
 pub use builtin::NAMES as BUILTIN_NAMES;
 pub use calls::{CallFormat, CallReader};
@@ -18,3 +19,4 @@ pub use forced::{ForcedReader, schema as forced_schema};
 pub use message::{Function, Json, Message, ToolCall};
 pub use part::{Offered, Part};
 pub use template::{Inputs, Specials, Template};
+pub use thoughts::{AnswerPiece, ThoughtMarks, ThoughtReader};

@@ -14,6 +14,7 @@ use minijinja::{Environment, ErrorKind, Value};
 use super::calls::CallFormat;
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
+use super::thoughts::ThoughtMarks;
 use super::{builtin, fallback, stack};
 
 /// Metadata key of the template in a GGUF file.
@@ -77,6 +78,8 @@ pub struct Template {
     tool_use: Option<Arc<Environment<'static>>>,
     /// Notation of tool calls, if known.
     calls: Option<CallFormat>,
+    /// Marks of thoughts, if the template contains some.
+    thoughts: Option<ThoughtMarks>,
     /// True if the template names the role `developer`.
     knows_developer: bool,
     origin: String,
@@ -102,6 +105,7 @@ impl Template {
         if let Some(source) = model.metadata_text(&key) {
             template.tool_use = Some(compile(&source, &format!("{key} of {}", path.display()))?);
             template.calls = CallFormat::of_template(&source).or(template.calls);
+            template.thoughts = template.thoughts.or(ThoughtMarks::of_template(&source));
             template.knows_developer |= names_developer(&source);
         }
         Ok(template)
@@ -130,6 +134,7 @@ impl Template {
             main: compile(source, origin)?,
             tool_use: None,
             calls: CallFormat::of_template(source),
+            thoughts: ThoughtMarks::of_template(source),
             knows_developer: names_developer(source),
             origin: origin.to_string(),
             specials,
@@ -148,6 +153,11 @@ impl Template {
     /// If the template cannot show tools, the prompt asks for the notation of Hermes.
     pub fn call_format(&self) -> Option<CallFormat> {
         if self.shows_tools() { self.calls } else { Some(CallFormat::Hermes) }
+    }
+
+    /// Returns the marks of thoughts that the template contains; `None` if it contains none.
+    pub fn thought_marks(&self) -> Option<ThoughtMarks> {
+        self.thoughts
     }
 
     /// True if the template shows the tools of a conversation. Otherwise, [`render_with`](Self::render_with) describes

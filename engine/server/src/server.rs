@@ -261,15 +261,15 @@ impl Server {
         ApiError { message: hide_folders(&refusal.message, paths), ..refusal }
     }
 
-    /// Returns the tokens that mark tool calls. These tokens are rendered as text if the request offers tools.
+    /// Returns the tokens that mark thoughts and, if the request offers tools, tool calls. They are rendered as text.
     fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, ApiError> {
         let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
-        if conversation.offered().is_empty() {
-            return Ok(Vec::new());
-        }
-        let Some(format) = self.template()?.call_format() else { return Ok(Vec::new()) };
+        let template = self.template()?;
+        let thoughts = template.thought_marks().map(|marks| [marks.open, marks.close]);
+        let format = (!conversation.offered().is_empty()).then(|| template.call_format()).flatten();
+        let calls = format.map(|format| format.markers()).unwrap_or_default();
         let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
-        let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
+        let all = thoughts.iter().flatten().chain(calls).map(tokens).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
         // Marks of several tokens are ordinary text.
         Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())

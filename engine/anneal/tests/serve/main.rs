@@ -24,6 +24,7 @@ mod pools;
 mod schemas;
 mod shapes;
 mod signals;
+mod thoughts;
 mod tools;
 mod top;
 mod workloads;

@@ -1,8 +1,8 @@
-//! Tool calls in an answer, in OpenAI's format.
+//! Thoughts and tool calls in an answer, in the format of OpenAI's API and its common extension `reasoning_content`.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use chat::{CallReader, ForcedReader, Part};
+use chat::{AnswerPiece, CallReader, ForcedReader, Part, ThoughtReader};
 use serde_json::{Value, json};
 
 use crate::api_error::ApiError;
@@ -10,9 +10,10 @@ use crate::finish_reason::FinishReason;
 use crate::request::{Generate, Prompt};
 use crate::server::Server;
 
-/// Reader of the tool calls in one answer.
+/// Reader of the thoughts and the tool calls in one answer.
 #[derive(Clone, Debug)]
 pub struct Calls {
+    thoughts: Option<ThoughtReader>,
     reader: ToolCallReader,
     /// Number of calls that have begun.
     count: usize,
@@ -20,42 +21,60 @@ pub struct Calls {
 
 #[derive(Clone, Debug)]
 enum ToolCallReader {
+    /// The answer contains no calls.
+    None,
     Auto(CallReader),
     Forced(ForcedReader),
 }
 
+/// Part of an answer.
+#[derive(Clone, Debug)]
+enum AnswerPart {
+    Thought(String),
+    Other(Part),
+}
+
 impl Calls {
-    /// Creates the reader for an answer to `request`. `None` if the answer cannot contain calls.
-    pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, ApiError> {
+    /// Creates the reader for an answer to `request`. `None` if the answer can contain neither thoughts nor calls.
+    pub fn of(
+        request: &Generate,
+        thoughts: Option<ThoughtReader>,
+        server: &Server,
+    ) -> Result<Option<Self>, ApiError> {
         let Prompt::Messages(conversation) = &request.prompt else { return Ok(None) };
         let offered = conversation.offered();
         let reader = match conversation.forced() {
-            Some(_) => Some(ToolCallReader::Forced(ForcedReader::default())),
-            None if offered.is_empty() => None,
-            None => {
-                let format = server.template()?.call_format();
-                format.map(|format| ToolCallReader::Auto(CallReader::new(format, offered.to_vec())))
-            }
+            Some(_) => ToolCallReader::Forced(ForcedReader::default()),
+            None if offered.is_empty() => ToolCallReader::None,
+            None => match server.template()?.call_format() {
+                Some(format) => ToolCallReader::Auto(CallReader::new(format, offered.to_vec())),
+                None => ToolCallReader::None,
+            },
         };
-        Ok(reader.map(|reader| Calls { reader, count: 0 }))
+        let is_plain = thoughts.is_none() && matches!(reader, ToolCallReader::None);
+        Ok((!is_plain).then_some(Calls { thoughts, reader, count: 0 }))
     }
 
     /// Returns the message of a complete answer, and its finish reason.
     pub fn message(&mut self, text: &str, finish: FinishReason) -> (Value, &'static str) {
-        let mut content = String::new();
+        let (mut thoughts, mut content) = (String::new(), String::new());
         let mut calls: Vec<(String, String)> = Vec::new();
         let parts = [self.parts(text), self.rest()].concat();
         for part in parts {
             match (part, calls.last_mut()) {
-                (Part::Text(text), _) => content.push_str(&text),
-                (Part::Call(name), _) => calls.push((name, String::new())),
-                (Part::Arguments(more), Some((_, arguments))) => arguments.push_str(&more),
-                (Part::Arguments(_), None) => {}
+                (AnswerPart::Thought(text), _) => thoughts.push_str(&text),
+                (AnswerPart::Other(Part::Text(text)), _) => content.push_str(&text),
+                (AnswerPart::Other(Part::Call(name)), _) => calls.push((name, String::new())),
+                (AnswerPart::Other(Part::Arguments(more)), Some((_, arguments))) => arguments.push_str(&more),
+                (AnswerPart::Other(Part::Arguments(_)), None) => {}
             }
         }
         self.count = calls.len();
         let content = (calls.is_empty() || !content.is_empty()).then_some(content);
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !thoughts.is_empty() {
+            message["reasoning_content"] = thoughts.into();
+        }
         if !calls.is_empty() {
             let call = |(name, arguments)| json!({ "id": id(), "type": "function", "function": { "name": name, "arguments": arguments } });
             message["tool_calls"] = calls.into_iter().map(call).collect();
@@ -78,7 +97,7 @@ impl Calls {
     /// Returns the finish reason of an answer whose text was emitted completely.
     pub fn finish_reason(&self, finish: FinishReason) -> &'static str {
         let whole = match &self.reader {
-            ToolCallReader::Auto(_) => self.count > 0,
+            ToolCallReader::None | ToolCallReader::Auto(_) => self.count > 0,
             ToolCallReader::Forced(reader) => reader.is_over(),
         };
         match super::shape::finish_reason(finish) {
@@ -88,29 +107,54 @@ impl Calls {
         }
     }
 
-    fn parts(&mut self, text: &str) -> Vec<Part> {
-        match &mut self.reader {
-            ToolCallReader::Auto(reader) => reader.push(text),
-            ToolCallReader::Forced(reader) => reader.push(text),
-        }
+    fn parts(&mut self, text: &str) -> Vec<AnswerPart> {
+        let pieces = match &mut self.thoughts {
+            Some(thoughts) => thoughts.push(text),
+            None => vec![AnswerPiece::Text(text.to_string())],
+        };
+        self.parts_of(pieces)
     }
 
-    fn rest(&mut self) -> Vec<Part> {
-        match &mut self.reader {
-            ToolCallReader::Auto(reader) => reader.finish(),
-            ToolCallReader::Forced(_) => Vec::new(),
+    fn rest(&mut self) -> Vec<AnswerPart> {
+        let pieces = self.thoughts.as_mut().map(ThoughtReader::finish).unwrap_or_default();
+        let mut parts = self.parts_of(pieces);
+        if let ToolCallReader::Auto(reader) = &mut self.reader {
+            parts.extend(reader.finish().into_iter().map(AnswerPart::Other));
         }
+        parts
     }
 
-    fn told(&mut self, parts: Vec<Part>) -> Vec<Value> {
+    /// Looks for calls in the text of `pieces`. A call within thoughts is a part of the thoughts.
+    fn parts_of(&mut self, pieces: Vec<AnswerPiece>) -> Vec<AnswerPart> {
+        let mut parts = Vec::new();
+        for piece in pieces {
+            match (piece, &mut self.reader) {
+                (AnswerPiece::Thought(text), _) => parts.push(AnswerPart::Thought(text)),
+                (AnswerPiece::Text(text), _) if text.is_empty() => {}
+                (AnswerPiece::Text(text), ToolCallReader::None) => {
+                    parts.push(AnswerPart::Other(Part::Text(text)))
+                }
+                (AnswerPiece::Text(text), ToolCallReader::Auto(reader)) => {
+                    parts.extend(reader.push(&text).into_iter().map(AnswerPart::Other));
+                }
+                (AnswerPiece::Text(text), ToolCallReader::Forced(reader)) => {
+                    parts.extend(reader.push(&text).into_iter().map(AnswerPart::Other));
+                }
+            }
+        }
+        parts
+    }
+
+    fn told(&mut self, parts: Vec<AnswerPart>) -> Vec<Value> {
         let mut told = |part| match part {
-            Part::Text(text) => json!({ "content": text }),
-            Part::Call(name) => {
+            AnswerPart::Thought(text) => json!({ "reasoning_content": text }),
+            AnswerPart::Other(Part::Text(text)) => json!({ "content": text }),
+            AnswerPart::Other(Part::Call(name)) => {
                 self.count += 1;
                 let function = json!({ "name": name, "arguments": "" });
                 json!({ "tool_calls": [{ "index": self.count - 1, "id": id(), "type": "function", "function": function }] })
             }
-            Part::Arguments(more) => {
+            AnswerPart::Other(Part::Arguments(more)) => {
                 let index = self.count.saturating_sub(1);
                 json!({ "tool_calls": [{ "index": index, "function": { "arguments": more } }] })
             }

@@ -45,7 +45,7 @@ pub(super) fn take(
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
     format::apply(format, &mut generate)?;
-    Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
+    Ok(CompletionRequest { generate, choices, include_usage, return_tokens, separate_thoughts: false })
 }
 
 /// Maximum number of answers to one request.

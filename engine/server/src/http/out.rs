@@ -13,6 +13,7 @@ use axum::extract::Request;
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, HeaderName};
 use axum::response::Response;
+use chat::{ThoughtMarks, ThoughtReader};
 use http_body::Frame;
 use sampling::Constraint;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ use crate::fields::Fields;
 use crate::finish_reason::FinishReason;
 use crate::job::JobEvent;
 use crate::models::{ModelLease, ModelRegistry};
-use crate::request::Generate;
+use crate::request::{Generate, Prompt};
 use crate::request_log::RequestLog;
 use crate::server::Server;
 
@@ -45,6 +46,8 @@ pub struct CompletionRequest {
     pub include_usage: bool,
     /// True if the answer must contain the token numbers.
     pub return_tokens: bool,
+    /// True if thoughts are returned apart from the content of a message.
+    pub separate_thoughts: bool,
 }
 
 /// Function that reads the fields of a request.
@@ -73,11 +76,16 @@ async fn complete(
     let (client, owner) = (client_of(&request), owner_of(&request));
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
-    let CompletionRequest { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
+    let CompletionRequest { generate, choices, include_usage, return_tokens, separate_thoughts } =
+        read(&server, &mut fields)?;
     // The fields are dropped early, because their bytes are charged only while the request waits.
     drop(fields);
     let stream = generate.stream;
-    let calls = Calls::of(&generate, &server)?;
+    let thoughts = match separate_thoughts && shape == AnswerShape::Chat {
+        true => thoughts(&server, &client, &generate).await?,
+        false => None,
+    };
+    let calls = Calls::of(&generate, thoughts, &server)?;
     let ignored = ignored_keywords(&server, &client, &generate).await?;
     let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;
     let events = Choices::new(events);
@@ -95,6 +103,32 @@ async fn complete(
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(with_ignored(response, ignored))
+}
+
+/// Returns the reader that separates the thoughts in an answer to `generate`; `None` if the answer contains none.
+async fn thoughts(
+    server: &Server,
+    client: &Client,
+    generate: &Generate,
+) -> Result<Option<ThoughtReader>, ApiError> {
+    let Prompt::Messages(conversation) = &generate.prompt else { return Ok(None) };
+    // A schema allows no thoughts.
+    if matches!(generate.sampling.constraint, Some(Constraint::JsonSchema(_))) {
+        return Ok(None);
+    }
+    let template = server.template()?;
+    let Some(marks) = template.thought_marks() else {
+        return Ok(Some(ThoughtReader::new(ThoughtMarks::default(), false)));
+    };
+    // Only the prompt shows if the template opens the thoughts, for example because of `enable_thinking`. An error is
+    // reported when the prompt is made.
+    let conversation = conversation.clone();
+    let is_open = server
+        .aside(client, move || {
+            conversation.prompt(&template).is_ok_and(|prompt| marks.are_open_after(&prompt))
+        })
+        .await?;
+    Ok(Some(ThoughtReader::new(marks, is_open)))
 }
 
 /// Response header with the keywords of the schema that are not enforced.

@@ -219,6 +219,10 @@ fn chat(_: &ServerFacts) -> Value {
             ],
         },
         "chat_template_kwargs": { "type": ["object", "null"] },
+        "reasoning_format": {
+            "enum": ["auto", "deepseek", "none", null], "default": "auto",
+            "description": "none leaves thoughts in content; otherwise, they are returned as reasoning_content.",
+        },
         "n": choices(),
         "logprobs": { "type": ["boolean", "null"], "default": false },
         "top_logprobs": {

@@ -51,6 +51,7 @@ pub fn schemas() -> Map<String, Value> {
                     "role": { "const": "assistant" },
                     "content": { "type": ["string", "null"] },
                     "refusal": nothing,
+                    "reasoning_content": { "type": "string", "description": "Thoughts before the answer." },
                     "tool_calls": { "type": "array", "minItems": 1, "items": object(&[], json!({
                         "id": text,
                         "type": { "const": "function" },
