@@ -66,10 +66,15 @@ pub struct ThreadBudget {
     pub bound_by: String,
 }
 
+/// Assumed speed of an efficiency core, relative to a performance core. A thread on an efficiency core makes the threads
+/// on performance cores wait at each barrier, so efficiency cores are used only if they are most of the machine.
+const EFFICIENCY_SPEED: f64 = 0.5;
+
 /// Returns the thread budget of `host` under `policy`.
 ///
 /// The number of cores is the minimum of two limits:
-/// - the physical cores with a CPU in the affinity mask; on a hybrid CPU, only the performance cores
+/// - the physical cores with a CPU in the affinity mask; on a hybrid CPU, only the performance cores, unless the
+///   efficiency cores compute more than they do ([`EFFICIENCY_SPEED`])
 /// - the tightest CPU quota, rounded down, but at least 1
 ///
 /// Two SMT siblings count as one core, because one thread of llama.cpp's kernels saturates a core's vector units and
@@ -90,7 +95,11 @@ pub fn budget(host: &Host, policy: Policy) -> ThreadBudget {
         // If the topology could not be read, only the affinity mask is known.
         (host.limits.affinity.clone(), "affinity mask".to_string())
     } else if !performance.is_empty() && performance.len() < all.len() {
-        (performance, "performance cores".to_string())
+        let others: Vec<u32> = all.iter().copied().filter(|cpu| !performance.contains(cpu)).collect();
+        match others.len() as f64 * EFFICIENCY_SPEED > performance.len() as f64 {
+            true => ([performance, others].concat(), "performance and efficiency cores".to_string()),
+            false => (performance, "performance cores".to_string()),
+        }
     } else if all.len() < host.topology.cores.len() {
         (all, "affinity mask".to_string())
     } else {

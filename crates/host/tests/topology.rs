@@ -39,6 +39,16 @@ fn affinity_bounds_the_threads() {
     // On a hybrid CPU without usable performance cores, the efficiency cores are used.
     let text = common::snapshot("i7-12700k") + "file /proc/self/status = Cpus_allowed_list: 17-18\n";
     assert_eq!(threads::budget(&common::detect(&text).host, Policy::Max).cpus, [17, 18]);
+    // One performance core (CPUs 0 and 1) with two or with three efficiency cores: an efficiency core counts half.
+    for (mask, cpus, bound_by) in [
+        ("0-1,17-18", &[0][..], "performance cores"),
+        ("0-1,17-19", &[0, 17, 18, 19], "performance and efficiency cores"),
+    ] {
+        let text =
+            common::snapshot("i7-12700k") + &format!("file /proc/self/status = Cpus_allowed_list: {mask}\n");
+        let budget = threads::budget(&common::detect(&text).host, Policy::Max);
+        assert_eq!((budget.cpus.as_slice(), budget.bound_by.as_str()), (cpus, bound_by), "{mask}");
+    }
 }
 
 #[test]
