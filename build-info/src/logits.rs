@@ -76,12 +76,17 @@ impl Logits {
         bytes
     }
 
+    /// True if `bytes`, the beginning of a file, are those of a logits file.
+    pub fn begins(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC)
+    }
+
     /// Parses the logits in `bytes`.
     ///
     /// # Errors
     /// If the bytes are not a logits file, or the file is truncated or too long.
     pub fn parse(bytes: &[u8]) -> Result<Self, LogitsError> {
-        if bytes.get(..8) != Some(&MAGIC) {
+        if !Self::begins(bytes) {
             return Err(LogitsError::Magic);
         }
         let found = bytes.len() as u64;

@@ -77,7 +77,6 @@ fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
 /// Returns a hint for an error of kind `kind`.
 fn io_hint(kind: ErrorKind) -> Option<&'static str> {
     match kind {
-        ErrorKind::NotFound => Some("check that the path exists"),
         ErrorKind::NotADirectory => Some("check the path: a part of it is not a folder"),
         ErrorKind::IsADirectory => Some("name a file, not a folder"),
         ErrorKind::PermissionDenied => Some("check the owner and the permissions of the path"),
@@ -185,17 +184,17 @@ mod tests {
 
     #[test]
     fn an_error_ends_with_its_hints() {
-        let of = |kind: ErrorKind, text: &'static str| {
-            let cause = Said(text, None);
-            (io::Error::from(kind), cause)
-        };
-        let (missing, plain) = of(ErrorKind::NotFound, "no x\nhint: make it");
+        let plain = Said("no x\nhint: make it", None);
+        let locked = io::Error::from(ErrorKind::PermissionDenied);
+        let missing = io::Error::from(ErrorKind::NotFound);
         let shown = |error: &(dyn Error + 'static), fallback| report(error, "error:", fallback, printable);
         assert_eq!(shown(&plain, Some("try y")), "error: no x\nhint: make it\n");
         assert_eq!(shown(&Said("no x", None), Some("try y")), "error: no x\nhint: try y\n");
         assert_eq!(shown(&Said("no x", None), None), "error: no x\n");
-        assert!(shown(&missing, None).ends_with("\nhint: check that the path exists\n"));
-        assert!(shown(&missing, Some("try y")).ends_with("\nhint: try y\n"));
+        assert!(shown(&locked, None).ends_with("\nhint: check the owner and the permissions of the path\n"));
+        assert!(shown(&locked, Some("try y")).ends_with("\nhint: try y\n"));
+        // That a file is missing says what to check.
+        assert!(!shown(&missing, None).contains("hint"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::packed::Width;
 use crate::program::{Function, Program};
-use crate::rules::{InnerLoops, Kernel, Pattern, Rules};
+use crate::rules::{InnerLoopRule, Kernel, Pattern, Rules};
 use crate::spill::Spills;
 
 /// Result of the rule `native`: the use of the CPU by a native program.
@@ -18,8 +18,8 @@ pub struct NativeVerdict {
     pub kernels: Vec<KernelWidth>,
     /// Minimum number of kernels that must be found.
     pub least_kernels: usize,
-    /// Kernels whose inner loops were examined for spills.
-    pub inner_loops: usize,
+    /// Number of kernels whose inner loops were examined for spills.
+    pub kernels_examined: usize,
     /// Examined kernels that spill more than the rules allow, worst first. Spills cost time, but do not fail the rule.
     pub spills: Vec<KernelSpills>,
 }
@@ -106,12 +106,12 @@ pub fn check(
     offered: &BTreeSet<String>,
 ) -> NativeVerdict {
     let functions: Vec<&Function> = programs.iter().flat_map(|program| &program.functions).collect();
-    let (inner_loops, spills) = inner_loops(&functions, rules);
+    let (kernels_examined, spills) = inner_loops(&functions, rules);
     NativeVerdict {
         instruction_sets: instruction_sets(&functions, rules, isa, offered),
         kernels: kernels(&functions, rules, isa),
         least_kernels: rules.least_kernels,
-        inner_loops,
+        kernels_examined,
         spills,
     }
 }
@@ -119,7 +119,7 @@ pub fn check(
 /// Returns the number of kernels that were examined for spills, and those that spill too much.
 fn inner_loops(functions: &[&Function], rules: &Rules) -> (usize, Vec<KernelSpills>) {
     let rule = |function: &Function| {
-        let names = |rule: &&InnerLoops| rule.symbols.iter().any(|pattern| pattern.matches(function));
+        let names = |rule: &&InnerLoopRule| rule.symbols.iter().any(|pattern| pattern.matches(function));
         rules.inner_loops.iter().find(names)
     };
     let vectorised = functions.iter().filter(|function| function.packed > Width::Xmm);

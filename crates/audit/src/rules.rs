@@ -26,7 +26,7 @@ pub struct Rules {
     pub kernels: Vec<Kernel>,
     /// Kernels whose inner loops should keep their vectors in registers.
     #[serde(default, rename = "inner_loop")]
-    pub inner_loops: Vec<InnerLoops>,
+    pub inner_loops: Vec<InnerLoopRule>,
     /// Families of GPU kernels, which are counted.
     #[serde(default, rename = "device_kernel")]
     pub device_kernels: Vec<DeviceKernels>,
@@ -35,7 +35,7 @@ pub struct Rules {
 /// Kernels whose inner loops should keep their vectors in registers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct InnerLoops {
+pub struct InnerLoopRule {
     /// Names of the functions.
     pub symbols: Vec<Pattern>,
     /// Maximum number of loads and stores of spilt registers per 100 packed arithmetic instructions.

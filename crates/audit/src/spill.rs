@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use iced_x86::{FlowControl, Instruction, OpKind, Register};
+use iced_x86::{Code, FlowControl, Instruction, OpKind, Register};
 use serde::Serialize;
 
 use crate::packed::{Width, is_arithmetic};
@@ -49,6 +49,8 @@ pub struct Loops {
     vectors: Vec<VectorInstruction>,
     /// Address of the first and of the last instruction of each loop.
     loops: Vec<(u64, u64)>,
+    /// True if RBP points to the stack. Otherwise, it is an ordinary register.
+    has_frame_pointer: bool,
 }
 
 impl Loops {
@@ -66,10 +68,14 @@ impl Loops {
             }
             return;
         }
+        if instruction.code() == Code::Mov_r64_rm64 || instruction.code() == Code::Mov_rm64_r64 {
+            let [to, from] = [instruction.op0_register(), instruction.op1_register()];
+            self.has_frame_pointer |= (to, from) == (Register::RBP, Register::RSP);
+        }
         if width == Width::None {
             return;
         }
-        if let Some(slot) = slot(instruction) {
+        if let Some(slot) = slot(instruction, self.has_frame_pointer) {
             let store = instruction.op_kind(0) == OpKind::Memory;
             let kind = if store { VectorUse::Store(slot) } else { VectorUse::Load(slot) };
             self.vectors.push(VectorInstruction { address, kind });
@@ -79,7 +85,7 @@ impl Loops {
         }
     }
 
-    /// Returns the inner loop with the most spills, and resets the buffers.
+    /// Returns the inner loop with the most spills for its arithmetic, and resets the buffers.
     pub fn drain(&mut self) -> Option<Spills> {
         self.loops.sort_unstable();
         // Several branches to the same address belong to the same loop.
@@ -94,10 +100,13 @@ impl Loops {
             // The loops are sorted by their starts, so a loop inside this one follows it.
             self.loops.get(at + 1).is_none_or(|(next, _)| next > end)
         });
-        let worst = inner.map(|(_, range)| self.spills(*range)).max_by_key(|spills| spills.moves);
+        let spills = inner.map(|(_, range)| self.spills(*range));
+        let spills = spills.filter(|spills| spills.moves > 0 && spills.arithmetic > 0);
+        let worst = spills.max_by_key(|spills| spills.percent());
         self.vectors.clear();
         self.loops.clear();
-        worst.filter(|spills| spills.moves > 0 && spills.arithmetic > 0)
+        self.has_frame_pointer = false;
+        worst
     }
 
     fn spills(&self, (begin, end): (u64, u64)) -> Spills {
@@ -127,9 +136,9 @@ impl Loops {
 }
 
 /// Returns the stack slot that the instruction uses.
-fn slot(instruction: &Instruction) -> Option<StackSlot> {
+fn slot(instruction: &Instruction, has_frame_pointer: bool) -> Option<StackSlot> {
     let base = instruction.memory_base();
-    let on_stack =
-        matches!(base, Register::RSP | Register::RBP) && instruction.memory_index() == Register::None;
+    let is_stack = base == Register::RSP || base == Register::RBP && has_frame_pointer;
+    let on_stack = is_stack && instruction.memory_index() == Register::None;
     on_stack.then(|| (base, instruction.memory_displacement64()))
 }

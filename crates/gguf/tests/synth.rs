@@ -100,7 +100,7 @@ fn a_place_that_cannot_be_written_keeps_what_it_had() {
 fn who_watches_the_progress_can_stop_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
-    fs::write(&path, "old").unwrap();
+    fs::write(&path, "GGUF, but old").unwrap();
     let calls = Cell::new(0);
     let stop_at_third = |_, _| {
         calls.set(calls.get() + 1);
@@ -110,7 +110,7 @@ fn who_watches_the_progress_can_stop_it() {
     let error = synth::write(&path, &options).unwrap_err();
     assert!(matches!(&error, synth::Error::Stopped { path: stopped } if *stopped == path), "{error}");
     assert_eq!(calls.get(), 3, "it went on");
-    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(fs::read(&path).unwrap(), b"GGUF, but old");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the partial file was left");
 }
 
@@ -121,4 +121,14 @@ fn a_full_device_ends_the_writing() {
     let error = Writer::new(full, &Header::default()).expect_err("a full device took a header");
     let WriteError::Io(error) = &error else { panic!("{error}") };
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn a_file_that_is_no_model_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notes.txt");
+    fs::write(&path, "notes").unwrap();
+    let error = synth::write(&path, &SynthOptions::new(Preset::Tiny)).unwrap_err();
+    assert!(matches!(error, synth::Error::Place(PlaceError::Foreign { .. })), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"notes");
 }

@@ -46,7 +46,9 @@ const ANNEAL: &[&str] = &[
     "anneal tune -m tiny.gguf --budget 3",
     "anneal quantize tiny.gguf out.gguf Q4_Z",
     "anneal quantize tiny.gguf tiny.gguf Q4_0",
-    "anneal eval ppl -m tiny.gguf -f missing.txt",
+    "anneal quantize tiny.gguf number.toml Q4_0",
+    "anneal logits -m tiny.gguf -f page.gguf -o number.toml",
+    "anneal eval tiny.gguf -f missing.txt",
     "anneal top http://127.0.0.1:1",
 ];
 
@@ -63,6 +65,8 @@ const XTASK: &[&str] = &[
     "cargo xtask model synth --preset huge --out a.gguf",
     "cargo xtask model synth --preset tiny --quant Q4_Z --out a.gguf",
     "cargo xtask model synth --preset tiny --out missing/a.gguf",
+    "cargo xtask model synth --preset tiny --out number.toml",
+    "cargo xtask model synth --lora-of tiny.gguf --out number.toml",
     "cargo xtask model fetch gemma-4 --out a.gguf",
     "cargo xtask bench compare --builds native -m tiny.gguf",
     "cargo xtask bench compare --builds native,native -m tiny.gguf",
@@ -73,7 +77,7 @@ const XTASK: &[&str] = &[
     "cargo xtask install --from missing.tar.zst --prefix prefix",
     "cargo xtask install --from missing.tar.zst --prefix page.gguf",
     "cargo xtask pgo --scope everything",
-    "cargo xtask recommend --host missing.json",
+    "cargo xtask recommend --shape qwen2.5-7b --host missing.json",
     "cargo xtask report missing.json",
 ];
 

@@ -8,7 +8,7 @@ use random_weights::{Xoshiro, draw_normals};
 
 use super::outcome::{Error, Summary};
 use crate::ggml_type::GgmlType;
-use crate::partial::{PartialFile, PlaceError};
+use crate::partial::{PartialFile, PlaceError, refuse_foreign};
 use crate::read::GgufFile;
 use crate::value::{Scalar, Value};
 use crate::write::{Header, Meta, TensorSpec, WriteError, Writer};
@@ -55,6 +55,7 @@ pub fn write_adapter(path: &Path, model: &GgufFile, seed: u64) -> Result<Summary
     ];
     let header = Header { metadata, tensors };
     let total = Bytes(header.tensors.iter().filter_map(TensorSpec::bytes).sum());
+    refuse_foreign(path)?;
     let partial = PartialFile::beside(path, total)?;
     let failed = |error| match error {
         WriteError::Io(source) => PlaceError::from_io(path, source),

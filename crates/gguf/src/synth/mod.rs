@@ -19,7 +19,7 @@ use std::path::Path;
 use build_info::Bytes;
 use vocabulary::Vocabulary;
 
-use crate::partial::{PartialFile, PlaceError};
+use crate::partial::{PartialFile, PlaceError, refuse_foreign};
 use crate::write::{Header, TensorSpec, WriteError, Writer};
 
 pub use adapter::write_adapter;
@@ -97,6 +97,7 @@ pub fn write(path: &Path, options: &SynthOptions<'_>) -> Result<Summary, Error> 
     let (vocabulary, tensors, header) = parts(options);
     let total = options.preset.tensor_bytes(options.precision);
 
+    refuse_foreign(path)?;
     let partial = PartialFile::beside(path, total)?;
     let failed = |error| match error {
         WriteError::Io(source) => PlaceError::from_io(path, source),

@@ -1,12 +1,13 @@
 //! Command `anneal logits`.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use base::exit::INTERRUPTED;
 use build_info::Bytes;
+use build_info::logits::Logits;
 use engine_core::logits::{Feed, logits};
 use engine_core::model;
 use engine_core::settings::{Requested, Settings};
@@ -62,6 +63,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
     // Read before the model is loaded, so that errors in the file are reported early.
+    refuse_foreign(&args.out)?;
     let numbers = args.tokens.as_deref().map(numbers).transpose()?;
     let text = args.file.as_deref().map(read).transpose()?;
 
@@ -88,6 +90,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .with_context(|| format!("cannot write the logits to {}", args.out.display()))?;
     partial.commit()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to overwrite a file that contains no logits. Only regular files are examined; [`PartialFile`] refuses others.
+fn refuse_foreign(out: &Path) -> Result<()> {
+    let is_file = std::fs::metadata(out).is_ok_and(|found| found.is_file() && found.len() > 0);
+    let mut beginning = Vec::new();
+    if is_file {
+        let file = std::fs::File::open(out).with_context(|| format!("cannot read {}", out.display()))?;
+        file.take(8).read_to_end(&mut beginning).with_context(|| format!("cannot read {}", out.display()))?;
+    }
+    anyhow::ensure!(
+        !is_file || Logits::begins(&beginning),
+        "cannot overwrite {}: it is not a file of logits\nhint: choose another path, or remove the file",
+        out.display()
+    );
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<String> {

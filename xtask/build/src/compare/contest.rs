@@ -146,7 +146,7 @@ impl Contest<'_> {
         for (number, build) in self.builds.iter().enumerate() {
             if self.builds[..number].iter().any(|other| other.name == build.name) {
                 return usage(format!(
-                    "{} is named twice\nhint: give one of them a label with LABEL=PATH",
+                    "{} is named twice\nhint: name another build, or give a program a label with LABEL=PATH",
                     build.name
                 ));
             }
@@ -195,8 +195,9 @@ impl Contest<'_> {
             );
         }
         for (number, model) in self.models.iter().enumerate() {
-            let found = std::fs::metadata(model)
-                .with_context(|| format!("cannot find the model {}", model.display()))?;
+            let found = std::fs::metadata(model).with_context(|| {
+                format!("cannot find the model {}\nhint: check the path of -m", model.display())
+            })?;
             if !found.is_file() {
                 anyhow::bail!("the model {} is not a file", model.display());
             }

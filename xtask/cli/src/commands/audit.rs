@@ -223,11 +223,11 @@ fn kernels(verdict: &native::NativeVerdict, verbose: bool) -> String {
         let expected = kernel.expected.unwrap_or_default();
         let _ = writeln!(text, "  {}: {} (expected: {expected})", kernel.name, kernel.found);
     }
-    if verdict.inner_loops > 0 {
+    if verdict.kernels_examined > 0 {
         let _ = writeln!(
             text,
-            "inner loops: {} of Anneal's kernels examined, {} with too many spilt registers",
-            verdict.inner_loops,
+            "spills: {} of Anneal's kernels examined, {} with too many spilt registers in an inner loop",
+            verdict.kernels_examined,
             verdict.spills.len()
         );
     }

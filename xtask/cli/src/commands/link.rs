@@ -35,6 +35,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
          libraries into the copy, and name the copy",
         args.prefix.display()
     );
+    build::overwrite_guard::check(&args.out, "not a program", |text| text.starts_with("\u{7f}ELF"))?;
     let host = tools::host(ui);
     let _lock = CheckoutLock::take(&workspace)?;
     let toolchain = tools::toolchain(&workspace, ui);

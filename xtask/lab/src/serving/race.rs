@@ -90,7 +90,9 @@ impl Race {
             ));
         }
         if !std::fs::metadata(&self.model)
-            .with_context(|| format!("cannot find the model {}", self.model.display()))?
+            .with_context(|| {
+                format!("cannot find the model {}\nhint: check the path of -m", self.model.display())
+            })?
             .is_file()
         {
             anyhow::bail!("the model {} is not a file", self.model.display());
