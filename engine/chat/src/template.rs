@@ -163,21 +163,23 @@ impl Template {
     /// True if the template shows the tools of a conversation. Otherwise, [`render_with`](Self::render_with) describes
     /// the tools in a message.
     pub fn shows_tools(&self) -> bool {
-        *self.shows_tools.get_or_init(|| {
-            const NAME: &str = "needle_of_anneal";
-            let tools = serde_json::json!([{ "type": "function", "function": {
-                "name": NAME, "description": "d", "parameters": { "type": "object", "properties": {} },
-            }}]);
-            let tools = Json::from(&tools);
-            let (system, user) = (Message::new("system", "s"), Message::new("user", "hello"));
-            let environment = self.tool_use.as_ref().unwrap_or(&self.main);
-            // Some templates show tools only in a system message, and others have no system role.
-            [&[user.clone()][..], &[system, user]].into_iter().any(|messages| {
-                let inputs = Inputs { messages, tools: Some(&tools), add_generation_prompt: true, more: &[] };
-                let text = self.render_in(environment, &inputs, ToolStyle::default(), TIME_OF_PROBE);
-                text.is_ok_and(|text| text.contains(NAME))
+        // A separate template for tools shows them.
+        self.tool_use.is_some()
+            || *self.shows_tools.get_or_init(|| {
+                const NAME: &str = "needle_of_anneal";
+                let tools = serde_json::json!([{ "type": "function", "function": {
+                    "name": NAME, "description": "d", "parameters": { "type": "object", "properties": {} },
+                }}]);
+                let tools = Json::from(&tools);
+                let (system, user) = (Message::new("system", "s"), Message::new("user", "hello"));
+                // Some templates show tools only in a system message, and others have no system role.
+                [&[user.clone()][..], &[system, user]].into_iter().any(|messages| {
+                    let inputs =
+                        Inputs { messages, tools: Some(&tools), add_generation_prompt: true, more: &[] };
+                    let text = self.render_in(&self.main, &inputs, ToolStyle::default(), TIME_OF_PROBE);
+                    text.is_ok_and(|text| text.contains(NAME))
+                })
             })
-        })
     }
 
     /// True if the template shows the text of a system message.

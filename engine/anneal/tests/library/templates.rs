@@ -47,6 +47,13 @@ fn ten_families_are_rendered_as_jinja2_renders_them() {
                 more: &more,
             });
             let at = format!("{name}, {}", conversation.name);
+            // jinja2's prompt contains no tools.
+            let is_accepted = prompts[&conversation.name].is_some();
+            if conversation.tools.is_some() && is_accepted && !template.shows_tools() {
+                let found = found.expect(&at);
+                assert!(found.contains("# Tools") && found.contains("\"weather\""), "{at}: {found}");
+                continue;
+            }
             match (found, &prompts[&conversation.name]) {
                 (Ok(found), Some(expected)) => assert_eq!(&found, expected, "{at}"),
                 (Err(error), None) => {
