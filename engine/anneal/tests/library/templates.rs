@@ -47,11 +47,14 @@ fn ten_families_are_rendered_as_jinja2_renders_them() {
                 more: &more,
             });
             let at = format!("{name}, {}", conversation.name);
-            // jinja2's prompt contains no tools.
-            let is_accepted = prompts[&conversation.name].is_some();
-            if conversation.tools.is_some() && is_accepted && !template.shows_tools() {
-                let found = found.expect(&at);
-                assert!(found.contains("# Tools") && found.contains("\"weather\""), "{at}: {found}");
+            // jinja2's prompt contains no tools, and the template may reject calls and results that are no text.
+            if conversation.tools.is_some() && !template.shows_tools() {
+                match found {
+                    Ok(found) => {
+                        assert!(found.contains("# Tools") && found.contains("\"weather\""), "{at}: {found}");
+                    }
+                    Err(error) => assert_eq!(prompts[&conversation.name], None, "{at}: {error}"),
+                }
                 continue;
             }
             match (found, &prompts[&conversation.name]) {
