@@ -11,7 +11,7 @@ fn start() -> Server {
 
 /// Sends a chat request with `more` fields. Returns the status, the header of ignored keywords and the answer.
 fn ask(server: &Server, more: Value) -> (u16, Option<String>, Value) {
-    let mut body = json!({ "messages": [{ "role": "user", "content": "x" }], "max_tokens": 200, "temperature": 1, "seed": 7 });
+    let mut body = json!({ "messages": [{ "role": "user", "content": "x" }], "max_tokens": 1000, "temperature": 1, "seed": 7 });
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     let (status, head, text) = tcp(server, "POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
     let header = head.lines().find_map(|line| line.strip_prefix("anneal-ignored-keywords: "));
