@@ -237,11 +237,11 @@ fn speeds(turn: &Turn) -> String {
     let first = generation.time_to_first_token;
     let first = first.map_or("-".to_string(), |time| format!("{:.0} ms", milliseconds(time)));
     format!(
-        "prompt {} tokens ({} new), {}; answer {} tokens, {}; first token after {first}",
-        turn.prompt_tokens,
+        "prompt {} ({} new), {}; answer {}, {}; first token after {first}",
+        words::count(turn.prompt_tokens, "token"),
         generation.prompt_tokens,
         speed(generation.prefill_tokens_per_second()),
-        generation.tokens.len(),
+        words::count(generation.tokens.len(), "token"),
         speed(generation.decode_tokens_per_second()),
     )
 }
