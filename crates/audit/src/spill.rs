@@ -113,16 +113,19 @@ impl Loops {
         let first = self.vectors.partition_point(|vector| vector.address < begin);
         let inside = self.vectors[first..].iter().take_while(|vector| vector.address <= end);
         let kinds: Vec<VectorUse> = inside.map(|vector| vector.kind).collect();
-        let stored = kinds.iter().filter_map(|kind| match kind {
-            VectorUse::Store(slot) => Some(*slot),
-            _ => None,
-        });
-        let stored: BTreeSet<StackSlot> = stored.collect();
-        let loaded = kinds.iter().filter_map(|kind| match kind {
-            VectorUse::Load(slot) => Some(*slot),
-            _ => None,
-        });
-        let spilt: BTreeSet<StackSlot> = loaded.filter(|slot| stored.contains(slot)).collect();
+        let (mut stored, mut loaded) = (BTreeSet::new(), BTreeSet::new());
+        for kind in &kinds {
+            match kind {
+                VectorUse::Store(slot) => {
+                    stored.insert(*slot);
+                }
+                VectorUse::Load(slot) => {
+                    loaded.insert(*slot);
+                }
+                VectorUse::Arithmetic => {}
+            }
+        }
+        let spilt: BTreeSet<StackSlot> = stored.intersection(&loaded).copied().collect();
         let moves = kinds.iter().filter(|kind| match kind {
             VectorUse::Load(slot) | VectorUse::Store(slot) => spilt.contains(slot),
             VectorUse::Arithmetic => false,

@@ -167,8 +167,7 @@ impl CallReader {
             }
             At::Text => self.text(parts),
             At::Call if matches!(self.format, CallFormat::Llama | CallFormat::Mistral) => false,
-            At::Call => self.block(parts),
-            At::Bare => self.bare(parts),
+            At::Call | At::Bare => self.block(parts),
             At::AfterBare => self.after_bare(),
         }
     }
@@ -202,35 +201,6 @@ impl CallReader {
         found.is_some()
     }
 
-    /// Parses a complete function without the block's opening mark.
-    fn bare(&mut self, parts: &mut Vec<Part>) -> bool {
-        let Some(at) = self.held[self.searched..].find(FUNCTION.1).map(|at| at + self.searched) else {
-            return false;
-        };
-        let after = at + FUNCTION.1.len();
-        let calls = self.format.block(&self.held[..after], true, &self.offered);
-        if calls == Err(No::Incomplete) && self.ends < MOST_ENDS {
-            (self.searched, self.ends) = (after, self.ends + 1);
-            return true;
-        }
-        let rest = self.held.split_off(after);
-        let whole = std::mem::replace(&mut self.held, rest);
-        let before = std::mem::take(&mut self.before);
-        self.searched = 0;
-        match calls {
-            Ok(calls) => {
-                self.called = true;
-                parts.extend(calls);
-                self.at = At::AfterBare;
-            }
-            Err(_) => {
-                parts.push(Part::Text(before + &whole));
-                self.at = At::Text;
-            }
-        }
-        true
-    }
-
     /// Drops the closing mark of a block that had no opening mark.
     fn after_bare(&mut self) -> bool {
         let rest = self.held.trim_start();
@@ -243,9 +213,11 @@ impl CallReader {
         true
     }
 
-    /// Parses a complete block, without waiting for the end of the answer.
+    /// Parses a complete block, or a function without the block's opening mark, without waiting for the end of the answer.
     fn block(&mut self, parts: &mut Vec<Part>) -> bool {
-        let (begin, end) = BLOCK;
+        // A function's marks are a part of the call, and a block's marks are not.
+        let is_bare = self.at == At::Bare;
+        let (begin, end) = if is_bare { FUNCTION } else { BLOCK };
         let Some(at) = self.held[self.searched..].find(end).map(|at| at + self.searched) else {
             let mut from = self.held.len().saturating_sub(end.len() - 1).max(self.searched);
             while !self.held.is_char_boundary(from) {
@@ -255,7 +227,8 @@ impl CallReader {
             return false;
         };
         let after = at + end.len();
-        let calls = self.format.block(&self.held[begin.len()..at], true, &self.offered);
+        let inside = if is_bare { 0..after } else { begin.len()..at };
+        let calls = self.format.block(&self.held[inside], true, &self.offered);
         if calls == Err(No::Incomplete) && self.ends < MOST_ENDS {
             (self.searched, self.ends) = (after, self.ends + 1);
             return true;
@@ -263,14 +236,17 @@ impl CallReader {
         let rest = self.held.split_off(after);
         let whole = std::mem::replace(&mut self.held, rest);
         let before = std::mem::take(&mut self.before);
+        (self.at, self.searched) = (At::Text, 0);
         match calls {
             Ok(calls) => {
                 self.called = true;
                 parts.extend(calls);
+                if is_bare {
+                    self.at = At::AfterBare;
+                }
             }
             Err(_) => parts.push(Part::Text(before + &whole)),
         }
-        (self.at, self.searched) = (At::Text, 0);
         true
     }
 }

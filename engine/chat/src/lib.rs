@@ -19,4 +19,4 @@ pub use forced::{ForcedReader, schema as forced_schema};
 pub use message::{Function, Json, Message, ToolCall};
 pub use part::{Offered, Part};
 pub use template::{Inputs, Specials, Template};
-pub use thoughts::{AnswerPiece, ThoughtMarks, ThoughtReader};
+pub use thoughts::{ThoughtMarks, ThoughtReader};

@@ -14,6 +14,8 @@ pub struct Offered {
 /// Part of an answer that later output cannot change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// Thoughts before the answer, without the marks and the white space beside them.
+    Thought(String),
     /// Text of the answer.
     Text(String),
     /// Start of a call of the named function.

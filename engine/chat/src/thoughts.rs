@@ -1,6 +1,8 @@
 //! Thoughts of reasoning models: the part of an answer between marks such as `<think>` and `</think>`, before the answer
 //! proper. The template or the model writes the opening mark.
 
+use super::part::Part;
+
 /// Marks around thoughts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThoughtMarks {
@@ -40,15 +42,6 @@ impl Default for ThoughtMarks {
     }
 }
 
-/// Piece of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnswerPiece {
-    /// Thoughts, without the marks and the white space beside them.
-    Thought(String),
-    /// Text after the thoughts, or of an answer without thoughts.
-    Text(String),
-}
-
 /// Incremental reader that separates thoughts from the answer.
 #[derive(Clone, Debug)]
 pub struct ThoughtReader {
@@ -76,30 +69,29 @@ impl ThoughtReader {
         ThoughtReader { marks, at: if is_open { At::Begin } else { At::Start }, held: String::new() }
     }
 
-    /// Adds `piece` to the answer, and returns the pieces that are now certain.
-    pub fn push(&mut self, piece: &str) -> Vec<AnswerPiece> {
+    /// Adds `piece` to the answer, and returns the parts that are now certain.
+    pub fn push(&mut self, piece: &str) -> Vec<Part> {
         self.held.push_str(piece);
         let mut pieces = Vec::new();
         while self.step(&mut pieces) {}
         pieces
     }
 
-    /// Ends the answer, and returns the remaining pieces.
-    pub fn finish(&mut self) -> Vec<AnswerPiece> {
+    /// Ends the answer, and returns the remaining parts.
+    pub fn finish(&mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
-        let piece = match self.at {
+        let part = match self.at {
             // An unfinished closing mark stays a part of the thoughts.
-            At::Begin | At::Inside => AnswerPiece::Thought(held.trim_end().to_string()),
-            At::Start | At::After | At::Text => AnswerPiece::Text(held),
+            At::Begin | At::Inside => {
+                (!held.trim_end().is_empty()).then(|| Part::Thought(held.trim_end().to_string()))
+            }
+            At::Start | At::After | At::Text => (!held.is_empty()).then_some(Part::Text(held)),
         };
-        match &piece {
-            AnswerPiece::Thought(text) | AnswerPiece::Text(text) if text.is_empty() => Vec::new(),
-            _ => vec![piece],
-        }
+        part.into_iter().collect()
     }
 
     /// Advances by one step. Returns true if another step may be possible.
-    fn step(&mut self, pieces: &mut Vec<AnswerPiece>) -> bool {
+    fn step(&mut self, pieces: &mut Vec<Part>) -> bool {
         match self.at {
             At::Start => {
                 let rest = self.held.trim_start();
@@ -130,7 +122,7 @@ impl ThoughtReader {
                 // White space before the closing mark belongs to the mark.
                 let solid = self.held[..end].trim_end().len();
                 if solid > 0 {
-                    pieces.push(AnswerPiece::Thought(self.held[..solid].to_string()));
+                    pieces.push(Part::Thought(self.held[..solid].to_string()));
                 }
                 match found {
                     Some(at) => {
@@ -146,7 +138,7 @@ impl ThoughtReader {
             }
             At::Text => {
                 if !self.held.is_empty() {
-                    pieces.push(AnswerPiece::Text(std::mem::take(&mut self.held)));
+                    pieces.push(Part::Text(std::mem::take(&mut self.held)));
                 }
                 false
             }
@@ -170,8 +162,9 @@ mod tests {
         let (mut thoughts, mut text) = (String::new(), String::new());
         for piece in pieces {
             match piece {
-                AnswerPiece::Thought(more) => thoughts += &more,
-                AnswerPiece::Text(more) => text += &more,
+                Part::Thought(more) => thoughts += &more,
+                Part::Text(more) => text += &more,
+                call => panic!("a reader of thoughts found {call:?}"),
             }
         }
         (thoughts, text)

@@ -12,6 +12,7 @@ fn shown(parts: Vec<Part>) -> Vec<String> {
                 shown.last_mut().expect("there is one").push_str(&text);
             }
             Part::Text(text) => shown.push(text),
+            Part::Thought(text) => panic!("a reader of calls found thoughts: {text}"),
             Part::Call(name) => shown.push(format!("{name}(")),
             Part::Arguments(json) => shown.last_mut().expect("a call").push_str(&format!("{json})")),
         }

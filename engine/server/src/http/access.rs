@@ -33,9 +33,9 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
     if request.uri().path() == "/health" {
         return Ok(Owner::Open);
     }
-    let keys = &registry.current().keys;
+    let current = registry.current();
+    let keys = &current.keys;
     if keys.is_empty() {
-        let current = registry.current();
         return from_here(request, &current.origins, &current.hosts).map(|()| Owner::Open);
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -89,8 +89,8 @@ fn is_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     matches!((place, host), (Some(place), Some(host)) if place.eq_ignore_ascii_case(host))
 }
 
-/// True if `host` is an IP address, localhost or in `allowed`. Any other name could be part of a DNS rebinding attack, because its
-/// owner can point the name at any address.
+/// True if `host` is an IP address, localhost or in `allowed`. Any other name could be part of a DNS rebinding attack,
+/// because its owner can point the name at any address.
 fn is_own(host: &str, allowed: &AllowedHosts) -> bool {
     let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _)) => address,

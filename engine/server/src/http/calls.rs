@@ -2,10 +2,12 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use chat::{AnswerPiece, CallReader, ForcedReader, Part, ThoughtReader};
+use chat::{CallReader, ForcedReader, Part, ThoughtMarks, ThoughtReader};
+use sampling::Constraint;
 use serde_json::{Value, json};
 
 use crate::api_error::ApiError;
+use crate::client::Client;
 use crate::finish_reason::FinishReason;
 use crate::request::{Generate, Prompt};
 use crate::server::Server;
@@ -27,11 +29,23 @@ enum ToolCallReader {
     Forced(ForcedReader),
 }
 
-/// Part of an answer.
-#[derive(Clone, Debug)]
-enum AnswerPart {
-    Thought(String),
-    Other(Part),
+impl ToolCallReader {
+    /// Adds `text` to the answer, and returns the parts that are now certain.
+    fn push(&mut self, text: String) -> Vec<Part> {
+        match self {
+            ToolCallReader::None => vec![Part::Text(text)],
+            ToolCallReader::Auto(reader) => reader.push(&text),
+            ToolCallReader::Forced(reader) => reader.push(&text),
+        }
+    }
+
+    /// Ends the answer, and returns the remaining parts.
+    fn finish(&mut self) -> Vec<Part> {
+        match self {
+            ToolCallReader::Auto(reader) => reader.finish(),
+            ToolCallReader::None | ToolCallReader::Forced(_) => Vec::new(),
+        }
+    }
 }
 
 impl Calls {
@@ -62,11 +76,11 @@ impl Calls {
         let parts = [self.parts(text), self.rest()].concat();
         for part in parts {
             match (part, calls.last_mut()) {
-                (AnswerPart::Thought(text), _) => thoughts.push_str(&text),
-                (AnswerPart::Other(Part::Text(text)), _) => content.push_str(&text),
-                (AnswerPart::Other(Part::Call(name)), _) => calls.push((name, String::new())),
-                (AnswerPart::Other(Part::Arguments(more)), Some((_, arguments))) => arguments.push_str(&more),
-                (AnswerPart::Other(Part::Arguments(_)), None) => {}
+                (Part::Thought(text), _) => thoughts.push_str(&text),
+                (Part::Text(text), _) => content.push_str(&text),
+                (Part::Call(name), _) => calls.push((name, String::new())),
+                (Part::Arguments(more), Some((_, arguments))) => arguments.push_str(&more),
+                (Part::Arguments(_), None) => {}
             }
         }
         self.count = calls.len();
@@ -107,60 +121,73 @@ impl Calls {
         }
     }
 
-    fn parts(&mut self, text: &str) -> Vec<AnswerPart> {
-        let pieces = match &mut self.thoughts {
+    fn parts(&mut self, text: &str) -> Vec<Part> {
+        let parts = match &mut self.thoughts {
             Some(thoughts) => thoughts.push(text),
-            None => vec![AnswerPiece::Text(text.to_string())],
+            None => vec![Part::Text(text.to_string())],
         };
-        self.parts_of(pieces)
+        self.with_calls(parts)
     }
 
-    fn rest(&mut self) -> Vec<AnswerPart> {
-        let pieces = self.thoughts.as_mut().map(ThoughtReader::finish).unwrap_or_default();
-        let mut parts = self.parts_of(pieces);
-        if let ToolCallReader::Auto(reader) = &mut self.reader {
-            parts.extend(reader.finish().into_iter().map(AnswerPart::Other));
-        }
+    fn rest(&mut self) -> Vec<Part> {
+        let parts = self.thoughts.as_mut().map(ThoughtReader::finish).unwrap_or_default();
+        let mut parts = self.with_calls(parts);
+        parts.extend(self.reader.finish());
         parts
     }
 
-    /// Looks for calls in the text of `pieces`. A call within thoughts is a part of the thoughts.
-    fn parts_of(&mut self, pieces: Vec<AnswerPiece>) -> Vec<AnswerPart> {
-        let mut parts = Vec::new();
-        for piece in pieces {
-            match (piece, &mut self.reader) {
-                (AnswerPiece::Thought(text), _) => parts.push(AnswerPart::Thought(text)),
-                (AnswerPiece::Text(text), _) if text.is_empty() => {}
-                (AnswerPiece::Text(text), ToolCallReader::None) => {
-                    parts.push(AnswerPart::Other(Part::Text(text)))
-                }
-                (AnswerPiece::Text(text), ToolCallReader::Auto(reader)) => {
-                    parts.extend(reader.push(&text).into_iter().map(AnswerPart::Other));
-                }
-                (AnswerPiece::Text(text), ToolCallReader::Forced(reader)) => {
-                    parts.extend(reader.push(&text).into_iter().map(AnswerPart::Other));
-                }
-            }
-        }
-        parts
+    /// Looks for calls in the text of `parts`. A call within thoughts is a part of the thoughts.
+    fn with_calls(&mut self, parts: Vec<Part>) -> Vec<Part> {
+        let calls = |part| match part {
+            Part::Text(text) if text.is_empty() => Vec::new(),
+            Part::Text(text) => self.reader.push(text),
+            other => vec![other],
+        };
+        parts.into_iter().flat_map(calls).collect()
     }
 
-    fn told(&mut self, parts: Vec<AnswerPart>) -> Vec<Value> {
+    fn told(&mut self, parts: Vec<Part>) -> Vec<Value> {
         let mut told = |part| match part {
-            AnswerPart::Thought(text) => json!({ "reasoning_content": text }),
-            AnswerPart::Other(Part::Text(text)) => json!({ "content": text }),
-            AnswerPart::Other(Part::Call(name)) => {
+            Part::Thought(text) => json!({ "reasoning_content": text }),
+            Part::Text(text) => json!({ "content": text }),
+            Part::Call(name) => {
                 self.count += 1;
                 let function = json!({ "name": name, "arguments": "" });
                 json!({ "tool_calls": [{ "index": self.count - 1, "id": id(), "type": "function", "function": function }] })
             }
-            AnswerPart::Other(Part::Arguments(more)) => {
+            Part::Arguments(more) => {
                 let index = self.count.saturating_sub(1);
                 json!({ "tool_calls": [{ "index": index, "function": { "arguments": more } }] })
             }
         };
         parts.into_iter().map(&mut told).collect()
     }
+}
+
+/// Returns the reader that separates the thoughts in an answer to `generate`; `None` if the answer contains none.
+pub(super) async fn thoughts(
+    server: &Server,
+    client: &Client,
+    generate: &Generate,
+) -> Result<Option<ThoughtReader>, ApiError> {
+    let Prompt::Messages(conversation) = &generate.prompt else { return Ok(None) };
+    // A schema allows no thoughts.
+    if matches!(generate.sampling.constraint, Some(Constraint::JsonSchema(_))) {
+        return Ok(None);
+    }
+    let template = server.template()?;
+    let Some(marks) = template.thought_marks() else {
+        return Ok(Some(ThoughtReader::new(ThoughtMarks::default(), false)));
+    };
+    // Only the prompt shows if the template opens the thoughts, for example because of `enable_thinking`. An error is
+    // reported when the prompt is made.
+    let conversation = conversation.clone();
+    let is_open = server
+        .aside(client, move || {
+            conversation.prompt(&template).is_ok_and(|prompt| marks.are_open_after(&prompt))
+        })
+        .await?;
+    Ok(Some(ThoughtReader::new(marks, is_open)))
 }
 
 /// Returns a random ID for a call. It has nine letters and digits, because Mistral's templates reject other IDs.

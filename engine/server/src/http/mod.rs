@@ -11,6 +11,7 @@ mod cors;
 mod embeddings;
 mod format;
 mod head;
+mod ignored_keywords;
 mod io;
 mod logprobs;
 mod openapi;

@@ -1,6 +1,5 @@
 //! Answers to completion requests in OpenAI's formats, as one JSON object or as server-sent events.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
@@ -11,29 +10,26 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::HeaderValue;
-use axum::http::header::{CACHE_CONTROL, HeaderName};
+use axum::http::header::CACHE_CONTROL;
 use axum::response::Response;
-use chat::{ThoughtMarks, ThoughtReader};
 use http_body::Frame;
-use sampling::Constraint;
 use serde_json::{Value, json};
 use tokio::time::{Sleep, sleep};
 
 use super::app::{client_of, fields, owner_of};
-use super::calls::Calls;
+use super::calls::{Calls, thoughts};
+use super::ignored_keywords::{self, ignored_keywords};
 use super::respond::{answer, long_answer, refuse, typed};
 use super::shape::{AnswerShape, finish_reason};
 use super::token_details::{Gathered, TokenDetails};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::choices::{ChoiceEvent, Choices};
-use crate::client::Client;
 use crate::done::Done;
 use crate::fields::Fields;
 use crate::finish_reason::FinishReason;
 use crate::job::JobEvent;
 use crate::models::{ModelLease, ModelRegistry};
-use crate::request::{Generate, Prompt};
-use crate::request_log::RequestLog;
+use crate::request::Generate;
 use crate::server::Server;
 
 /// Completion request.
@@ -96,79 +92,13 @@ async fn complete(
         let is_long = choices.iter().any(AnswerChoice::is_long);
         let make = move || whole(&head, choices);
         let response = if is_long { long_answer(&server, &client, make).await? } else { answer(&make()) };
-        return Ok(with_ignored(response, ignored));
+        return Ok(ignored_keywords::mark(response, ignored));
     }
     let keep_alive = registry.current().limits.keep_alive;
     let body = Body::new(Stream::new(head, choices, events, include_usage, keep_alive, server));
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    Ok(with_ignored(response, ignored))
-}
-
-/// Returns the reader that separates the thoughts in an answer to `generate`; `None` if the answer contains none.
-async fn thoughts(
-    server: &Server,
-    client: &Client,
-    generate: &Generate,
-) -> Result<Option<ThoughtReader>, ApiError> {
-    let Prompt::Messages(conversation) = &generate.prompt else { return Ok(None) };
-    // A schema allows no thoughts.
-    if matches!(generate.sampling.constraint, Some(Constraint::JsonSchema(_))) {
-        return Ok(None);
-    }
-    let template = server.template()?;
-    let Some(marks) = template.thought_marks() else {
-        return Ok(Some(ThoughtReader::new(ThoughtMarks::default(), false)));
-    };
-    // Only the prompt shows if the template opens the thoughts, for example because of `enable_thinking`. An error is
-    // reported when the prompt is made.
-    let conversation = conversation.clone();
-    let is_open = server
-        .aside(client, move || {
-            conversation.prompt(&template).is_ok_and(|prompt| marks.are_open_after(&prompt))
-        })
-        .await?;
-    Ok(Some(ThoughtReader::new(marks, is_open)))
-}
-
-/// Response header with the keywords of the schema that are not enforced.
-const IGNORED: HeaderName = HeaderName::from_static("anneal-ignored-keywords");
-
-/// Maximum number of keywords in the header.
-const MOST_IGNORED: usize = 16;
-
-/// Returns the value of the header [`IGNORED`]; `None` if the schema of `generate` is enforced completely.
-async fn ignored_keywords(
-    server: &Server,
-    client: &Client,
-    generate: &Generate,
-) -> Result<Option<HeaderValue>, ApiError> {
-    let Some(constraint @ Constraint::JsonSchema(_)) = &generate.sampling.constraint else {
-        return Ok(None);
-    };
-    // A schema may be large.
-    let constraint = constraint.clone();
-    let places = server.aside(client, move || sampling::ignored_keywords(&constraint)).await?;
-    if places.is_empty() {
-        return Ok(None);
-    }
-    // The log contains no names from the client.
-    let keywords: BTreeSet<&str> = places.iter().filter_map(|place| place.rsplit('.').next()).collect();
-    let keywords = Vec::from_iter(keywords).join(", ");
-    RequestLog::current().ignored(&keywords);
-    let names = places.iter().take(MOST_IGNORED).map(|place| generate.schema_field.name(place));
-    let mut value = names.map(|name| name.escape_default().to_string()).collect::<Vec<_>>().join(", ");
-    if places.len() > MOST_IGNORED {
-        value += ", ...";
-    }
-    Ok(HeaderValue::try_from(value).ok())
-}
-
-fn with_ignored(mut response: Response, ignored: Option<HeaderValue>) -> Response {
-    if let Some(ignored) = ignored {
-        response.headers_mut().insert(IGNORED, ignored);
-    }
-    response
+    Ok(ignored_keywords::mark(response, ignored))
 }
 
 /// Fields at the beginning of every object of an answer.
