@@ -117,7 +117,7 @@ case $prefix in
 /*) ;;
 *) prefix=$PWD/$prefix ;;
 esac
-# Shell completion adds trailing slashes, with which the comparison with PATH would fail.
+# Shell completion adds trailing slashes, which would make the comparison with PATH fail.
 while [ "$prefix" != "${prefix%/}" ]; do prefix=${prefix%/}; done
 home=$prefix/lib/anneal
 versions=$home/versions
@@ -224,7 +224,7 @@ leave() {
         [ -z "$placed" ] || wipe "$placed"
     fi
     [ -z "$staging" ] || wipe "$staging"
-    # After a refused first installation, nothing is installed, so no uninstallation would remove the folders.
+    # After a refused first installation, nothing is installed, so no later --uninstall would remove the folders.
     if [ -n "$locked" ] && [ ! -L "$home/current" ] && [ ! -L "$home/previous" ] && rmdir "$versions" 2>/dev/null; then
         remove_empty
     fi
@@ -233,7 +233,7 @@ leave() {
 
 listen() { trap 'exit 130' INT TERM HUP; }
 
-# Ignores signals while links and folders are exchanged, which takes milliseconds. A stop would leave an inconsistent state.
+# Ignores signals while links and folders are exchanged, which takes milliseconds. An interruption would leave an inconsistent state.
 deafen() { trap '' INT TERM HUP; }
 
 # Records signals after the exchange. The script completes its work, and the message names the current version.
@@ -308,7 +308,7 @@ hint: check that the disk is not full"
     fi
 }
 
-unmake() { # removes the folders $missing, the deepest first
+unmake() { # removes the folders $missing, deepest first
     printf '%s' "$missing" | while IFS= read -r folder; do rmdir "$folder" 2>/dev/null || :; done
 }
 
@@ -325,7 +325,7 @@ told_folders() { # prints the folders in the list and the folders in $missing
     done
 }
 
-remove_folders() { # removes the folders on stdin, the deepest first, except folders with other files
+remove_folders() { # removes the folders on stdin, deepest first, except folders with other files
     root=$(cd -P "$prefix" 2>/dev/null && pwd -P) || root=''
     awk -F/ '$0 != "" { print ($0 == "." ? 0 : ($0 ~ /^\// ? NF - 10000 : NF)), $0 }' | sort -rn | cut -d' ' -f2- |
         while IFS= read -r folder; do
@@ -342,7 +342,7 @@ remove_folders() { # removes the folders on stdin, the deepest first, except fol
         done
 }
 
-remove_empty() { # removes all files of Anneal after the last version is gone
+remove_empty() { # removes Anneal's remaining files after the last version has been removed
     folders=$(cat "$home/folders" 2>/dev/null || :)
     rm -f "$home/folders" "$home/.lock"
     rmdir "$home" 2>/dev/null || :
@@ -456,7 +456,7 @@ told_sum() { # prints the checksum of $2 in the list $1
     fail 1 "cannot check $2: $from.sha256 has no checksum for this file"
 }
 
-settle_key() { # sets the key to the given key, else to the key in the prefix; fails if it cannot look for a key in the prefix
+settle_key() { # uses the given key, else the key in the prefix; fails if the prefix cannot be searched for a key
     [ -z "$key" ] || return 0
     kept=$prefix/etc/anneal/minisign.pub
     for folder in "$prefix/etc" "$prefix/etc/anneal"; do
@@ -778,7 +778,7 @@ rollback() {
     say "$previous is current, $current is the previous version"
 }
 
-others() { # prints the names of the installed versions other than $1, the newest last
+others() { # prints the names of the installed versions other than $1, newest last
     for folder in "$versions"/*; do
         other=${folder##*/}
         if [ "$other" != "$1" ] && is_name "$other" && [ -d "$folder" ] && [ ! -L "$folder" ]; then

@@ -1,5 +1,5 @@
 #!/bin/sh
-# table.sh DIST [COMPARISON...]: prints the text of a release in Markdown: the files in DIST with their sizes and
+# table.sh DIST [COMPARISON...]: prints release notes in Markdown: the files in DIST with their sizes and
 # SHA-256 digests, and the results in each COMPARISON, a file that `cargo xtask bench compare --json` wrote.
 set -eu
 [ $# -ge 1 ] || {

@@ -1,7 +1,7 @@
 //! Rows of `anneal bench -o json` and `-o jsonl`: written by the engine, read by the orchestrator.
 //!
 //! Every field is optional for a reader: llama-bench writes only its own fields, and an older engine does not write
-//! newer fields. A field whose value has another type counts as absent.
+//! newer fields. A field with a value of the wrong type is treated as absent.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -114,7 +114,7 @@ pub struct BenchRow {
     /// True if weights are repacked for the CPU's kernels.
     #[serde(deserialize_with = "lenient")]
     pub repack: Option<bool>,
-    /// Memory kept free on each device while the number of layers was searched, in MiB; 0 if there was no search.
+    /// Memory kept free on each device during the search for the number of layers, in MiB; 0 without a search.
     #[serde(deserialize_with = "lenient")]
     pub fit_target: Option<u64>,
     /// Minimum context size in llama-bench's search for the number of layers; always 0 in Anneal.
@@ -197,7 +197,7 @@ pub struct BenchRow {
     pub gpu: Option<GpuColumns>,
 }
 
-/// GPU measurements in a row. If a driver is loaded, every column is written, so that all rows of a table have the
+/// GPU measurements of one row. If a driver is loaded, every column is written, so that all rows of a table have the
 /// same columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -233,7 +233,7 @@ impl BenchRow {
     }
 }
 
-/// Returns llama-bench's name for a test from the fields of a row, in which 0 may be absent.
+/// Returns llama-bench's name for a test from the fields of a row. A missing field means 0.
 fn name_of(fields: [Option<u32>; 3]) -> String {
     let [prompt, generate, depth] = fields.map(Option::unwrap_or_default);
     test_name(prompt, generate, depth)
@@ -315,8 +315,7 @@ pub struct PartRow {
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// Operations of one kind in a test, and their time: a row of `anneal bench --ops`. Figures are of one sample, averaged
-/// over all samples.
+/// Operations of one kind in a test, and their time: a row of `anneal bench --ops`. Figures are averages per sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -354,14 +353,14 @@ pub struct OperationRow {
     /// Time of the whole sample, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub sample_ns: Option<u64>,
-    /// Operation, by ggml's name; `(between operations)` for the time of the sample that is in no operation. Time that the
-    /// measurement itself takes does not count.
+    /// ggml's name of the operation; `(between operations)` for the part of the sample that is outside all operations.
+    /// The overhead of the measurement itself is excluded.
     pub op: String,
     /// Type of the weights, of the cache, or of the first operand.
     #[serde(deserialize_with = "lenient")]
     pub op_type: Option<String>,
-    /// Products: length of a row × rows × columns. Attention: size of a head × heads × tokens × cells. Other operations:
-    /// shape of the result.
+    /// Products: length of a row × rows × columns. Attention: size of a head × heads × tokens × cells. Other
+    /// operations: shape of the result.
     #[serde(deserialize_with = "lenient")]
     pub shape: Option<String>,
     /// Number of calls.
@@ -370,14 +369,14 @@ pub struct OperationRow {
     /// Time of all calls, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub ns: Option<f64>,
-    /// Bytes of weights, and of cells that a token can see, that products and attention read; bytes of all operands of other
-    /// operations.
+    /// Number of bytes read. Products: the weights. Attention: the cells that a token can see. Other operations: all
+    /// operands.
     #[serde(deserialize_with = "lenient")]
     pub bytes: Option<f64>,
     /// Multiply-adds of products and attention.
     #[serde(deserialize_with = "lenient")]
     pub macs: Option<f64>,
-    /// Shortest possible time by the roofline as a fraction of `ns`; `null` if unknown.
+    /// Shortest possible time according to the roofline, as a fraction of `ns`; `null` if unknown.
     #[serde(deserialize_with = "lenient")]
     pub roof_share: Option<f64>,
     /// Limit that applies: `memory` or `compute`.

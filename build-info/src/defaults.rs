@@ -19,7 +19,7 @@ pub struct Defaults {
     /// (`offload_kqv`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_offload: Option<bool>,
-    /// True if devices evaluate prompts even with weights that are in host memory (`op_offload`).
+    /// True if devices evaluate prompts even if the weights are in host memory (`op_offload`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_offload: Option<bool>,
     /// Flash attention (`flash_attn_type`).

@@ -1,5 +1,5 @@
-//! Quality of a model's predictions on a text, and their distance from a reference model's predictions. The figures
-//! and formulas are those of llama-perplexity.
+//! Quality of a model's predictions on a text, and their distance from a reference model's predictions. The figures and
+//! formulas match llama-perplexity.
 
 use std::fmt;
 
@@ -108,8 +108,8 @@ pub fn divergence(pairs: &[Pair]) -> Option<Divergence> {
     let mut klds: Vec<f64> = pairs.iter().map(|pair| pair.kld).collect();
     klds.sort_by(f64::total_cmp);
     let reference: Vec<f64> = pairs.iter().map(|pair| pair.reference_nll).collect();
-    // ln(PPL / PPL of the reference) is the mean of the differences, so the spread of the differences gives the error
-    // of the mean and already includes the covariance.
+    // ln(PPL / PPL of the reference) is the mean of the differences, so the spread of the differences, which already
+    // includes the covariance, gives the error.
     let ratio = perplexity(&pairs.iter().map(|pair| pair.nll - pair.reference_nll).collect::<Vec<_>>());
     let change = |pair: &Pair| (-pair.nll).exp() - (-pair.reference_nll).exp();
     let squares = mean(pairs.iter().map(|pair| change(pair).powi(2)));

@@ -43,8 +43,8 @@ pub struct GateLimits {
 }
 
 impl GateLimits {
-    /// Limits for small models, whose logits rounding hardly changes. For comparison, Q8_0 against F16 gives 2.4e-4
-    /// nats and 99.2 % on real models, and a rebuild must be far closer to the reference.
+    /// Limits for small models, in which rounding hardly changes the logits. For comparison, Q8_0 against F16 gives
+    /// 2.4e-4 nats and 99.2 % on real models, and a rebuild must be far closer to the reference.
     pub const GATE: Self = Self { mean_kld: 5e-5, top1: 0.998 };
 
     /// True if the results are within the limits.
@@ -71,8 +71,8 @@ impl GateLimits {
 pub struct Case {
     /// Name of the architecture in llama.cpp.
     pub architecture: String,
-    /// True if flash attention was on and weights were repacked. The two settings are always equal, and both values
-    /// are tested.
+    /// True if flash attention was on and weights were repacked. The two settings always have the same value, and both
+    /// values are tested.
     pub flash_attention: bool,
     /// Mode in which the tokens were evaluated.
     pub mode: Mode,
@@ -94,9 +94,9 @@ pub struct Case {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// All tokens at once: matrix-matrix products.
+    /// All tokens together: matrix-matrix products.
     Prefill,
-    /// Single tokens, one after the other: matrix-vector products.
+    /// One token at a time: matrix-vector products.
     Decode,
 }
 

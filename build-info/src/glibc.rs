@@ -36,7 +36,7 @@ impl FromStr for Glibc {
         let (major, minor) = text.split_once('.').ok_or("use a glibc version such as 2.28")?;
         match (number(major), number(minor)) {
             (Some(major), Some(minor)) => Ok(Self { major, minor }),
-            _ => Err(format!("{text:?} is not a glibc version: use one such as 2.28")),
+            _ => Err(format!("{text:?} is not a glibc version\nhint: use a version such as 2.28")),
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct GpuUse {
     /// Lowest clock seen, in MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz_lowest: Option<u32>,
-    /// Reason why the driver stopped reporting, for example a lost GPU; `None` if it kept reporting.
+    /// Reason why the driver stopped reporting, for example a lost GPU; `None` if it did not stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }

@@ -24,7 +24,7 @@ pub fn log_softmax<T: Into<f64> + Copy>(logits: &[T]) -> Vec<f64> {
 /// Returns the Kullback-Leibler divergence of `other` from `reference`, Σ p (ln p − ln q), in nats. Both are rows of
 /// log-probabilities over the same vocabulary.
 pub fn divergence(reference: &[f64], other: &[f64]) -> f64 {
-    // A token that never occurs in the reference adds nothing: 0 ln 0 is 0, not NaN.
+    // A token with probability 0 in the reference adds nothing: 0 ln 0 is 0, not NaN.
     let term = |(p, q): (&f64, &f64)| if *p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
     let sum: f64 = reference.iter().zip(other).map(term).sum();
     // Rounding can make the sum slightly negative.
@@ -41,7 +41,7 @@ pub fn compact(log_probability: f64) -> u16 {
 }
 
 /// Decodes [`compact`] log-probabilities and normalises them, so that the probabilities add up to 1. Without the
-/// normalisation, rounding would count as divergence.
+/// normalisation, rounding would appear as divergence.
 pub fn expand(cells: &[u16]) -> Vec<f64> {
     let row: Vec<f64> = cells.iter().map(|cell| -f64::from(*cell) / STEPS).collect();
     log_softmax(&row)

@@ -76,7 +76,7 @@ impl Logits {
         bytes
     }
 
-    /// True if `bytes`, the beginning of a file, are those of a logits file.
+    /// True if `bytes` is the beginning of a logits file.
     pub fn begins(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
     }

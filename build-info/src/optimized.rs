@@ -40,12 +40,12 @@ pub struct Training {
     pub counters: String,
 }
 
-/// Comparison of a profile with the hot functions of a run. The workload of the run was not used in training.
+/// Comparison of a profile with the hot functions of a run whose workload was not used in training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Coverage {
     /// Models of the run that measured the coverage: the workload's own models, or the user's model if it was used in
-    /// training. Empty in records of Anneal versions that lack this field.
+    /// training. Empty in records of older Anneal versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
     /// Number of functions in the profile.

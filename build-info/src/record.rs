@@ -350,7 +350,7 @@ impl BuildInfo {
     /// If the file cannot be read, is damaged, or has a newer major version.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let io = |source| ReadError::Io { path: path.to_path_buf(), source };
-        // Opening a pipe without a writer would block for ever.
+        // Opening a pipe without a writer would block forever.
         if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(ReadError::NoFile { path: path.to_path_buf() });
         }

@@ -1,6 +1,6 @@
 //! Roofline of a machine: upper bounds on its speed (Williams, Waterman, Patterson: "Roofline", 2009).
 //!
-//! Decode reads every weight once per token, so read bandwidth limits decode. Prefill works on many tokens at once,
+//! Decode reads every weight once per token, so read bandwidth limits decode. Prefill processes many tokens together,
 //! so the throughput of dot products in the vector units limits prefill.
 
 use serde::{Deserialize, Serialize};

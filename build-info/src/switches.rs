@@ -7,8 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Switches of one build. A record contains the switches found in the compile database and in the finished program.
-/// The defaults are those of llama.cpp.
+/// Switches of one build. A record contains the switches found in the compile database and in the finished program. The
+/// defaults match llama.cpp.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Switches {

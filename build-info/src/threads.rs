@@ -45,7 +45,11 @@ impl FromStr for Policy {
             "balanced" => Policy::Balanced,
             "shared" => Policy::Shared,
             "debug" => Policy::Debug,
-            _ => return Err(format!("unknown thread policy {text:?}: use max, balanced, shared or debug")),
+            _ => {
+                return Err(format!(
+                    "unknown thread policy {text:?}\nhint: use max, balanced, shared or debug"
+                ));
+            }
         })
     }
 }
@@ -66,7 +70,7 @@ pub struct ThreadBudget {
     pub bound_by: String,
 }
 
-/// Assumed speed of an efficiency core, relative to a performance core. A thread on an efficiency core makes the threads
+/// Assumed speed of an efficiency core relative to a performance core. A thread on an efficiency core makes the threads
 /// on performance cores wait at each barrier, so efficiency cores are used only if they are most of the machine.
 const EFFICIENCY_SPEED: f64 = 0.5;
 
@@ -74,7 +78,7 @@ const EFFICIENCY_SPEED: f64 = 0.5;
 ///
 /// The number of cores is the minimum of two limits:
 /// - the physical cores with a CPU in the affinity mask; on a hybrid CPU, only the performance cores, unless the
-///   efficiency cores compute more than they do ([`EFFICIENCY_SPEED`])
+///   efficiency cores together compute more ([`EFFICIENCY_SPEED`])
 /// - the tightest CPU quota, rounded down, but at least 1
 ///
 /// Two SMT siblings count as one core, because one thread of llama.cpp's kernels saturates a core's vector units and

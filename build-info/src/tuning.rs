@@ -399,7 +399,7 @@ impl TuningRecord {
         self.entries.push(entry);
     }
 
-    /// Inserts the entries of `others` whose keys are new. The inserted entries count as the oldest, because
+    /// Inserts the entries of `others` whose keys are new. The inserted entries are treated as the oldest, because
     /// measurements of this machine take precedence over imported ones. Returns the number of inserted entries.
     pub fn merge(&mut self, others: impl IntoIterator<Item = Entry>) -> usize {
         let mut new: Vec<Entry> = Vec::new();
@@ -434,7 +434,7 @@ impl CpuKey {
         chip(self) == chip(other)
     }
 
-    /// Describes the share of the CPU that the process has.
+    /// Describes the process's share of the CPU.
     pub fn given(&self) -> String {
         let cpus: Vec<String> = self.affinity.iter().map(u32::to_string).collect();
         let quota = self.quota.map_or(String::new(), |quota| format!(", a quota of {quota} cores"));

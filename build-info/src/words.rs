@@ -1,5 +1,5 @@
-//! Text for terminals: without control characters, without repeated causes, with the right plural, and with the name
-//! that was probably meant.
+//! Text for terminals: escapes control characters, omits repeated causes, forms plurals, and suggests the name that was
+//! probably meant.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -38,9 +38,9 @@ pub fn without_hint(text: &str) -> &str {
     split_hint(text).0
 }
 
-/// Returns the lines that report `error`: its message after `begin`, its causes, and then the hints of all messages.
-/// If the messages have no hint, the hint is `fallback`, or depends on the failure of the operating system. `escape`
-/// makes texts printable.
+/// Returns the lines that report `error`: its message after `begin`, its causes, and then the hints of all messages. If
+/// no message has a hint, the hint is `fallback`, or depends on the error of the operating system. `escape` makes texts
+/// printable.
 pub fn report(
     error: &(dyn Error + 'static),
     begin: &str,
@@ -65,7 +65,7 @@ pub fn report(
 fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut next = Some(error);
     while let Some(cause) = next {
-        let hint = cause.downcast_ref::<io::Error>().and_then(|cause| io_hint(cause.kind()));
+        let hint = cause.downcast_ref::<io::Error>().and_then(io_hint);
         if hint.is_some() {
             return hint;
         }
@@ -74,9 +74,16 @@ fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     None
 }
 
-/// Returns a hint for an error of kind `kind`.
-fn io_hint(kind: ErrorKind) -> Option<&'static str> {
-    match kind {
+/// Error of Linux for links that lead to each other. The variant of [`ErrorKind`] is unstable.
+const ELOOP: i32 = 40;
+
+/// Returns a hint for `error`.
+fn io_hint(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        _ if error.raw_os_error() == Some(ELOOP) => {
+            Some("check the path: its symbolic links lead to each other")
+        }
+        ErrorKind::FileTooLarge => Some("check that this is the right file"),
         ErrorKind::NotADirectory => Some("check the path: a part of it is not a folder"),
         ErrorKind::IsADirectory => Some("name a file, not a folder"),
         ErrorKind::PermissionDenied => Some("check the owner and the permissions of the path"),
@@ -104,7 +111,7 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
 
 /// True for characters that control a terminal. Control characters can move the cursor, set the title or change the
 /// clipboard. Bidirectional formatting characters reorder text (<https://trojansource.codes>).
-pub fn steers(c: char) -> bool {
+fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -193,7 +200,7 @@ mod tests {
         assert_eq!(shown(&Said("no x", None), None), "error: no x\n");
         assert!(shown(&locked, None).ends_with("\nhint: check the owner and the permissions of the path\n"));
         assert!(shown(&locked, Some("try y")).ends_with("\nhint: try y\n"));
-        // That a file is missing says what to check.
+        // The error for a missing file already says what to check.
         assert!(!shown(&missing, None).contains("hint"));
     }
 

@@ -6,7 +6,7 @@
 #   docker push "$REGISTRY/anneal-builder:0.1.0"
 
 FROM rust:1.95-bookworm
-# Time stamp of published archives. The builder does not get the repository's history, which usually gives the time stamp.
+# Timestamp of published archives. The builder does not get the repository's history, which usually provides the timestamp.
 ARG SOURCE_DATE_EPOCH
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH}
 WORKDIR /src

@@ -4,7 +4,7 @@
     anneal serve -m model.gguf --chat-template chatml --listen 127.0.0.1:8080
     python3 docs/examples/openai_client.py http://127.0.0.1:8080/v1
 
-Prints each tested part, and ends with an error if an answer is not as the package's documentation promises.
+Prints each tested part, and fails if an answer does not match the package's documentation.
 """
 
 import json

@@ -1,5 +1,5 @@
 //! Fuzz target for the validation of GGUF files. No input may make it panic, allocate more memory than the input
-//! justifies, or accept a tensor that lies beyond the end of the file.
+//! justifies, or accept a tensor beyond the end of the file.
 
 use std::io::Cursor;
 use std::path::Path;

@@ -30,8 +30,8 @@ impl Ceiling {
         Self { level, beyond: BTreeSet::new() }
     }
 
-    /// Creates a limit that allows the instructions of every x86-64 CPU, those of `features`, and those of the
-    /// instruction sets that `features` imply.
+    /// Creates a limit that allows the instructions of every x86-64 CPU, the instruction sets `features`, and all sets
+    /// that `features` imply.
     pub fn features<'a>(features: impl IntoIterator<Item = &'a str>) -> Self {
         let mut beyond = BTreeSet::new();
         let mut waiting: Vec<&str> = features.into_iter().collect();

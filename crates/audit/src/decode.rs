@@ -129,7 +129,7 @@ impl Decode {
     }
 }
 
-/// Returns `length` of `bytes` from `start` on, or fewer if `bytes` is shorter.
+/// Returns `length` of `bytes`, starting at `start`, or fewer if `bytes` is shorter.
 fn within(bytes: &[u8], start: u64, length: u64) -> &[u8] {
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
     &bytes[place(start)..place(start.saturating_add(length))]

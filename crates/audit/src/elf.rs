@@ -11,7 +11,7 @@ use object::{
 use crate::error::Error;
 use crate::program::Symbols;
 
-/// Maximum number of names kept per address. Linkers fold identical functions into one, but a file with more names
+/// Maximum number of names stored per address. Linkers fold identical functions into one, but a file with more names
 /// than this limit is an attempt to waste time.
 const NAMES: usize = 256;
 

@@ -9,7 +9,7 @@ use crate::program::{Function, Program};
 use crate::rules::{InnerLoopRule, Kernel, Pattern, Rules};
 use crate::spill::Spills;
 
-/// Result of the rule `native`: the use of the CPU by a native program.
+/// Result of the rule `native`: how a native program uses the CPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct NativeVerdict {
     /// Instruction sets that ggml has kernels for.
@@ -98,7 +98,7 @@ impl NativeVerdict {
 }
 
 /// Checks programs that belong together. `isa` contains the instruction sets that the programs' compilers could use,
-/// and `offered` contains those of the host.
+/// and `offered` contains the host's instruction sets.
 pub fn check(
     programs: &[Program],
     rules: &Rules,
@@ -116,7 +116,7 @@ pub fn check(
     }
 }
 
-/// Returns the number of kernels that were examined for spills, and those that spill too much.
+/// Returns the number of kernels that were examined for spills, and the kernels that spill too much.
 fn inner_loops(functions: &[&Function], rules: &Rules) -> (usize, Vec<KernelSpills>) {
     let rule = |function: &Function| {
         let names = |rule: &&InnerLoopRule| rule.symbols.iter().any(|pattern| pattern.matches(function));

@@ -52,8 +52,8 @@ impl Width {
     }
 }
 
-/// True if the instruction computes several elements at once. Moves, shuffles and bitwise logic do not count, because
-/// compilers also use them in scalar code, to copy structures and to clear registers.
+/// True if the instruction computes several elements. Moves, shuffles and bitwise logic do not count, because compilers
+/// also use them in scalar code, to copy structures and to clear registers.
 pub fn is_arithmetic(mnemonic: Mnemonic) -> bool {
     static TABLE: LazyLock<Vec<bool>> =
         LazyLock::new(|| Mnemonic::values().map(|mnemonic| by_name(&format!("{mnemonic:?}"))).collect());

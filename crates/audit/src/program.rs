@@ -85,7 +85,7 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// Number of bytes kept of the first unknown instruction: the maximum length of an x86 instruction.
+    /// Number of bytes of the first unknown instruction that are stored: the maximum length of an x86 instruction.
     const SHOWN: usize = 15;
 
     pub(crate) fn first(address: u64, bytes: &[u8]) -> Self {

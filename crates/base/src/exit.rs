@@ -18,7 +18,7 @@ pub const TRY_AGAIN: u8 = 75;
 /// The user stopped the program with ctrl-C. By shell convention, the code is 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// Every exit code, with words that the code's row in the documentation contains.
+/// All exit codes, each with a phrase that its row in the documentation must contain.
 pub const TABLE: [(u8, &str); 6] = [
     (DONE, "done"),
     (FAILED, "failed"),
@@ -28,22 +28,26 @@ pub const TABLE: [(u8, &str); 6] = [
     (INTERRUPTED, "stopped by ctrl-C"),
 ];
 
-/// Error that sets the exit code.
+/// Error that sets the exit code. Its message and its causes are those of the error in it.
 #[derive(Debug)]
 pub struct Coded {
     /// Exit code of the program.
     pub code: u8,
-    /// Message of the error.
-    pub message: String,
+    /// Error that occurred.
+    pub error: Box<dyn Error + Send + Sync>,
 }
 
 impl fmt::Display for Coded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        self.error.fmt(f)
     }
 }
 
-impl Error for Coded {}
+impl Error for Coded {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
 
 /// Returns the exit code that `error` or one of its causes requests, otherwise [`FAILED`].
 pub fn code_of(error: &impl AsRef<dyn Error + 'static>) -> u8 {
@@ -62,15 +66,16 @@ mod tests {
 
     #[test]
     fn a_cause_gives_its_exit_code() {
-        let coded = Coded { code: TRY_AGAIN, message: "busy".to_string() };
-        let wrapped = std::io::Error::other(Coded { code: USAGE, message: "a flag".to_string() });
+        let coded = Coded { code: TRY_AGAIN, error: "busy".into() };
+        let wrapped = std::io::Error::other(Coded { code: USAGE, error: "a flag".into() });
         assert_eq!(coded.to_string(), "busy");
-        // An `io::Error` exposes the causes of the error inside it, but not that error itself.
+        // `io::Error::source` skips the wrapped error and returns that error's cause.
         let errors: [Box<dyn Error>; 3] = [coded.into(), wrapped.into(), fmt::Error.into()];
         assert_eq!(errors.map(|error| code_of(&error)), [TRY_AGAIN, FAILED, FAILED]);
     }
 
-    /// The page for users, `install.sh` and the CPU guard are not written in Rust, so a test compares their codes.
+    /// The user documentation, `install.sh` and the CPU guard are not written in Rust, so this test compares their
+    /// codes.
     #[test]
     fn the_documentation_lists_these_codes() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,8 +1,8 @@
 //! Atomic replacement of files, temporary files and folders, and exit codes.
 //!
 //! This crate creates every temporary file and folder of Anneal. The name has a random part, the file is created with
-//! `O_EXCL`, which never follows a link, and its access rights are set at creation. A link, a pipe or a file that
-//! another user placed under a guessed name is therefore neither followed nor emptied.
+//! `O_EXCL`, which never follows a link, and its access rights are set at creation. If another user places a link, a
+//! pipe or a file under a guessed name, it is therefore never followed or truncated.
 //!
 //! - [`Pending`] is a file under a temporary name; [`Pending::commit`] renames it to its destination.
 //! - [`replace`] and [`replace_with`] replace a file atomically.
@@ -10,14 +10,15 @@
 //! - [`Pending::commit_durably`] and [`sync_folder`] also wait for the disk.
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
-//! - [`open`], [`read`] and [`read_text`] only read regular files, with a size limit. [`is_wrong_path`] recognises the
+//! - [`open`], [`read`] and [`read_text`] read only regular files, up to a size limit. [`is_wrong_path`] recognises the
 //!   errors of a wrong path.
 //! - [`shell_quote`] quotes a word for a shell.
 //! - [`checkout`] finds the checkout that a program works in.
 //! - [`exit`] lists the exit codes of all programs.
-//! - `help` sorts the commands of a program into groups (feature `clap`).
+//! - `help` sorts the commands of a program into groups, and `usage` reports usage errors (feature `clap`).
+//! - [`colour`] paints messages on standard error.
 //! - [`Unfinished`] recognises files that a killed process left behind.
-//! - [`status_line`] shows progress on a terminal in one line.
+//! - [`status_line`] shows progress on one line of a terminal.
 //!
 //! ```
 //! let folder = base::scratch("example")?;
@@ -28,6 +29,7 @@
 //! ```
 
 mod checkout;
+pub mod colour;
 pub mod exit;
 #[cfg(feature = "clap")]
 pub mod help;
@@ -39,6 +41,8 @@ mod scratch;
 mod shell;
 pub mod status_line;
 mod unfinished;
+#[cfg(feature = "clap")]
+pub mod usage;
 
 pub use checkout::checkout;
 pub use in_place::open_or_create;

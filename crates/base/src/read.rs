@@ -36,9 +36,19 @@ pub fn to_end(source: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > most {
-        true => Err(io::Error::other(format!("it is larger than {most} bytes"))),
+        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, too_large(most))),
         false => Ok(bytes),
     }
+}
+
+/// Returns the message for a file of more than `most` bytes.
+fn too_large(most: u64) -> String {
+    let (limit, unit) = match most {
+        _ if most >= 1 << 20 => (most >> 20, "MiB"),
+        _ if most >= 1 << 10 => (most >> 10, "KiB"),
+        _ => (most, "bytes"),
+    };
+    format!("it is larger than {limit} {unit}")
 }
 
 /// True if `error`, which opening or reading a file returned, means that the path is wrong: it names nothing, or a

@@ -15,12 +15,12 @@ const KEPT: usize = 200;
 pub struct Unfinished<'a> {
     /// Name of the destination, or its first 200 bytes.
     pub name: &'a str,
-    /// ID of the process that wrote the file, on its machine or in its container.
+    /// Process ID of the writer, valid on its machine or in its container.
     pub process: u32,
 }
 
 impl<'a> Unfinished<'a> {
-    /// Parses the name of a file. Returns `None` if the name is not that of an unfinished file.
+    /// Parses a file name. Returns `None` if it is not the name of an unfinished file.
     pub fn parse(file_name: &'a str) -> Option<Self> {
         let (name, rest) = file_name.strip_prefix('.')?.strip_suffix(SUFFIX)?.rsplit_once('.')?;
         let (process, random) = rest.split_once('-')?;

@@ -41,8 +41,8 @@ pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
     );
 }
 
-/// Returns `page` with `part` between the lines `<!-- NAME -->` and `<!-- end of NAME -->`. The first line may have
-/// more text after the name and a colon.
+/// Returns `page` with `part` between the lines `<!-- NAME -->` and `<!-- end of NAME -->`. In the first line, a colon
+/// and more text may follow the name.
 ///
 /// # Panics
 /// If `page` lacks one of the lines.
@@ -60,7 +60,7 @@ pub fn with_part(page: &str, name: &str, part: &str) -> String {
 /// Returns the command that updates the files of the running test.
 fn command() -> String {
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
-    // libtest gives the thread of a test the test's name.
+    // libtest names the thread of a test after the test.
     let thread = std::thread::current();
     format!("{UPDATE}=1 cargo test -p {package} {}", thread.name().unwrap_or_default())
 }

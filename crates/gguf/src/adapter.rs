@@ -12,10 +12,10 @@ use crate::value::{Scalar, Value, ValueType};
 /// Suffixes of the names of an adapter's tensors.
 const SUFFIXES: [&str; 2] = [".lora_a", ".lora_b"];
 
-/// True for types that llama.cpp multiplies with: floats, and the block types of quantised adapters.
+/// True for types that llama.cpp can multiply by: floats, and the block types of quantised adapters.
 fn is_factor(kind: GgmlType) -> bool {
     let floats = ["f32", "f16", "bf16"];
-    // The quantised types are those that occur in adapters and that every backend can multiply with.
+    // Adapters use only these quantised types, and every backend can multiply by them.
     floats.contains(&kind.name()) || ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"].contains(&kind.name())
 }
 

@@ -1,7 +1,8 @@
 //! GGUF files: reading, validating and writing them, and generating models with random weights.
 //!
 //! - [`GgufFile::open`] parses an untrusted file. llama.cpp's own parser is C++ code that responds to some damaged
-//!   files with an assertion. This parser applies the same rules, and its errors name the damaged place and a remedy.
+//!   files with an assertion. This parser applies the same rules, and its errors name the damaged part and suggest a
+//!   remedy.
 //! - [`check`] rejects a model that would end the process while llama.cpp loads or runs it.
 //! - [`write::Writer`] streams a file: the header first, then one tensor after the other.
 //! - [`synth`] writes a model in the shape of a real one, with random weights and a vocabulary that round-trips.

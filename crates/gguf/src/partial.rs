@@ -81,7 +81,7 @@ impl PlaceError {
     }
 }
 
-/// File that is written beside its destination, under a random name. [`commit`](Self::commit) renames the file to the
+/// File that is written next to its destination, under a random name. [`commit`](Self::commit) renames the file to the
 /// destination. Dropping the value removes the file and leaves the destination unchanged.
 #[derive(Debug)]
 pub struct PartialFile {
@@ -90,7 +90,7 @@ pub struct PartialFile {
 }
 
 impl PartialFile {
-    /// Creates an empty file beside `destination`, after checking that the folder of `destination` exists and has
+    /// Creates an empty file next to `destination`, after checking that the folder of `destination` exists and has
     /// `needed` bytes of free space.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Tests of the validation before loading: files that would end a process are rejected with an error that names the
-//! key or tensor, and good models are accepted.
+//! Tests of the validation before loading: files that would end a process are rejected with an error that names the key
+//! or tensor, and valid models are accepted.
 
 #[path = "common/edit.rs"]
 mod edit;
@@ -15,7 +15,7 @@ use gguf::probe::Probe;
 use gguf::synth::{self, Preset, SynthOptions};
 use gguf::{GgufFile, check};
 
-/// Writes the good model of `preset` into `folder`.
+/// Writes the valid model of `preset` into `folder`.
 fn good(folder: &Path, preset: Preset) -> PathBuf {
     let path = folder.join(format!("{preset}.gguf"));
     synth::write(&path, &SynthOptions::new(preset)).unwrap();

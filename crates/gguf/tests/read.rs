@@ -153,7 +153,7 @@ fn the_parts_of_a_model_are_found_by_their_names() {
 #[test]
 fn a_file_cut_off_anywhere_is_called_truncated() {
     let whole = file();
-    // The padding after the last tensor may be missing.
+    // Padding after the last tensor is optional.
     let needed = whole.len() - (32 - 12);
     for len in 1..needed {
         let error = open(&whole[..len]).unwrap_err();

@@ -31,7 +31,7 @@ fn the_seed_alone_decides_the_bytes() {
         assert_eq!(one, made(preset, 1, 7), "{preset}");
         assert_ne!(one, made(preset, 2, 2), "{preset}");
     }
-    // Changing this digest changes the models that others have measured with.
+    // A new digest means that earlier measurements used different models.
     assert_eq!(made(Preset::Tiny, 0, 2), "ced107fa3208e501612968d8c140475c0fd30b1c453060fc4e1e3770adaab526");
 }
 
@@ -80,7 +80,7 @@ fn presets_are_known_by_their_names() {
     let error = "huge".parse::<Preset>().unwrap_err();
     assert_eq!(
         error,
-        "unknown preset \"huge\": use one of tiny, moe-tiny, bert-tiny, swa-tiny, small-qwen2, small-llama, qwen2.5-1.5b-4l, llama-1b-4l, \
+        "unknown preset \"huge\"\nhint: use one of tiny, moe-tiny, bert-tiny, swa-tiny, small-qwen2, small-llama, qwen2.5-1.5b-4l, llama-1b-4l, \
          llama-1b, moe-1b, qwen2.5-1.5b"
     );
 }

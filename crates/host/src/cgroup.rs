@@ -1,5 +1,5 @@
-//! CPU quota and memory limit of this process's control groups, version 1 and 2: the tightest limit of its own group
-//! and all groups above.
+//! CPU quota and memory limit of this process's control groups, version 1 and 2: the tightest limit among its own group
+//! and all groups above it.
 
 use std::path::{Component, Path};
 
@@ -160,7 +160,7 @@ fn mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()
 }
 
-/// Decodes blanks, tabs, line ends and backslashes, which are written as `\040` and similar.
+/// Decodes spaces, tabs, line ends and backslashes, which are written as `\040` and similar.
 fn unescape(text: &str) -> String {
     let mut plain = text.to_string();
     for (code, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
@@ -203,8 +203,8 @@ fn quota_in_cores(quota: &str, period: &str, path: &str, warnings: &mut Vec<Stri
     }
 }
 
-/// Reads `memory.max` (`max` for no limit) or `memory.limit_in_bytes`. `memory.limit_in_bytes` represents no limit by
-/// a huge number: the largest multiple of the page size that fits, 2^63 - 4096 on x86.
+/// Reads `memory.max` (`max` for no limit) or `memory.limit_in_bytes`. In `memory.limit_in_bytes`, a huge number means
+/// no limit: the largest multiple of the page size that fits, 2^63 - 4096 on x86.
 fn memory(root: &Root, path: &str, warnings: &mut Vec<String>) -> Option<Bytes> {
     const NO_LIMIT: u64 = 1 << 62;
     let text = root.value(path)?;

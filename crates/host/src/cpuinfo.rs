@@ -34,7 +34,7 @@ impl CpuInfo {
             let fields = block.lines().filter_map(|line| line.split_once(':'));
             fields.map(|(name, value)| (name.trim().to_string(), value.trim().to_string())).collect()
         };
-        // Other blocks (`Hardware` on ARM, `timebase` on POWER) contain nothing of interest.
+        // Other blocks (`Hardware` on ARM, `timebase` on POWER) contain no relevant data.
         let processors =
             text.split("\n\n").map(block).filter(|block| block.contains_key("processor")).collect();
         Self { processors }

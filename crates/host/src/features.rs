@@ -3,8 +3,8 @@
 //!
 //! The bits come from Intel SDM volume 2A (CPUID), Intel's Architecture Instruction Set Extensions reference, and AMD
 //! APM volume 3 appendix E. The table contains the instruction sets that llama.cpp's kernels, the psABI levels and
-//! `-march=native` of GCC and Clang use. The names are those of `/proc/cpuinfo`, with three exceptions, which follow
-//! llama.cpp and the compilers: `sse3` (`pni` in `/proc/cpuinfo`), `lzcnt` (`abm`) and `avx512_vbmi` (`avx512vbmi`).
+//! `-march=native` of GCC and Clang use. The names match `/proc/cpuinfo`, with three exceptions, which follow llama.cpp
+//! and the compilers: `sse3` (`pni` in `/proc/cpuinfo`), `lzcnt` (`abm`) and `avx512_vbmi` (`avx512vbmi`).
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::cpuid::Leaves;
 /// Register state that the operating system must save (Intel SDM volume 1, 13.3).
 #[derive(Clone, Copy, PartialEq)]
 enum Needs {
-    /// No state beyond that of every 64-bit system.
+    /// No state beyond the baseline of every 64-bit system.
     Nothing,
     /// XSAVE itself (CR4.OSXSAVE).
     Xsave,

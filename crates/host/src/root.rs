@@ -67,8 +67,8 @@ impl Root {
         }
     }
 
-    /// Returns a Linux machine of architecture `arch` whose `/proc`, `/sys`, `/dev` and `/etc` lie below `folder`.
-    /// The machine has neither CPUID nor programs until the caller adds them.
+    /// Returns a Linux machine of architecture `arch` whose `/proc`, `/sys`, `/dev` and `/etc` are below `folder`. The
+    /// machine has neither CPUID nor programs until the caller adds them.
     pub fn at(folder: impl Into<PathBuf>, arch: &str) -> Self {
         Self::recorded(Files::Below(folder.into()), arch)
     }

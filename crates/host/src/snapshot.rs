@@ -127,7 +127,7 @@ impl SnapshotReader {
                 self.leaves.insert((leaf, subleaf), [eax, ebx, ecx, edx]);
             }
             "brand" => self.brand(rest)?,
-            // For an empty file, the blank after `=` was trimmed together with the line end.
+            // For an empty file, the space after `=` was trimmed together with the line end.
             "file" => match rest.split_once(" = ").or_else(|| Some((rest.strip_suffix(" =")?, ""))) {
                 Some((path, content)) => {
                     self.files.insert(path.to_string(), format!("{content}\n"));

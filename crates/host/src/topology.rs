@@ -75,7 +75,7 @@ fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
     let mut cores = Vec::new();
     let mut seen: BTreeSet<u32> = BTreeSet::new();
     for &cpu in online {
-        // The files of a core's first CPU apply to its siblings as well.
+        // The files of a core's first CPU also apply to its siblings.
         if seen.contains(&cpu) {
             continue;
         }
@@ -88,7 +88,7 @@ fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
                 return cores;
             }
             warnings.push(format!(
-                "cannot read the siblings of CPU {cpu} in {topology}: the CPU counts as a core"
+                "cannot read the siblings of CPU {cpu} in {topology}: the CPU is treated as a separate core"
             ));
             cores.push(core(0, vec![cpu]));
             continue;
@@ -124,7 +124,7 @@ fn cores_of_cpuinfo(online: &[u32], cpuinfo: &Lazy, warnings: &mut Vec<String>) 
     if cores.iter().any(|core| !told.contains_key(&core.cpus[0])) {
         warnings.push(format!(
             "cannot tell cores from SMT siblings: neither {CPUS} nor /proc/cpuinfo says which CPUs share a \
-             core, so each CPU counts as a core"
+             core, so each CPU is treated as a core"
         ));
     }
     cores
@@ -148,8 +148,8 @@ fn set_kinds(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, warnings:
     // A guest may have only one kind of core. The kernel then lists the performance cores.
     if says_hybrid && efficiency.is_empty() && !root.exists("/sys/devices/cpu_core/cpus") {
         warnings.push(
-            "the CPU is a hybrid, but the system does not distinguish performance and efficiency cores: all \
-             cores count as performance cores"
+            "the CPU is hybrid, but the system does not distinguish performance and efficiency cores: all \
+             cores are treated as performance cores"
                 .to_string(),
         );
     }

@@ -33,7 +33,7 @@ fn name(leaves: &Leaves) -> String {
     text(&registers)
 }
 
-/// Returns the characters in `registers` up to the first NUL, without the leading blanks of some names.
+/// Returns the characters in `registers` up to the first NUL, without the leading spaces of some names.
 fn text(registers: &[u32]) -> String {
     let bytes: Vec<u8> = registers.iter().flat_map(|register| register.to_le_bytes()).collect();
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());

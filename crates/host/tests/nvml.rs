@@ -68,7 +68,7 @@ fn cards_are_listed_as_nvidia_smi_would() {
 #[test]
 fn each_fault_is_said_once_with_its_mend() {
     let machine = Machine::new();
-    // Script, GPUs that are found nevertheless, words of the only warning.
+    // Script, GPUs that are still found, words of the only warning.
     let cases: [(String, &[&str], &[&str]); 9] = [
         ("init 18\n".into(), &[], &["version mismatch", "restart the machine", "570.133.07 is loaded"]),
         ("init 4\n".into(), &[], &["Insufficient Permissions", "ls -l /dev/nvidia*"]),

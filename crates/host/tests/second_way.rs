@@ -50,7 +50,7 @@ fn nvidia_smi_is_the_second_way_where_the_library_is_at_fault() {
             assert_eq!(list(place, Some(visible)).0.len(), count, "{visible:?}");
         }
     }
-    // An error from the driver would affect nvidia-smi as well, so it is not run.
+    // An error from the driver would also affect nvidia-smi, so nvidia-smi is not run.
     let (found, said) = list(&refused.place(), None);
     assert!(found.is_empty() && said[0].contains("version mismatch"), "{said:?}");
 }

@@ -122,7 +122,7 @@ fn a_hybrid_whose_kinds_are_not_shown() {
     let detected = common::detect(&text);
     assert!(!detected.host.topology.is_hybrid());
     assert!(detected.warnings[0].contains("hybrid"), "{:?}", detected.warnings);
-    // Capacities identify efficiency cores as well.
+    // Capacities also identify efficiency cores.
     let capacities = "for c in 0-15\nfile /sys/devices/system/cpu/cpu{c}/cpu_capacity = 1024\nend\n\
                       for c in 16-19\nfile /sys/devices/system/cpu/cpu{c}/cpu_capacity = 618\nend\n";
     let detected = common::detect(&(text + capacities));

@@ -2,7 +2,8 @@
 //!
 //! A block has the length of the weights' blocks. Its scale is `d = max(|x|) / 127`, and its codes are
 //! `round(x * (127 / max(|x|)))`, half to even. A block with an infinity or a NaN gets the scale NaN, so that its
-//! products are NaN too. A block whose largest value is below 3.8e-37, where `127 / max(|x|)` overflows, counts as zero.
+//! products are NaN, too. A block whose largest value is below 3.8e-37, where `127 / max(|x|)` overflows, is treated
+//! as zero.
 
 use crate::format::{Format, SMALL, SUPER};
 use crate::instruction_set::InstructionSet;
@@ -10,15 +11,16 @@ use crate::instruction_set::InstructionSet;
 /// Positions of the parts of a column of activations, in bytes. Each part starts at a multiple of 32 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnLayout {
-    /// True if codes have 16 bits ([`InstructionSet::is_wide`]). Then the codes of each four elements are in the order
-    /// 0, 2, 1, 3, in which AVX2 widens the weights' bytes.
+    /// True if codes have 16 bits ([`InstructionSet::is_wide`]). The codes of every four elements are then in the order
+    /// 0, 2, 1, 3, because AVX2 widens the weights' bytes in this order.
     pub wide: bool,
     /// Position of the sums of codes: for super-blocks an i16 for each sub-block; otherwise an i32 for each block,
-    /// times the negated offset ([`InstructionSet::offset`]). The codes lie before them.
+    /// times the negated offset ([`InstructionSet::offset`]). The codes come before the sums.
     pub sums: usize,
     /// Position of the scales: an f32 for each block.
     pub d: usize,
-    /// Position of an f32 for each block: the scale times the sum of codes, for formats with a float minimum.
+    /// Position of the totals, for formats with a float minimum: for each block, an f32 with the scale times the sum of
+    /// codes.
     pub totals: usize,
     /// Number of bytes of a column.
     pub bytes: usize,
@@ -46,8 +48,8 @@ impl ColumnLayout {
 /// Rounds the blocks `from..to` of the column `x` and writes them into `column`.
 ///
 /// # Safety
-/// `column` must be valid for writes of [`ColumnLayout::bytes`] bytes and aligned to 4 bytes. Other threads may write other
-/// blocks of the same column at the same time.
+/// `column` must be valid for writes of [`ColumnLayout::bytes`] bytes and aligned to 4 bytes. Other threads may write
+/// other blocks of the same column at the same time.
 #[inline(always)]
 pub unsafe fn quantise(
     set: InstructionSet,
@@ -61,7 +63,7 @@ pub unsafe fn quantise(
     let len = format.block_len();
     for at in from..to {
         let x = &x[len * at..len * (at + 1)];
-        // The order of positive floats is that of their bits, and infinities and NaNs have the largest bits.
+        // Positive floats have the same order as their bits, and infinities and NaNs have the largest bits.
         let largest = x.iter().fold(0u32, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
         let largest_value = f32::from_bits(largest);
         let inverse = 127.0 / largest_value;

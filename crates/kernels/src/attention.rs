@@ -1,9 +1,9 @@
-//! Attention of a batch of tokens to the cells of a cache, by a team of threads.
+//! Attention of a batch of tokens to the cells of a cache, computed by a team of threads.
 //!
 //! The rows of an operation are the query heads of its tokens. Rows that share a head of the cache are computed
 //! together, so that each key and each value is read and converted once for all of them. A row's sums run over the
-//! cells that its mask allows, in the order of the cells; the exact rule is [`crate::reference::attend`]. The rule
-//! knows neither tiles nor threads, so a token gets the same bits alone, in a batch, and beside other sequences.
+//! cells that its mask allows, in the order of the cells; the exact rule is [`crate::reference::attend`]. The rule does
+//! not depend on tiles or threads, so a token gets the same bits alone, in a batch, and together with other sequences.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -19,9 +19,9 @@ use crate::team::Team;
 
 /// Largest number of rows that share converted keys and values.
 const ROWS: usize = 48;
-/// Largest number of tiles of a unit, the part of the cells that is searched for allowed cells at once.
+/// Maximum number of tiles in a unit. Allowed cells are searched one unit at a time.
 const UNIT: usize = 10;
-/// Smallest number of jobs for each thread; with fewer, the cells and the values of a job are divided among threads.
+/// Minimum number of jobs per thread. With fewer jobs, the cells and the values of each job are divided among threads.
 const JOBS: usize = 4;
 /// Limit on the memory for the weights of divided jobs, in bytes.
 const DIVIDED_BYTES: usize = 64 << 20;
@@ -56,11 +56,12 @@ pub struct Attention {
     pub v: *const u8,
     /// Strides of the values' cells, heads and streams.
     pub v_stride: [usize; 3],
-    /// Numbers in F16 that are added to the scores of all heads of a token, or null.
+    /// F16 numbers that are added to the scores of all heads of a token, or null.
     pub mask: *const u16,
     /// Strides of the mask's tokens and streams.
     pub mask_stride: [usize; 2],
-    /// A score for each query head that takes part in the normalisation without a value, or null.
+    /// One score for each query head (an attention sink), or null. The score takes part in the normalisation but has no
+    /// value.
     pub sinks: *const f32,
     /// Output, a row of `dv` floats for each token and head.
     pub out: *mut f32,
@@ -74,11 +75,11 @@ pub struct Attention {
     pub scale: f32,
     /// Largest slope of ALiBi, or 0 for a mask that is added as it is.
     pub max_bias: f32,
-    /// Bound of the scores by a hyperbolic tangent, or 0 for none.
+    /// Bound that a hyperbolic tangent applies to the scores, or 0 for none.
     pub softcap: f32,
 }
 
-/// Facts about an operation that all steps need.
+/// Properties of an operation that all steps need.
 struct AttentionFacts<'a> {
     set: InstructionSet,
     op: &'a Attention,
@@ -115,7 +116,7 @@ impl Divided {
 }
 
 impl<'a> AttentionFacts<'a> {
-    /// Returns nothing if no kernel computes the operation.
+    /// Returns `None` if no kernel supports the operation.
     fn of(set: InstructionSet, op: &'a Attention, threads: usize) -> Option<Self> {
         let (k_format, v_format) = (CacheFormat::of_ggml(op.k_kind)?, CacheFormat::of_ggml(op.v_kind)?);
         let whole = |length: i64, format: CacheFormat| length > 0 && length % format.block() == 0;
@@ -183,7 +184,7 @@ impl<'a> AttentionFacts<'a> {
     }
 }
 
-/// Returns the number of bytes of memory that [`attend`] needs with `threads` threads, or nothing if no kernel computes
+/// Returns the number of bytes of memory that [`attend`] needs with `threads` threads, or `None` if no kernel supports
 /// the operation.
 pub fn work_size(set: InstructionSet, op: &Attention, threads: usize) -> Option<usize> {
     Some(AttentionFacts::of(set, op, threads)?.work_size(threads))
@@ -272,7 +273,7 @@ pub unsafe fn attend(set: InstructionSet, team: &Team, op: &Attention) {
     }
 }
 
-/// A part of a job: rows, counted from the job's first, and the cells that at least one of them may see.
+/// A part of a job: rows, counted from the job's first row, and the cells that at least one of these rows may see.
 struct RowGroup<'a> {
     rows: Range<usize>,
     cells: &'a [u32],
@@ -310,7 +311,7 @@ impl Worker<'_> {
     /// Copies the job's queries.
     ///
     /// # Safety
-    /// As for [`attend`].
+    /// Same as for [`attend`].
     unsafe fn load_queries(&self, job: &Job) {
         let (op, dk) = (self.facts.op, self.facts.dk);
         for row in 0..job.rows.len() {
@@ -324,7 +325,7 @@ impl Worker<'_> {
     /// Returns the sums of a row before its first cell.
     ///
     /// # Safety
-    /// As for [`attend`].
+    /// Same as for [`attend`].
     unsafe fn start(&self, head: usize) -> Sums {
         let op = self.facts.op;
         if op.sinks.is_null() {
@@ -335,10 +336,10 @@ impl Worker<'_> {
         Sums { reference, total }
     }
 
-    /// Returns the mask of a token, or nothing if all cells are allowed.
+    /// Returns the mask of a token, or `None` if all cells are allowed.
     ///
     /// # Safety
-    /// As for [`attend`].
+    /// Same as for [`attend`].
     unsafe fn mask(&self, job: &Job, token: usize) -> Option<&[u16]> {
         let op = self.facts.op;
         if op.mask.is_null() {
@@ -350,10 +351,10 @@ impl Worker<'_> {
     }
 
     /// Calls `body` for each part of a job in the cells `unit`. The rows of a job stay together, unless most cells of
-    /// one token are forbidden to the others, as where the sequences of a server share a cache.
+    /// one token are forbidden to the others, for example if the sequences of a server share a cache.
     ///
     /// # Safety
-    /// As for [`attend`].
+    /// Same as for [`attend`].
     unsafe fn parts(&self, job: &Job, unit: Range<usize>, mut body: impl FnMut(RowGroup)) {
         let shared = self.facts.shared;
         let tokens = job.rows.start / shared..(job.rows.end - 1) / shared + 1;
@@ -384,7 +385,7 @@ impl Worker<'_> {
     /// Returns the keys of the given cells.
     ///
     /// # Safety
-    /// As for [`attend`].
+    /// Same as for [`attend`].
     unsafe fn keys<'b>(&self, job: &Job, cells: &'b [u32]) -> CacheRows<'b> {
         let op = self.facts.op;
         // SAFETY: the head lies within the cache.
@@ -396,7 +397,7 @@ impl Worker<'_> {
     /// Returns a part of the values of the given cells.
     ///
     /// # Safety
-    /// As for [`attend`].
+    /// Same as for [`attend`].
     unsafe fn values<'b>(&self, job: &Job, cells: &'b [u32], part: Range<usize>) -> CacheRows<'b> {
         let op = self.facts.op;
         // SAFETY: the head lies within the cache.
@@ -404,11 +405,11 @@ impl Worker<'_> {
         CacheRows { format: self.facts.v_format, base, stride: op.v_stride[0], cells, part }
     }
 
-    /// Computes the weights of a part's rows for one tile of its cells, relative to each row's largest in the tile.
-    /// Requests the rows `ahead` from memory. Calls `done` with each row, its reference exponent and its weights.
+    /// Computes the weights of a part's rows for one tile of its cells, relative to each row's largest weight in the
+    /// tile. Requests the rows `ahead` from memory. Calls `done` with each row, its reference exponent and its weights.
     ///
     /// # Safety
-    /// As for [`attend`]; the job's queries must be loaded.
+    /// Same as for [`attend`]; the job's queries must be loaded.
     unsafe fn weights(
         &self,
         job: &Job,
@@ -464,7 +465,7 @@ impl Worker<'_> {
     /// Adds the weighted values of a tile to the outputs of a part's rows. Requests the rows `ahead` from memory.
     ///
     /// # Safety
-    /// As for [`attend`]; the rows' weights must be loaded.
+    /// Same as for [`attend`]; the rows' weights must be loaded.
     unsafe fn add_values(&self, rows: Range<usize>, values: &CacheRows, ahead: &CacheRows) {
         let own = &self.own;
         let (cells, dv) = (values.cells.len(), values.part.len());
@@ -482,7 +483,7 @@ impl Worker<'_> {
     /// Writes a slice of the outputs.
     ///
     /// # Safety
-    /// As for [`attend`]; there must be sums for all rows.
+    /// Same as for [`attend`]; there must be sums for all rows.
     unsafe fn store(&self, job: &Job, sums: &[Sums; ROWS], slice: Range<usize>) {
         let op = self.facts.op;
         for (row, sums) in sums[..job.rows.len()].iter().enumerate() {
@@ -503,7 +504,7 @@ impl Worker<'_> {
     /// Computes a job.
     ///
     /// # Safety
-    /// As for [`attend`].
+    /// Same as for [`attend`].
     unsafe fn whole(&self, job: &Job) {
         let (facts, own) = (self.facts, &self.own);
         let dv = facts.dv;
@@ -558,7 +559,7 @@ impl Worker<'_> {
         number * length..self.facts.cells.min((number + 1) * length)
     }
 
-    /// Returns a divided job's weights and reference exponents of row `row` from unit `unit` on.
+    /// Returns the weights and reference exponents of row `row` of a divided job, starting at unit `unit`.
     ///
     /// # Safety
     /// `common` must be the memory for all divided jobs.
@@ -583,7 +584,7 @@ impl Worker<'_> {
     /// Computes the weights of a job's rows for the cells of one unit.
     ///
     /// # Safety
-    /// As for [`attend`]; `common` must be the memory for all divided jobs.
+    /// Same as for [`attend`]; `common` must be the memory for all divided jobs.
     unsafe fn weigh(&self, number: usize, unit: usize, divided: Divided, common: *mut f32) {
         let job = self.job(number);
         // SAFETY: the caller's contract.
@@ -610,7 +611,7 @@ impl Worker<'_> {
     /// Computes a slice of the outputs of a job, whose weights are known.
     ///
     /// # Safety
-    /// As for [`attend`]; `common` must hold the weights of all divided jobs.
+    /// Same as for [`attend`]; `common` must contain the weights of all divided jobs.
     unsafe fn sum(&self, number: usize, slice: usize, divided: Divided, common: *mut f32) {
         let (facts, own) = (self.facts, &self.own);
         let job = self.job(number);
@@ -656,7 +657,7 @@ impl Worker<'_> {
     }
 }
 
-/// Returns the tiles of a part's cells, each with the next one, which is empty for the last.
+/// Returns each tile of a part's cells together with the next tile, which is empty for the last one.
 fn tiles(cells: &[u32]) -> impl Iterator<Item = (&[u32], &[u32])> {
     cells.chunks(TILE).zip(cells.chunks(TILE).skip(1).chain([&[][..]]))
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::format::{Format, SMALL};
 
-/// Bits of minus infinity in F16, which a mask holds for a cell that a token must not see.
+/// Bits of minus infinity in F16, which a mask contains for a cell that a token must not see.
 pub const MASKED: u16 = 0xfc00;
 
 /// Number format of cached keys or values.
@@ -19,7 +19,7 @@ pub enum CacheFormat {
 }
 
 impl CacheFormat {
-    /// Returns the format with the number `id` of `enum ggml_type`, or nothing if no kernel reads it.
+    /// Returns the format with the number `id` of `enum ggml_type`, or `None` if no kernel reads it.
     pub fn of_ggml(id: u32) -> Option<Self> {
         match id {
             0 => Some(Self::F32),
@@ -41,7 +41,7 @@ impl CacheFormat {
         }
     }
 
-    /// Returns the number of elements of a block: a multiple of it must be the length of a head.
+    /// Returns the number of elements in a block. The length of a head must be a multiple of this number.
     pub fn block(self) -> i64 {
         if matches!(self, Self::Q4_0 | Self::Q8_0) { 32 } else { 8 }
     }
@@ -53,7 +53,7 @@ pub struct CacheRows<'a> {
     pub format: CacheFormat,
     /// Address of the row of cell 0.
     pub base: *const u8,
-    /// Number of bytes from the row of a cell to that of the next.
+    /// Number of bytes from the row of a cell to the row of the next cell.
     pub stride: usize,
     /// Numbers of the rows' cells.
     pub cells: &'a [u32],

@@ -15,7 +15,7 @@ use crate::product::{self, Product};
 use crate::select::kernel;
 use crate::team::Team;
 
-/// Number of rows for which another thread packs.
+/// Number of rows per additional packing thread.
 const MANY_ROWS: usize = 256;
 
 /// Version of the interface; ggml ignores a table of another version.
@@ -24,9 +24,9 @@ pub const VERSION: u32 = 2;
 /// Functions that ggml calls. `kind` is a number of `enum ggml_type`.
 #[repr(C)]
 pub struct KernelTable {
-    /// [`VERSION`].
+    /// Version of the interface: [`VERSION`].
     pub version: u32,
-    /// Returns the number of bytes of a packed matrix of `rows` rows of `k` elements, or 0 if no kernel takes it.
+    /// Returns the number of bytes of a packed matrix of `rows` rows of `k` elements, or 0 if no kernel supports it.
     pub packed_size: extern "C" fn(kind: u32, k: i64, rows: i64) -> usize,
     /// Packs a matrix from the file's layout.
     pub pack: unsafe extern "C" fn(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8),
@@ -39,7 +39,7 @@ pub struct KernelTable {
     /// Computes a product.
     pub multiply: unsafe extern "C" fn(team: *const Team, product: *const Product),
     /// Returns the number of bytes of memory that [`KernelTable::attend`] needs with `nth` threads, or 0 if no kernel
-    /// computes the operation.
+    /// supports the operation.
     pub attention_work_size: unsafe extern "C" fn(op: *const Attention, nth: c_int) -> usize,
     /// Computes the attention of a batch.
     pub attend: unsafe extern "C" fn(team: *const Team, op: *const Attention),
@@ -63,7 +63,7 @@ const fn table_of<I: Functions>() -> KernelTable {
 static AVX2: KernelTable = table_of::<Avx2>();
 static AVX512_VNNI: KernelTable = table_of::<Avx512Vnni>();
 
-/// Returns the kernels of an instruction set, or nothing if this CPU lacks it.
+/// Returns the kernels of an instruction set, or `None` if this CPU lacks the instruction set.
 pub fn table(set: InstructionSet) -> Option<&'static KernelTable> {
     let table = match set {
         InstructionSet::Avx2 => &AVX2,
@@ -77,7 +77,7 @@ fn guarded<T>(body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| abort())
 }
 
-/// Returns the kernel for weights with ggml's number `kind`, which ggml has asked [`packed_size`] about before.
+/// Returns the kernel for weights with ggml's number `kind`, for which ggml has called [`packed_size`] before.
 fn known<I: Functions>(kind: u32) -> Kernel {
     kernel(I::SET, kind).unwrap_or_else(|| abort())
 }
@@ -118,11 +118,12 @@ unsafe extern "C" fn pack_all<I: Functions>(kind: u32, k: i64, rows: i64, from: 
             loop {
                 let next = panels.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((rows, out)) = next else { break };
-                // SAFETY: the table is only given out if the CPU has its instruction set, which includes AVX2.
+                // SAFETY: the table is returned only if the CPU has its instruction set, which includes AVX2.
                 unsafe { (kernel.pack)(k, rows, out) };
             }
         };
-        // A few threads, because packing delays the first token. Where no thread can be started, one is enough.
+        // Several threads pack, because packing delays the first token. If no thread can be started, this thread packs
+        // alone.
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
         std::thread::scope(|scope| {
             for _ in 1..threads.min(rows / MANY_ROWS + 1) {
@@ -174,7 +175,8 @@ unsafe extern "C" fn work_size<I: Functions>(product: *const Product) -> usize {
 }
 
 /// # Safety
-/// `team` and `product` must describe memory that belongs to the operation; every thread of the team must call it.
+/// `team` and `product` must describe memory that belongs to the operation; every thread of the team must call this
+/// function.
 unsafe extern "C" fn multiply<I: Functions>(team: *const Team, product: *const Product) {
     // SAFETY: the caller's contract.
     guarded(|| unsafe { product::multiply(I::SET, &*team, &*product) });
@@ -188,8 +190,10 @@ unsafe extern "C" fn attention_work_size<I: Functions>(op: *const Attention, nth
 }
 
 /// # Safety
-/// `team` and `op` must describe memory that belongs to the operation; every thread of the team must call it.
+/// `team` and `op` must describe memory that belongs to the operation; every thread of the team must call this
+/// function.
 unsafe extern "C" fn attend<I: Functions>(team: *const Team, op: *const Attention) {
-    // SAFETY: the caller's contract; the table is only given out if the CPU has its instruction set, which includes AVX2.
+    // SAFETY: the caller's contract; the table is returned only if the CPU has its instruction set, which includes
+    // AVX2.
     guarded(|| unsafe { attention::attend(I::SET, &*team, &*op) });
 }

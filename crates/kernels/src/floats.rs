@@ -1,4 +1,4 @@
-//! Weights that are floats: panels of sixteen rows, element after element, in the file's number format.
+//! Float weights: panels of sixteen rows, element after element, in the file's number format.
 
 use std::ops::Range;
 
@@ -43,13 +43,13 @@ impl FloatFormat {
         }
     }
 
-    /// Returns the range of the bytes of element `at` of row `row` of a panel.
+    /// Returns the byte range of element `at` in row `row` of a panel.
     fn place(self, row: usize, at: usize) -> Range<usize> {
         let from = (at * ROWS + row) * self.bytes();
         from..from + self.bytes()
     }
 
-    /// Packs up to [`ROWS`] rows of `k` elements, which lie one after the other in `rows`.
+    /// Packs up to [`ROWS`] rows of `k` elements, which are contiguous in `rows`.
     #[inline(always)]
     pub fn pack(self, k: usize, rows: &[u8], panel: &mut [u8]) {
         panel.fill(0);

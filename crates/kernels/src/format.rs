@@ -1,7 +1,7 @@
-//! Quantisation formats: the blocks of a GGUF file, taken apart into codes, scales and offsets.
+//! Quantisation formats: the blocks of a GGUF file, split into codes, scales and offsets.
 //!
-//! The layouts are those of `block_q4_0` and its siblings in `ggml/src/ggml-common.h`, and the order of the elements is
-//! that of `dequantize_row_*` in `ggml/src/ggml-quants.c` (ggml 0.26.0).
+//! The layouts match `block_q4_0` and its siblings in `ggml/src/ggml-common.h`, and the elements have the same order as
+//! in `dequantize_row_*` in `ggml/src/ggml-quants.c` (ggml 0.26.0).
 
 #![expect(clippy::needless_range_loop, reason = "Positions in a block are the same in several arrays.")]
 
@@ -51,7 +51,7 @@ pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 1
 /// Twice the values that the codes of `MXFP4` stand for (`kvalues_mxfp4`).
 pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// A block of one row, taken apart. An element's value is
+/// A block of one row, split into its parts. An element's value is
 /// `d * scales[sub] * (value(code) - offset) - m * mins[sub]`, where `sub` is the element's sub-block.
 ///
 /// A format with blocks of [`SMALL`] elements uses the first elements of each array; its scale is 1, and so is its
@@ -136,7 +136,7 @@ impl Format {
         }
     }
 
-    /// Returns the number that is subtracted from each code. Formats with signed values or minima have 0.
+    /// Returns the number that is subtracted from each code; 0 for formats with signed values or minima.
     pub const fn offset(self) -> i32 {
         match self {
             Self::Q4_0 => 8,
@@ -175,14 +175,14 @@ impl Format {
         }
     }
 
-    /// Takes apart the block that starts at `bytes[0]`.
+    /// Decodes the block that starts at `bytes[0]`.
     pub fn decode(self, bytes: &[u8]) -> Block {
         let mut block = Block::ZERO;
         self.decode_into(bytes, &mut block);
         block
     }
 
-    /// Takes apart the block that starts at `bytes[0]`. Writes the parts of `block` that the format has.
+    /// Decodes the block that starts at `bytes[0]`. Writes the parts of `block` that the format has.
     // Inlined, so that packing is compiled for each format, and for the caller's instruction set.
     #[inline(always)]
     pub fn decode_into(self, bytes: &[u8], block: &mut Block) {
@@ -292,7 +292,7 @@ impl Format {
         }
     }
 
-    /// Writes `block` into `bytes` as a GGUF file has it: the inverse of [`Format::decode`].
+    /// Writes `block` into `bytes` in the layout of a GGUF file: the inverse of [`Format::decode`].
     pub fn encode(self, block: &Block, bytes: &mut [u8]) {
         let codes = &block.codes;
         let put =

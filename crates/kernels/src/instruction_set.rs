@@ -1,8 +1,8 @@
-//! Instruction sets that there are kernels for.
+//! Instruction sets that have kernels.
 
 use crate::format::Format;
 
-/// Instruction set of a kernel. All of them give the same bits.
+/// Instruction set of a kernel. All of them give bit-identical results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstructionSet {
     /// AVX2, FMA and F16C.
@@ -25,7 +25,7 @@ impl InstructionSet {
         }
     }
 
-    /// True if this CPU, and its operating system, can run the kernels.
+    /// True if this CPU and its operating system can run the kernels.
     pub fn is_available(self) -> bool {
         self.is_for(has_feature)
     }
@@ -54,14 +54,14 @@ impl InstructionSet {
         }
     }
 
-    /// True if activations are rounded to 8 bits but stored in 16, because AVX2's product of bytes (`vpmaddubsw`) adds
-    /// pairs in 16 bits, which two products of signed 8-bit values can exceed.
+    /// True if activations are rounded to 8 bits but stored in 16. AVX2's byte product (`vpmaddubsw`) adds pairs in 16
+    /// bits, which two products of signed 8-bit values can overflow.
     pub const fn is_wide(self, format: Format) -> bool {
         matches!(self, Self::Avx2) && format.has_signed_bytes()
     }
 
-    /// Returns the number that is subtracted from each code as the kernels see it. Their codes are unsigned bytes where
-    /// activations are bytes.
+    /// Returns the number that the kernels subtract from each code. If activations are bytes, the kernels' codes are
+    /// unsigned bytes.
     pub const fn offset(self, format: Format) -> i32 {
         match format {
             // The values -12 to 12 become 0 to 24.

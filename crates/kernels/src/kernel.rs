@@ -43,7 +43,7 @@ pub struct Kernel {
     pub block_bytes: usize,
     /// Number of bytes of a packed block of [`ROWS`] rows.
     pub packed_bytes: usize,
-    /// Number of bytes of a column of activations, by its length.
+    /// Returns the number of bytes of a column of activations of the given length.
     pub column_bytes: fn(k: usize) -> usize,
     /// Multiplies a panel.
     pub multiply: Multiply,
@@ -67,20 +67,20 @@ pub trait Functions {
     /// Multiplies a panel of the format `FORMATS[F]` with at most [`Functions::COLUMNS`] columns.
     ///
     /// # Safety
-    /// `panel` must hold rows of `k` elements of the format, and each target's column as many activations. `rows`
+    /// `panel` must contain rows of `k` elements of the format, and each target's column as many activations. `rows`
     /// outputs of each target are written.
     unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targets: &[Target]);
 
     /// Multiplies a panel of the float format with the number `F` of `enum ggml_type`.
     ///
     /// # Safety
-    /// As for [`Functions::multiply`]; a column is `k` floats.
+    /// Same as for [`Functions::multiply`]; a column is `k` floats.
     unsafe fn multiply_floats<const F: u32>(panel: *const u8, k: usize, rows: usize, targets: &[Target]);
 
     /// Rounds blocks of a column for the format `FORMATS[F]`.
     ///
     /// # Safety
-    /// As for [`crate::activations::quantise`].
+    /// Same as for [`crate::activations::quantise`].
     unsafe fn quantise<const F: usize>(x: &[f32], from: usize, to: usize, column: *mut u8);
 }
 
@@ -152,7 +152,7 @@ pub const fn float_format(id: u32) -> FloatFormat {
     }
 }
 
-/// Copies blocks of activations, which float weights need as they are.
+/// Copies blocks of activations, because float weights need unrounded activations.
 ///
 /// # Safety
 /// `column` must be valid for writes of the activations.
@@ -190,7 +190,7 @@ unsafe fn get_row_for<const F: usize>(panel: &[u8], row: usize, out: &mut [f32])
     dequantise_row(const { FORMATS[F] }, panel, row, out);
 }
 
-/// A column of activations, from one block on.
+/// A column of activations, starting at some block.
 #[derive(Clone, Copy)]
 pub struct Column {
     /// Codes.
@@ -204,7 +204,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// Returns the column of `target` from block `first` on.
+    /// Returns the column of `target`, starting at block `first`.
     ///
     /// # Safety
     /// The target's column must have `layout` and a block `first`.

@@ -1,9 +1,8 @@
-//! Matrix products and attention for the CPU, with the same bits for every batch.
+//! Matrix products and attention for the CPU, with results that are bit-identical for every batch size.
 //!
 //! Quantised weights are packed once into panels ([`panel`]), and activations are rounded to 8 bits ([`activations`]).
-//! Weights that are floats keep their format and their order in memory changes only ([`floats`]). Products and
-//! attention follow exact rules ([`reference`]), which do not depend on the number of columns, on threads or on the
-//! instruction set.
+//! Float weights keep their format; only their order in memory changes ([`floats`]). Products and attention follow
+//! exact rules ([`reference`]), which do not depend on the number of columns, on threads or on the instruction set.
 
 pub mod activations;
 #[cfg(target_arch = "x86_64")]

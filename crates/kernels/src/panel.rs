@@ -1,11 +1,10 @@
 //! Panels: the layout of weights that the kernels read.
 //!
-//! A panel holds [`ROWS`] rows of a matrix, block after block. Within a block, four consecutive elements of one row
-//! form a group, and the groups of the sixteen rows lie next to each other: 64 bytes with one code in each byte, which
-//! are two AVX2 registers, one AVX-512 register, or one row of an AMX tile. Codes of fewer than 8 bits are split into
-//! planes:
+//! A panel contains [`ROWS`] rows of a matrix, block after block. Within a block, four consecutive elements of one row
+//! form a group, and the groups of the sixteen rows are adjacent. These 64 bytes, with one code in each byte, fill two
+//! AVX2 registers, one AVX-512 register, or one row of an AMX tile. Codes of fewer than 8 bits are split into planes:
 //!
-//! | plane | bits of a code | bytes for 16 rows × 32 elements | byte `64 * b + at` holds |
+//! | plane | bits of a code | bytes for 16 rows × 32 elements | byte `64 * b + at` contains |
 //! | --- | --- | --- | --- |
 //! | byte | 8 | 512 | group `b` |
 //! | nibbles | lowest 4 | 256 | groups `2 * b` and `2 * b + 1` |
@@ -13,18 +12,18 @@
 //! | bits | 1 | 64 | groups 0 to 7 |
 //!
 //! The planes of all units of 32 elements are followed by the block's integer scales, its integer minima, its float
-//! scales and the float scales of its minima: sixteen numbers for each, one for each row.
+//! scales and the float scales of its minima. Each of these has sixteen numbers, one per row.
 
 use crate::format::{Block, Format, SMALL};
 
-/// Number of rows in a panel. The last panel of a matrix is filled up with zeros.
+/// Number of rows in a panel. The last panel of a matrix is padded with zeros.
 pub const ROWS: usize = 16;
 /// Number of bytes of a group of four elements in all rows of a panel.
 pub const GROUP: usize = 4 * ROWS;
 /// Number of groups in a unit of 32 elements.
 pub const GROUPS: usize = SMALL / 4;
 
-/// Planes that hold the codes of a format.
+/// Planes that contain the codes of a format.
 #[derive(Clone, Copy, Debug)]
 pub struct Planes {
     /// True if there is a plane of whole bytes.
@@ -81,7 +80,7 @@ impl Planes {
 /// Positions of the parts of a packed block, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockParts {
-    /// Position of the integer scales; the units lie before them.
+    /// Position of the integer scales; the units come before the scales.
     pub scales: usize,
     /// Position of the integer minima. `Q2_K` has them in the high nibbles of the scales.
     pub mins: usize,
@@ -108,7 +107,7 @@ impl BlockParts {
     }
 }
 
-/// Returns the number of bytes of a panel of rows with `k` elements, or nothing if `k` is not a multiple of the block's
+/// Returns the number of bytes of a panel of rows with `k` elements, or `None` if `k` is not a multiple of the block's
 /// length.
 pub const fn panel_bytes(format: Format, k: usize) -> Option<usize> {
     if k == 0 || !k.is_multiple_of(format.block_len()) {
@@ -117,8 +116,8 @@ pub const fn panel_bytes(format: Format, k: usize) -> Option<usize> {
     Some(k / format.block_len() * BlockParts::of(format).bytes)
 }
 
-/// Packs up to [`ROWS`] rows of `k` elements. `rows` holds the rows in the file's layout, one after the other; `panel`
-/// has the length that [`panel_bytes`] returns.
+/// Packs up to [`ROWS`] rows of `k` elements. `rows` contains the rows in the file's layout, one after the other;
+/// `panel` has the length that [`panel_bytes`] returns.
 // Inlined, as [`Format::decode_into`] is.
 #[inline(always)]
 pub fn pack(format: Format, k: usize, rows: &[u8], panel: &mut [u8]) {
@@ -146,7 +145,7 @@ fn pack_block(format: Format, blocks: &[Block], packed: &mut [u8]) {
             }
         }
         let mut out = packed[unit * unit_bytes..(unit + 1) * unit_bytes].chunks_exact_mut(GROUP);
-        // Joins `each` groups into a byte, with `width` bits of each group's codes from `shift` on.
+        // Joins `each` groups into a byte, with `width` bits of each group's codes, starting at bit `shift`.
         let mut join = |each: usize, width: u32, shift: u32| {
             for (joined, out) in groups.chunks_exact(each).zip(&mut out) {
                 for (at, byte) in out.iter_mut().enumerate() {
@@ -203,7 +202,7 @@ pub fn unpack_block(format: Format, packed: &[u8], row: usize) -> Block {
         let (unit, group) = (at / GROUPS, at % GROUPS);
         let mut plane = unit * planes.unit_bytes();
         let mut all = 0;
-        // Reads four codes at once, each in its byte.
+        // Reads four codes together, one per byte.
         let mut read = |each: usize, width: u32, shift: u32| {
             let at = plane + group / each * GROUP + 4 * row;
             let word = u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]]);

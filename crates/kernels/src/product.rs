@@ -1,4 +1,5 @@
-//! A product of a packed matrix, or of one matrix per expert, with all columns of an operation, by a team of threads.
+//! Products of a packed matrix, or of one matrix per expert, with all columns of an operation. A team of threads
+//! computes a product.
 
 use std::ffi::c_int;
 use std::slice;
@@ -11,7 +12,7 @@ use crate::team::Team;
 
 /// Number of multiply-adds of a chunk, the unit that a thread takes from the counter: about 100 µs.
 const CHUNK: usize = 8_000_000;
-/// Smallest number of chunks for each thread, so that a thread that starts late does not delay the others.
+/// Minimum number of chunks per thread, so that a thread that starts late does not delay the others.
 const CHUNKS: usize = 4;
 
 /// A product: `out[.., column] = weights * x[.., column]`. Strides are in bytes.
@@ -50,7 +51,7 @@ pub struct Product {
     pub ids_stride: [usize; 2],
 }
 
-/// Facts about a product that all steps need.
+/// Properties of a product that all steps need.
 struct Facts {
     k: usize,
     rows: usize,
@@ -93,7 +94,7 @@ pub fn work_size(set: InstructionSet, product: &Product) -> usize {
 /// Columns of one expert's matrix.
 struct Job<'a> {
     packed: *const u8,
-    /// Entries of the list of columns, or nothing for all columns in order.
+    /// Entries of the list of columns, or `None` for all columns in order.
     entries: Option<&'a [u32]>,
     columns: usize,
 }
@@ -101,8 +102,8 @@ struct Job<'a> {
 /// Computes the part of a product that this thread takes.
 ///
 /// # Safety
-/// All pointers of `product` and `team` must be valid, and all threads of the team must call this function. The CPU must
-/// have the instruction set.
+/// All pointers of `product` and `team` must be valid, and all threads of the team must call this function. The CPU
+/// must have the instruction set.
 pub unsafe fn multiply(set: InstructionSet, team: &Team, product: &Product) {
     let facts = Facts::of(set, product);
     let (ith, nth) = (team.ith as usize, team.nth as usize);
@@ -128,7 +129,7 @@ pub unsafe fn multiply(set: InstructionSet, team: &Team, product: &Product) {
         }
         at += to - from;
     }
-    // SAFETY: the lists lie behind the columns.
+    // SAFETY: the lists come after the columns.
     let lists = unsafe { work.add(facts.columns * facts.column).cast::<u32>() };
     if ith == 0 {
         if product.experts > 0 {
@@ -179,7 +180,7 @@ struct Chunk {
 /// Computes the chunks of a job that this thread takes.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// Same as for [`multiply`].
 unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job: &Job, chunk: &mut Chunk) {
     let panels = facts.rows.div_ceil(ROWS);
     let together = facts.kernel.columns;
@@ -240,7 +241,7 @@ fn offset(product: &Product, column: usize, strides: &[usize; 3]) -> usize {
     column % n0 * strides[0] + column / n0 % n1 * strides[1] + column / n0 / n1 * strides[2]
 }
 
-/// Writes, for each expert, the entries of `ids` that name it: first the start of each expert's entries, then the entries.
+/// Sorts the entries of `ids` by expert. Writes first the start of each expert's entries, then the entries.
 ///
 /// # Safety
 /// `lists` must have room for `experts + 1` starts and all entries; `ids` must be valid.

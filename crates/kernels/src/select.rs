@@ -5,8 +5,8 @@ use crate::avx512vnni::Avx512Vnni;
 use crate::instruction_set::InstructionSet;
 use crate::kernel::{Kernel, kernel_of};
 
-/// Returns the kernel for weights with the number `id` of `enum ggml_type`, or nothing if there is none. The CPU must
-/// have the instruction set.
+/// Returns the kernel for weights with the number `id` of `enum ggml_type`, or `None` if no kernel supports them. The
+/// CPU must have the instruction set.
 pub fn kernel(set: InstructionSet, id: u32) -> Option<Kernel> {
     match set {
         InstructionSet::Avx2 => kernel_of::<Avx2>(id),

@@ -15,10 +15,10 @@ pub struct Team {
     pub work_size: usize,
     /// First argument of the functions.
     pub pool: *mut c_void,
-    /// Waits until all threads have called it.
+    /// Waits until all threads have called this function.
     pub barrier: unsafe extern "C" fn(*mut c_void),
     /// Sets the counter that the threads share.
     pub chunk_set: unsafe extern "C" fn(*mut c_void, c_int),
-    /// Adds to the counter and returns its value before.
+    /// Adds to the counter and returns the previous value.
     pub chunk_add: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
 }

@@ -1,4 +1,4 @@
-//! Attention by teams of threads, through the table that ggml calls, against the exact rule.
+//! Compares attention by teams of threads, through the table that ggml calls, with the exact rule.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -83,7 +83,7 @@ struct Shape {
 const SHAPE: Shape =
     Shape { dk: 64, dv: 64, heads: 6, kv_heads: 2, tokens: 3, cells: 300, streams: 1, kinds: [F16, F16] };
 
-/// The sizes of a case are those of its shape.
+/// A case dereferences to its shape, for access to the sizes.
 impl std::ops::Deref for Case {
     type Target = Shape;
 
@@ -154,7 +154,7 @@ impl Case {
         first
     }
 
-    /// Computes the case with `threads` threads. Each operand and the output lie between pages without access.
+    /// Computes the case with `threads` threads. Each operand and the output are between pages without access.
     fn compute_with(&self, set: InstructionSet, threads: usize) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.dv * self.heads * self.tokens * self.streams];
         let q = guarded(&self.q, threads);
@@ -220,13 +220,14 @@ impl Case {
     }
 }
 
-/// Copies `items` to the end, or for an even number of threads to the start, of memory between pages without access.
+/// Copies `items` into memory between pages without access: to its start if the number of threads is even, otherwise to
+/// its end.
 fn guarded<T: Copy>(items: &[T], threads: usize) -> Guarded {
     if threads.is_multiple_of(2) { Guarded::at_start(items) } else { Guarded::at_end(items) }
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
-    // All values that are no numbers count as equal.
+    // All NaNs are treated as equal.
     values.iter().map(|value| if value.is_nan() { u32::MAX } else { value.to_bits() }).collect()
 }
 
@@ -275,7 +276,7 @@ fn whatever_changes_a_score_follows_the_rule() {
     Case { sinks: Some((0..6).map(|head| head as f32 - 3.0).collect()), ..plain.clone() }.check("sinks");
     let window = mask(30, 700, 1, |token, cell| (token + 600..token + 671).contains(&cell));
     Case { mask: Some(window), ..plain.clone() }.check("sliding window");
-    // Distances of up to 700, as ALiBi has them, in F16: whole numbers below 2,048 are exact.
+    // Distances of up to 700, as in ALiBi. F16 represents whole numbers below 2,048 exactly.
     let distances = (0..30 * 700usize).map(|at| {
         let (token, cell) = (at / 700, at % 700);
         let distance = (token + 670).checked_sub(cell).filter(|distance| *distance > 0);
@@ -296,7 +297,7 @@ fn whatever_changes_a_score_follows_the_rule() {
 fn neighbours_and_places_do_not_change_a_bit() {
     let alone = Case::causal(Shape { cells: 130, tokens: 4, ..SHAPE }, 8);
     let expected = bits(&alone.exact());
-    // Every third of 400 cells belongs to the sequence. The others hold what is no number, or infinity.
+    // Every third of 400 cells belongs to the sequence. The others contain NaN or infinity.
     let place = |cell: usize| 5 + 3 * cell;
     let (tokens, cells) = (8, 400);
     let mut shared = Case::causal(Shape { cells, tokens, ..SHAPE }, 9);
@@ -339,7 +340,7 @@ fn neighbours_and_places_do_not_change_a_bit() {
 #[test]
 fn what_is_no_number_reaches_only_those_who_see_it() {
     let mut case = Case::causal(Shape { cells: 200, tokens: 2, ..SHAPE }, 10);
-    // The last cell, which only the last token may see.
+    // Only the last token may see the last cell.
     let row = case.k.row_bytes * 2;
     case.k.bytes[199 * row..]
         .chunks_exact_mut(2)

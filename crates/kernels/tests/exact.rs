@@ -13,7 +13,7 @@ use kernels::panel::{ROWS, dequantise_row, pack, panel_bytes, unpack_row};
 use kernels::reference::dot;
 use kernels::select::kernel;
 
-/// A column of activations in memory of sufficient alignment.
+/// A column of activations in aligned memory.
 struct Column(Vec<u64>);
 
 impl Column {

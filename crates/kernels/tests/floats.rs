@@ -1,4 +1,4 @@
-//! Products of float weights, through the table that ggml calls, against the exact rule.
+//! Compares products of float weights, through the table that ggml calls, with the exact rule.
 
 #![cfg(target_arch = "x86_64")]
 

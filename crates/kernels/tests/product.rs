@@ -21,7 +21,7 @@ fn packed(set: InstructionSet, format: Format, k: usize, count: usize, rows: &[u
     packed
 }
 
-/// Returns what the exact rule gives for row `row` and the activations `x`.
+/// Returns the result of the exact rule for row `row` and the activations `x`.
 fn exact(format: Format, packed: &[u8], row: usize, x: &[f32]) -> f32 {
     let panel = panel_bytes(format, x.len()).unwrap();
     let mut column = vec![0u64; ColumnLayout::of(InstructionSet::Avx2, format, x.len()).bytes / 8];
@@ -75,7 +75,7 @@ fn every_thread_count_and_shape_gives_the_exact_bits() {
     }
 }
 
-/// Weights, activations and output end, or begin, at a page without access.
+/// Weights, activations and output end or begin at a page without access.
 #[test]
 fn nothing_is_read_or_written_beyond_a_buffer() {
     let mut random = Random::new(15);

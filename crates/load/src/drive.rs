@@ -32,8 +32,8 @@ pub struct Drive {
     pub clients: Vec<Vec<Answer>>,
 }
 
-/// Runs all clients at once; each client sends its requests one after the other. If `stop` returns true, the run ends
-/// after the answers in progress.
+/// Runs all clients concurrently; each client sends its requests one after the other. If `stop` returns true, the run
+/// ends after the answers in progress.
 pub fn drive(plan: &LoadPlan, stop: &(dyn Fn() -> bool + Sync)) -> Drive {
     let ready = Barrier::new(plan.clients.len() + 1);
     let stopped = AtomicBool::new(false);

@@ -1,6 +1,6 @@
-//! Lines of a streamed answer: server-sent events, or lines of JSON. The kind of a line is found by searching for a
-//! few bytes. The search is safe because neither server writes spaces inside the searched keys, and quotes in
-//! generated text are escaped.
+//! Lines of a streamed answer: server-sent events, or lines of JSON. A line is classified by searching for a few bytes.
+//! This is safe because neither server writes spaces inside the searched keys, and quotes in generated text are
+//! escaped.
 
 /// Kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

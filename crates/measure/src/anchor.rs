@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::{median, spread};
 
-/// Number of robust standard deviations from the median of earlier values at which a value counts as disturbed. Among
-/// undisturbed normal values, 1 in 1.7 million exceeds this limit.
+/// Number of robust standard deviations from the median of earlier values at which a value is considered disturbed.
+/// Among undisturbed normal values, 1 in 1.7 million exceeds this limit.
 const DEVIATIONS: f64 = 5.0;
 
 /// Minimum deviation of a disturbed value. A smaller deviation does not justify repeating a round, however steady the
@@ -15,7 +15,7 @@ const LEAST: f64 = 0.05;
 /// Minimum number of values for a judgement.
 const FEWEST: usize = 4;
 
-/// Number of consecutive disturbed values, close together, that count as a new level of the machine, for example
+/// Number of consecutive disturbed values, close together, that indicate a new level of the machine, for example
 /// another clock frequency or a permanent neighbour.
 const NEW_LEVEL: usize = 3;
 
@@ -27,8 +27,8 @@ pub enum Judgement {
     Steady,
     /// The samples of the round do not count and must be measured again.
     Disturbed,
-    /// The samples of the round count, and the machine has a new level from now on. Earlier pairs stay valid, because
-    /// the machine had the same level for both members of each pair.
+    /// The samples of the round count, and the machine now has a new level. Earlier pairs remain valid, because the
+    /// machine had the same level for both members of each pair.
     NewLevel,
 }
 

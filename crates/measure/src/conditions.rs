@@ -76,7 +76,7 @@ pub fn throttled(before: &Throttling) -> Option<Condition> {
     (periods > 0).then_some(Condition::Throttled { periods })
 }
 
-/// Returns the CPUs whose governor is not `performance`. Returns nothing for a machine that does not control its
+/// Returns the CPUs whose governor is not `performance`. Returns an empty list for a machine that does not control its
 /// clock, such as a virtual machine.
 fn governors(root: &Path) -> Vec<Condition> {
     let mut others: BTreeMap<String, usize> = BTreeMap::new();

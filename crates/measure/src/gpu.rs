@@ -16,8 +16,8 @@ use host::nvml::{CardSample, Device, Identity, LibrarySource, Nvml, Selection};
 /// core. The driver's utilisation is itself a mean over a sixth of a second or more.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Length of the longest past interval over which the driver averages utilisation. A sample describes only the
-/// watched program if the watch is at least this old.
+/// Length of the longest past interval over which the driver averages utilisation. Once the watch is at least this old,
+/// a sample describes only the watched program.
 pub const SETTLES: Duration = Duration::from_secs(1);
 
 /// Maximum wait for the last sample, or for the end of the thread. The limit keeps a hanging driver from blocking the

@@ -130,7 +130,7 @@ fn room(heat: &Heat, next: &Heat, lap: Duration, left: Duration) -> usize {
     if each > 0.0 { ((left.as_secs_f64() / each) as usize).max(2) } else { usize::MAX }
 }
 
-/// Selects the contestants to drop after a heat. The baseline `base` always stays.
+/// Selects the contestants to drop after a heat. The baseline `base` is always kept.
 fn outs(standings: &[Standing], base: Option<usize>, room: usize) -> Vec<(Standing, Out)> {
     let slower =
         |standing: &Standing| standing.against_best.pairs >= FEWEST_PAIRS && standing.against_best.high < 1.0;
@@ -191,7 +191,7 @@ impl Entrant {
 /// Result of [`cut`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cut {
-    /// Contestants that stay, the best first.
+    /// Remaining contestants, the best first.
     pub stay: Vec<Entrant>,
     /// Contestants that were slower in every round.
     pub hopeless: Vec<Entrant>,
@@ -200,7 +200,7 @@ pub struct Cut {
 }
 
 /// Decides by medians which contestants are dropped after a rung. `entrants` does not contain the baseline. A single
-/// entrant stays unless it is hopeless.
+/// entrant is kept unless it is hopeless.
 pub fn cut(entrants: Vec<Entrant>) -> Cut {
     let (hopeless, mut stay): (Vec<_>, Vec<_>) = entrants.into_iter().partition(Entrant::is_hopeless);
     stay.sort_by(|a, b| b.median.total_cmp(&a.median));

@@ -52,7 +52,7 @@ impl FromStr for Objective {
         let number = |text: &str| text.trim().parse().ok().filter(|tokens| *tokens <= MOST);
         match text.split_once(':').and_then(|(prompt, generate)| Some((number(prompt)?, number(generate)?))) {
             Some((0, 0)) | None => Err(format!(
-                "unknown objective {text:?}: use chat, rag, batch, latency, or numbers of prompt and answer tokens, as in 2048:256"
+                "unknown objective {text:?}\nhint: use chat, rag, batch, latency, or numbers of prompt and answer tokens, as in 2048:256"
             )),
             Some((prompt, generate)) => Ok(Self { name: format!("{prompt}:{generate}"), prompt, generate }),
         }

@@ -23,7 +23,7 @@ pub struct Race {
     /// Maximum number of rounds that are repeated because of a disturbed anchor. Later disturbed rounds count, so
     /// that the race also ends on a machine that never settles.
     pub repeats: usize,
-    /// Maximum total time. No round starts that would exceed this time.
+    /// Maximum total time. A round that would exceed this time is not started.
     pub time: Option<Duration>,
 }
 

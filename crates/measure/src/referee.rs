@@ -16,7 +16,7 @@ pub struct Referee {
 pub enum Call {
     /// The round counts.
     Counts,
-    /// The round counts, and the machine has a new level from now on; see [`Judgement::NewLevel`].
+    /// The round counts, and the machine now has a new level; see [`Judgement::NewLevel`].
     NewLevel,
     /// The round does not count and must be measured again.
     Again,

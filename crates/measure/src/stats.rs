@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
 
-/// Minimum number of pairs for a statement at 95 %. By chance, five pairs lie on the same side in one case of sixteen
-/// (sign test: 2 / 2^n).
+/// Minimum number of pairs for a statement at 95 %. By chance, five pairs are on the same side of 1 in one case in
+/// sixteen (sign test: 2 / 2^n).
 pub const FEWEST_PAIRS: usize = 6;
 
 /// Speedup of one contestant over another, from paired runs.
@@ -68,15 +68,15 @@ impl Ratio {
         }
     }
 
-    /// Returns the verdict in words: "higher" or "lower" only if the whole interval lies on one side of 1 and there
-    /// are enough pairs.
+    /// Returns the verdict in words: "higher" or "lower" only if the whole interval is on one side of 1 and there are
+    /// enough pairs.
     pub fn verdict(&self) -> &'static str {
         if self.pairs < FEWEST_PAIRS { "too few pairs" } else { self.side() }
     }
 
     /// Returns the verdict for values without noise. One pair is enough for such values.
     pub fn side(&self) -> &'static str {
-        // Values that are equal to three decimals count as equal.
+        // Values that agree to three decimals are treated as equal.
         let equal = |end: f64| (end - 1.0).abs() < 0.000_5;
         if equal(self.low) && equal(self.high) {
             "equal"
@@ -125,9 +125,9 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
 }
 
 /// Returns the order statistics that enclose the median with a probability of at least 95 %, for any distribution
-/// (David and Nagaraja: "Order statistics", 7.1). The order statistics are the k-th smallest and the k-th greatest
-/// value, with the greatest k for which 2 P(X < k) ≤ 5 %, where X is the number of heads of n coins. If there are few
-/// values, they are the smallest and the greatest value.
+/// (David and Nagaraja: "Order statistics", 7.1). These are the k-th smallest and the k-th greatest value, with the
+/// greatest k for which 2 P(X < k) ≤ 5 %, where X is the number of heads of n coins. If there are few values, they are
+/// the smallest and the greatest value.
 fn exact(sorted: &[f64]) -> (f64, f64) {
     let n = sorted.len();
     let mut below = 0.0;

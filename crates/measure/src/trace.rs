@@ -115,7 +115,7 @@ impl TraceWatch {
         Self { trace, stop, ended }
     }
 
-    /// Ends the trace and returns the samples of the first `seconds`. A hanging driver counts as a fault of every
+    /// Ends the trace and returns the samples of the first `seconds`. A hanging driver is recorded as a fault of every
     /// GPU, because the trace cannot determine which GPU causes the fault.
     pub fn end(self, seconds: f64) -> Trace {
         drop(self.stop);
@@ -412,7 +412,7 @@ mod tests {
             found.gpus[0].fault.as_ref().is_some_and(|why| why.starts_with("the driver stopped answering")),
             "{found:?}"
         );
-        // The thread notices that the trace has ended, and ends as well.
+        // The thread notices that the trace has ended, and ends, too.
         wait_for(3);
         while fake.starts_and_ends() != (1, 1) {
             assert!(begin.elapsed() < Duration::from_secs(60), "the driver is not let go");

@@ -1,4 +1,4 @@
-//! Plots of parts of a whole: one bar per row, from zero to the part's value, with a mark at the value that is possible.
+//! Plots of parts of a whole: one bar per row, from zero to the part's value, with a mark at the best possible value.
 
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg, places};
@@ -27,14 +27,14 @@ pub struct Bar {
     pub note: String,
     /// Length of the bar.
     pub value: f64,
-    /// Value that is possible; `None` if unknown.
+    /// Best possible value; `None` if unknown.
     pub possible: Option<f64>,
 }
 
 /// Height of a row in pixels: text with the bar below it.
 const ROW: f64 = 36.0;
 
-/// Number of characters of a label that fit beside the figures at a width of 360 pixels.
+/// Number of characters of a label that fit next to the figures at a width of 360 pixels.
 const LABEL: usize = 34;
 
 impl Bars {

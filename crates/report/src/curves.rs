@@ -82,7 +82,7 @@ pub fn svg(plot: &Curves, title: &str) -> String {
             }
             svg.dot(&class, 4.0, at);
         }
-        // The legend lies below the plot, because names at the ends of lines would overlap.
+        // The legend is below the plot, because names at the ends of lines would overlap.
         let row = TOP + HEIGHT + 56.0 + 20.0 * number as f64;
         svg.line(&class, 3.0, (LEFT, row - 4.0), (LEFT + 4.0, row - 4.0));
         svg.text("", Align::Start, (LEFT + 5.5, row), &squeezed(&series.name, 40));

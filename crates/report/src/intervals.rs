@@ -36,7 +36,7 @@ pub struct Interval {
 /// Height of a row in pixels: text with the bar below it.
 const ROW: f64 = 40.0;
 
-/// Number of characters of a label that fit beside the figures at a width of 360 pixels.
+/// Number of characters of a label that fit next to the figures at a width of 360 pixels.
 const LABEL: usize = 20;
 
 impl Interval {

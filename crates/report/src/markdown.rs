@@ -55,7 +55,8 @@ fn line(words: &str) -> String {
             '<' => text.push_str("&lt;"),
             '&' => text.push_str("&amp;"),
             '`' | '\\' | '*' => text.extend(['\\', c]),
-            // The middle of a link is enough to escape, because brackets alone also enclose intervals.
+            // Escaping `](`, the middle of a link, is enough. Plain brackets are not escaped, because they also enclose
+            // intervals.
             '(' if text.ends_with(']') => text.push_str("\\("),
             c => text.push(c),
         }

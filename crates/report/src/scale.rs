@@ -116,7 +116,7 @@ mod tests {
         let log = Scale::logarithmic((1.0, 100.0), (0.0, 2.0));
         assert!((log.place(10.0) - 1.0).abs() < 1e-12);
         assert_eq!(log.ticks(3).len(), 7);
-        // A single value lies in the middle of the scale.
+        // A single value is placed in the middle of the scale.
         assert_eq!(Scale::linear((5.0, 5.0), (0.0, 1.0)).place(5.0), 0.5);
     }
 

@@ -33,9 +33,9 @@ pub struct Spread {
 const ROW: f64 = 42.0;
 const LINE: f64 = 17.0;
 
-/// Number of characters of a label that fit beside the figures at a width of 360 pixels (`BESIDE`), number of
-/// characters that fit on a separate line, and maximum number of separate lines. SVG does not wrap text, and a plot
-/// is as wide as its window.
+/// Number of characters of a label that fit next to the figures at a width of 360 pixels (`BESIDE`), number of
+/// characters that fit on a separate line, and maximum number of separate lines. SVG does not wrap text, and a plot is
+/// as wide as its window.
 const BESIDE: usize = 30;
 const ALONE: usize = 50;
 const LINES: usize = 3;
@@ -98,7 +98,7 @@ pub fn svg(plot: &Spreads, title: &str) -> String {
 }
 
 /// Returns the lines of each label, and the height in pixels that these lines need above the figures: 0 if all labels
-/// fit beside the figures.
+/// fit next to the figures.
 fn labels(rows: &[&Spread]) -> (Vec<Vec<String>>, f64) {
     let labels = |most, lines| -> Vec<Vec<String>> {
         rows.iter().map(|row| broken(&row.label, most, lines)).collect()

@@ -2,8 +2,8 @@
 //! multiply-adds from registers per second.
 //!
 //! Every thread is bound to a separate CPU that the process may use ([`build_info::threads::budget`]). The thread
-//! writes to its buffer first, so that the buffer lies on that CPU's NUMA node. All threads run the same pass at the
-//! same time. The rate of a pass is the total work divided by the time from the first start to the last end. The
+//! writes to its buffer first, so that the buffer is allocated on that CPU's NUMA node. All threads run the same pass
+//! at the same time. The rate of a pass is the total work divided by the time from the first start to the last end. The
 //! limit is the fastest pass, because a disturbance can only make a pass slower.
 //!
 //! The result is checked after every pass. With operands of 1, the sum equals the number of multiply-adds, so the

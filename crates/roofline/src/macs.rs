@@ -60,7 +60,7 @@ pub fn measure(kernel: &Kernel, cpus: &[u32], seconds: f64) -> Result<Passes, Er
 
 /// Returns all loops over 8-bit integers that this CPU supports, the best last.
 fn int8() -> Vec<Kernel> {
-    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the other loops are for x86"))]
     let mut all = vec![PORTABLE_INT8];
     #[cfg(target_arch = "x86_64")]
     all.extend(crate::x86::int8().into_iter().chain(crate::amx::int8()));
@@ -68,7 +68,7 @@ fn int8() -> Vec<Kernel> {
 }
 
 fn f32() -> Vec<Kernel> {
-    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the other loops are for x86"))]
     let mut all = vec![PORTABLE_F32];
     #[cfg(target_arch = "x86_64")]
     all.extend(crate::x86::f32());

@@ -41,7 +41,7 @@ fn best() -> Sum {
 
 /// Returns all read loops that this CPU supports, the widest last.
 fn all() -> Vec<Sum> {
-    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the other loops are for x86"))]
     let mut all: Vec<Sum> = vec![("portable", portable)];
     #[cfg(target_arch = "x86_64")]
     all.extend(crate::x86::sums());

@@ -15,7 +15,7 @@ use crate::files;
 use crate::pace::Pace;
 use crate::progress::Progress;
 
-/// Time without data after which a server counts as unreachable.
+/// Time without data after which a server is considered unreachable.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Base of the deadline for a small file, including redirects; the deadline grows with the file's size.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use base::{Access, Pending};
-use build_info::Sha256;
+use build_info::{Bytes, Sha256};
 use sha2::Digest;
 
 use crate::interrupt;
@@ -128,8 +128,9 @@ pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
         .with_context(|| format!("cannot read {}", path.display()))?;
     anyhow::ensure!(
         content.len() as u64 <= most,
-        "cannot read {}: it is larger than {most} bytes",
-        path.display()
+        "cannot read {}: it is larger than {}",
+        path.display(),
+        Bytes(most)
     );
     Ok(content)
 }

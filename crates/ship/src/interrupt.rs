@@ -10,8 +10,8 @@ use base::exit;
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Makes ctrl-C, SIGTERM and SIGHUP end the work with an error, so that unfinished work is cleaned up. A second
-/// signal ends the process at once, even if a server sends nothing; the next installer then removes the leftovers.
+/// Makes ctrl-C, SIGTERM and SIGHUP end the work with an error, so that unfinished work is cleaned up. A second signal
+/// ends the process immediately, even if a server sends nothing; the next installer then removes the leftovers.
 ///
 /// # Errors
 /// If a handler cannot be installed.

@@ -25,7 +25,7 @@ pub struct Configured {
 /// the file `etc/anneal/minisign.pub` in the prefix. Returns `None` if no key is configured.
 ///
 /// # Errors
-/// If the path of the prefix's key cannot be examined. An unreadable key must not count as a missing key.
+/// If the path of the prefix's key cannot be examined. An unreadable key must not be treated as missing.
 pub fn configured(given: Option<&str>, prefix: Option<&Path>) -> Result<Option<Configured>> {
     find(given, std::env::var_os(VARIABLE), prefix)
 }
@@ -57,7 +57,7 @@ fn find(
     }
     let Some(prefix) = prefix else { return Ok(None) };
     let kept = prefix.join("etc/anneal/minisign.pub");
-    // A dangling link at any level of the path does not count as a missing key.
+    // A dangling link at any level of the path is not treated as a missing key.
     let broken = [prefix.join("etc"), prefix.join("etc/anneal")]
         .into_iter()
         .find(|folder| folder.symlink_metadata().is_ok() && !folder.is_dir());
@@ -102,7 +102,7 @@ mod tests {
             let error = refuse("the build in /srv/builds", key).unwrap_err().to_string();
             assert!(error.contains("/srv/builds has no signature") && error.contains(&from), "{error}");
         }
-        // A dangling link counts as an unreadable key.
+        // A dangling link is treated as an unreadable key.
         std::fs::remove_file(&kept).unwrap();
         std::os::unix::fs::symlink("nowhere", &kept).unwrap();
         assert!(find(None, None, prefix).unwrap().is_some());

@@ -144,7 +144,7 @@ pub struct Rust {
     pub cargo: PathBuf,
     /// Package of the program.
     pub package: String,
-    /// Features besides the default features.
+    /// Features in addition to the default features.
     pub features: Vec<String>,
 }
 
@@ -210,7 +210,7 @@ pub struct Archive {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
-    /// Packed archives, each with its checksum file beside it, on the file system of `out`.
+    /// Packed archives, each with its checksum file next to it, on the file system of `out`.
     pub archives: Vec<Archive>,
     /// Path of the folder.
     pub out: PathBuf,
@@ -269,7 +269,7 @@ pub struct Install {
     pub from: String,
     /// Prefix to install to; `None` for /usr/local as root, else ~/.local.
     pub prefix: Option<PathBuf>,
-    /// Digest that the archive must have; `None` for the digest in the file beside the archive.
+    /// Digest that the archive must have; `None` for the digest in the file next to the archive.
     pub sha256: Option<String>,
     /// True to accept an archive without a checksum.
     pub no_check: bool,

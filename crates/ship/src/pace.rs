@@ -1,4 +1,4 @@
-//! Minimum speed of a download, so that a server that sends a byte now and then cannot block a build for hours.
+//! Minimum speed of a download, so that a server that occasionally sends a byte cannot block a build for hours.
 
 use std::fmt;
 use std::time::Duration;

@@ -16,7 +16,7 @@ use crate::interrupt;
 /// Time limit for printing one line.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Maximum number of output bytes that are kept.
+/// Maximum number of output bytes that are stored.
 const MOST_OUTPUT: u64 = 1 << 16;
 
 /// Runs `program --version` in `folder` with an empty environment, under `emulator` if that is not empty, and returns

@@ -40,7 +40,7 @@ pub fn parse(text: &[u8], path: &Path) -> Result<BTreeMap<String, Sha256>> {
     Ok(sums)
 }
 
-/// Returns the digest for `name` in the file `list`, which lies beside an archive.
+/// Returns the digest for `name` in the file `list` next to an archive.
 ///
 /// # Errors
 /// If the file has no line for `name`.

@@ -43,7 +43,7 @@ pub struct Unpacked {
 ///
 /// # Errors
 /// If the archive is damaged or too large, contains anything other than files and folders below `name`, or cannot be
-/// written. Files that were written before the error stay; the caller removes them with `into`.
+/// written. Files that were written before the error are not removed; the caller removes them with `into`.
 pub fn unpack(archive: impl Read, name: &str, into: &Path, seen: impl FnMut(u64)) -> Result<Unpacked> {
     name::check_version(name)?;
     let mut archive = Hashing { from: archive, hasher: sha2::Sha256::new(), seen };
@@ -61,7 +61,7 @@ pub fn unpack(archive: impl Read, name: &str, into: &Path, seen: impl FnMut(u64)
             bail!("it is not compressed with zstd or gzip; it is incomplete, or not an archive of Anneal");
         }
     }
-    // The rest is read too, because the digest must cover the whole file.
+    // The rest is also read, because the digest must cover the whole file.
     files::copy(&mut archive, io::sink(), |_| {})?;
     writer.finish(archive.hasher.into())
 }
@@ -137,7 +137,7 @@ impl<'a> Writer<'a> {
             let name = String::from_utf8(path).ok().context("it contains a name that is not valid UTF-8")?;
             self.take(&name, &mut entry).with_context(|| format!("cannot unpack the entry {name:?}"))?;
         }
-        // Data after the end of the archive must be limited too, and the decoder must reach its checksum.
+        // Data after the end of the archive must also be limited, and the decoder must reach its checksum.
         let mut rest = archive.into_inner();
         files::copy(&mut rest, io::sink(), |_| {}).context("the data after its last file is damaged")?;
         Ok(())
@@ -170,7 +170,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Checks that `name` lies in the single folder of the archive.
+    /// Checks that `name` is inside the single folder of the archive.
     fn check(&self, name: &str) -> Result<()> {
         name::check_member(name)?;
         let top = name.split('/').next();

@@ -1,5 +1,5 @@
-//! Tests with a full disk, a read-only prefix, and kills at any moment: the earlier version stays usable, and
-//! leftovers do not hinder the next installer.
+//! Tests with a full disk, a read-only prefix, and kills at any moment: the earlier version stays usable, and leftovers
+//! do not affect the next installer.
 
 mod common;
 
@@ -267,7 +267,7 @@ fn a_kill_at_any_moment_leaves_a_version_that_runs() {
 }
 
 /// If the process is killed between the two renames of a switch, both links lead to one version. The version that
-/// `previous` names may also be gone.
+/// `previous` names may also have been removed.
 #[test]
 fn a_kill_within_a_switch_leaves_a_way_back() {
     let temp = tempfile::tempdir().unwrap();
@@ -369,7 +369,7 @@ fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     let prefix = temp.path().join("prefix");
     let versions = prefix.join("lib/anneal/versions");
     Installer::Ship.install(&archive(&dist, "0.1.0"), &prefix);
-    // Links that were made for the version must stay, too.
+    // Links that were made for the version must also be kept.
     let page = prefix.join("share/man/man1/anneal.1");
     fs::remove_file(&page).unwrap();
     let install = Order::Install(Install {

@@ -181,7 +181,7 @@ fn what_arrived_in_pieces_or_changed_is_refused() {
         let whole = fs::read(&good).unwrap();
         let hostile = temp.path().join("hostile");
 
-        // The checksum beside the archive reveals the change.
+        // The checksum file next to the archive reveals the change.
         let mut flipped = whole.clone();
         flipped[whole.len() / 2] ^= 1;
         fs::write(&good, &flipped).unwrap();

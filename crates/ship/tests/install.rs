@@ -1,5 +1,4 @@
-//! Tests of installing, rolling back and removing, with `ship` and install.sh, each of which continues the other's
-//! work.
+//! Tests of installing, rolling back and removing, with `ship` and install.sh, which can continue each other's work.
 
 mod common;
 
@@ -102,7 +101,7 @@ fn folders_that_were_made_above_a_prefix_go_again_and_those_of_others_stay() {
             let (code, words) = second.uninstall(prefix, true);
             assert_eq!(code, 0, "{second:?}: {words}");
         };
-        // These installations are refused, the second because a file is in the way.
+        // These installations are refused, the second because a part of the prefix's path is a file.
         let sum = ["--sha256", &"0".repeat(64)];
         let wrong = |order: &mut Install| order.sha256 = Some("0".repeat(64));
         let (code, words) =
@@ -120,7 +119,7 @@ fn folders_that_were_made_above_a_prefix_go_again_and_those_of_others_stay() {
         fs::remove_file(below("link")).unwrap();
         assert_eq!(snapshot(root).len(), 0, "{first:?}, {second:?}: {:?}", snapshot(root));
 
-        // An existing folder stays even if it is empty. A folder that other programs have used since stays, too.
+        // An existing folder is kept even if it is empty. A folder that other programs have used since is also kept.
         fs::create_dir_all(below("theirs/empty")).unwrap();
         installed(&below("theirs/empty/new/prefix"));
         removed(&below("theirs/empty/new/prefix"));
@@ -337,7 +336,7 @@ fn a_first_installation_that_is_refused_leaves_nothing() {
         let (code, words) = installer.install(&archive, &prefix);
         assert_eq!(code, 1, "{installer:?}: {words}");
         assert!(!prefix.exists(), "{installer:?} left {:?}", snapshot(&prefix));
-        // Existing folders stay, too.
+        // Existing folders are also kept.
         fs::create_dir_all(prefix.join("lib/other")).unwrap();
         let before = snapshot(&prefix);
         let (code, words) = installer.install(&archive, &prefix);

@@ -27,7 +27,7 @@ impl Signer {
         STANDARD.encode([b"Ed", &self.id[..], self.pair.public_key().as_ref()].concat())
     }
 
-    /// Writes the signature of `archive` beside it.
+    /// Writes the signature of `archive` next to the archive.
     fn sign(&self, archive: &Path) {
         let digest = Blake2b512::digest(fs::read(archive).unwrap());
         let signature = self.pair.sign(&digest);
@@ -141,7 +141,7 @@ fn the_script_refuses_a_key_where_it_cannot_check() {
     assert_eq!(code, 0, "{words}");
 }
 
-/// A key that exists but cannot be read must not count as no key.
+/// A key that exists but cannot be read must not be treated as missing.
 #[test]
 fn a_key_that_cannot_be_looked_at_is_not_none() {
     let temp = tempfile::tempdir().unwrap();

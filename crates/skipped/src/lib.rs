@@ -16,9 +16,9 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Reports that the running test is skipped because of `why`, a reason that installing software would not remove.
+/// Reports that the running test is skipped because of `why`, which installing software would not fix.
 pub fn because(why: impl Display) {
-    // libtest gives the thread of a test the test's name.
+    // libtest names the thread of a test after the test.
     let thread = std::thread::current();
     let line = format!("{MARK}{}: {why}\n", thread.name().unwrap_or("a test"));
     // A single write keeps lines of parallel tests apart. A closed stderr cannot be reported anywhere.
@@ -35,7 +35,7 @@ pub fn for_want_of(what: impl Display, how: impl Display) {
     because(format_args!("{what} is missing ({how})"));
 }
 
-/// Parses a line of a test program's output. Returns `None` if the line is not about a skipped test.
+/// Parses a line of a test program's output. Returns `None` if the line does not report a skipped test.
 pub fn parse(line: &str) -> Option<Skipped> {
     // An unfinished line of another test may precede the mark.
     let (_, rest) = line.split_once(MARK)?;

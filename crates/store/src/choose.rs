@@ -57,8 +57,8 @@ fn get(
     Ok(Some((entry, Some(path))))
 }
 
-/// True if `error` does not concern this build: an older build would fail in the same way, or would be chosen for a
-/// wrong reason.
+/// True if `error` does not concern this build: an older build would fail for the same reason, or would be chosen for
+/// the wrong reason.
 fn ends_the_search(error: &anyhow::Error) -> bool {
     let is_of_this_machine = |error: &io::Error| {
         matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
@@ -67,8 +67,8 @@ fn ends_the_search(error: &anyhow::Error) -> bool {
         || error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_of_this_machine))
 }
 
-/// Returns the newest intact build, with its archive, from the first kind that has an intact build. Kinds whose list
-/// may not be read, missing entries and refused builds become notes if another build is found.
+/// Returns the newest intact build of the first kind that has one, with its archive. Lists without read permission,
+/// missing entries and refused builds become notes if another build is found.
 fn find(
     place: &dyn StoreBackend,
     order: &Choose,
@@ -121,7 +121,7 @@ fn find(
             too_new = newest.builds.first().and_then(|pointer| pointer.glibc).or(too_new);
         }
     }
-    // If a list could not be read, its kind may still have a build.
+    // A kind may have a build even if its list cannot be read.
     if let Some(refused) = refused {
         return Err(refused);
     }

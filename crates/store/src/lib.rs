@@ -1,9 +1,9 @@
 //! Finished builds that a group of machines shares, so that the second machine of a kind compiles nothing.
 //!
 //! A store is a folder, a folder on a web server (read-only), or an S3 bucket. [`layout`] describes its files. The
-//! program `store` reads one [`Order`] as JSON from standard input and writes one [`Reply`] as JSON to standard
-//! output, like `ship` and for the same reason: xtask uses this crate without the feature `tools`, with only the data
-//! types.
+//! program `store` reads one [`Order`] as JSON from standard input and writes one [`Reply`] as JSON to standard output.
+//! `store` is a separate program for the same reason as `ship`: xtask uses only the data types of this crate, without
+//! the feature `tools`.
 
 pub mod entry;
 pub mod key;

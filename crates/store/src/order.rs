@@ -136,7 +136,7 @@ pub struct Publish {
 pub struct Published {
     /// Entry that is in the store now.
     pub entry: Entry,
-    /// True if another publisher had already put the build there.
+    /// True if another publisher had already published the build.
     pub was_there: bool,
     /// Number of bytes that were sent.
     pub sent: Bytes,

@@ -16,8 +16,8 @@ use crate::place::{self, StoreBackend};
 use crate::take::TREE;
 use crate::{ask, layout};
 
-/// Compression level, much faster than the archive's level and only a few percent larger: a tree is packed once and
-/// read in a local network.
+/// Compression level. It is much faster than the archive's level, and its output is only a few percent larger. That
+/// suits a tree that is packed once and read over a local network.
 const LEVEL: i32 = 9;
 
 /// Maximum number of attempts to put an entry while another publisher interferes.
@@ -67,7 +67,7 @@ pub fn publish(order: &Publish) -> Result<Published> {
 }
 
 /// Writes `entry` unless the store has an entry of the same key. Returns the stored entry, and true if that entry
-/// existed before. The first entry stays, because other machines may have downloaded it and its objects.
+/// existed before. The first entry is kept, because other machines may have downloaded it and its objects.
 fn put_first(place: &dyn StoreBackend, store: &Location, entry: Entry) -> Result<(Entry, bool)> {
     let path = layout::build(&entry.key);
     for turn in 0..MOST_TURNS {

@@ -35,8 +35,8 @@ pub fn fetch(
     })
 }
 
-/// Publishes the tuned settings of a build, one file per CPU. If two entries have the same key, the later entry
-/// stays.
+/// Publishes the tuned settings of a build, one file per CPU. If two entries have the same key, the later entry is
+/// kept.
 ///
 /// # Errors
 /// If the store does not have the build or cannot be written.
@@ -46,7 +46,7 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
         .with_context(|| format!("the store {} has no build {}", order.store, order.key))?;
     let mut groups: Vec<(CpuKey, Vec<TuningEntry>)> = Vec::new();
     for tuned in order.record.entries.iter().filter(|tuned| tuned.key.build == order.build.as_str()) {
-        // The entries name the build by the first publisher's plan hash, because every user of the build got it from
+        // The entries name the build by the first publisher's plan hash, because every user downloaded the build from
         // this store.
         let mut tuned = tuned.clone();
         tuned.key.build = entry.build.plan_hash.to_string();

@@ -317,7 +317,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
         child.kill().unwrap();
         killed += u32::from(!child.wait().unwrap().success());
         assert_eq!(files(&system), Vec::<String>::new(), "turn {turn}");
-        // Either nothing or a complete build is found, and leftovers do not hinder the next order.
+        // Either nothing or a complete build is found, and leftovers do not affect the next order.
         let into = temp.path().join(format!("into-{turn}"));
         if root.is_dir() {
             match done(give(&take(text(&root), "a", &into))) {
@@ -432,7 +432,7 @@ fn what_was_tuned_is_kept_by_cpu_and_the_later_one_counts() {
     };
     let found = taken.tuning.unwrap().entries;
     assert_eq!(found.len(), 2);
-    // The entries name the build by the first publisher's plan, on whichever machine they were tuned.
+    // The entries name the build by the first publisher's plan, regardless of the machine on which they were tuned.
     assert!(found.iter().all(|entry| entry.key.build == taken.entry.build.plan_hash.as_str()), "{found:?}");
 
     // An invalid tuning record is no reason to compile.
@@ -468,8 +468,8 @@ fn what_no_reader_takes_is_mended_and_never_written() {
     let file = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
     File::options().write(true).open(&file).unwrap().set_len(17 << 20).unwrap();
     assert_eq!(put(tuned(local.as_str(), "rag", "2026-01-02T00:00:00Z")), 1);
-    // If a record exceeds the limit, the oldest entries are dropped, in whatever order they arrive. An entry that is
-    // too old to stay is not added.
+    // If a record exceeds the limit, the oldest entries are dropped, in whatever order they arrive. An entry that would
+    // be dropped immediately is not added.
     let large = |objective: &str, date: &str| {
         let mut record = tuned(local.as_str(), objective, date);
         record.entries[0].notes.push("x".repeat(7 << 20));

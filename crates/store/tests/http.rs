@@ -67,7 +67,7 @@ fn a_plain_web_server_is_a_store_to_read() {
     let (code, words) = said(give(&publish(&temp.path().join("build"), &url, "new", 1000)));
     assert!(code == 2 && words.contains("is read-only"), "{code}: {words}");
 
-    // Endless content counts as damaged, too: only as many bytes are read as the entry states.
+    // Endless content is also treated as damaged: only as many bytes are read as the entry states.
     let object = tree_object(&root);
     let whole = fs::read(&object).unwrap();
     fs::write(&object, [whole.as_slice(), &[0; 5000]].concat()).unwrap();
@@ -76,7 +76,7 @@ fn a_plain_web_server_is_a_store_to_read() {
     assert_eq!(files(&temp.path().join("more")), Vec::<String>::new());
     fs::write(&object, &whole).unwrap();
 
-    // Damage in transit counts as damage.
+    // Damage in transit is detected.
     let half = fs::read(&object).unwrap().len() / 2;
     fs::File::options().write(true).open(&object).unwrap().set_len(half as u64).unwrap();
     let (code, words) = said(give(&take(&url, "a", &temp.path().join("half"))));

@@ -301,7 +301,7 @@ fn a_server_without_conditional_writes_is_seen_before_anything_is_sent() {
         assert!(code == 1 && words.contains("not support conditional writes"), "{code}: {words}");
     }
     assert!(!moto.request("GET", "?prefix=a/fleet").contains("v1/objects"));
-    // The probe that the failed publishers left does no harm.
+    // The probe that the failed publishers left is harmless.
     done(give_with(&order, &moto.variables));
 }
 

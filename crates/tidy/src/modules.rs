@@ -18,7 +18,7 @@ struct Module {
 }
 
 /// Reads the modules of the crate whose root is `root` (`src/lib.rs` or `src/main.rs`). Test modules are left out. A
-/// path counts as an import of the file that it names, even if that file only re-exports the item.
+/// path is treated as an import of the file that it names, even if that file only re-exports the item.
 ///
 /// # Errors
 /// If a file cannot be read; the message contains its path.
@@ -51,7 +51,7 @@ struct ModuleReader<'a> {
 }
 
 impl ModuleReader<'_> {
-    /// Reads the file of `module`, whose child modules lie in `folder`.
+    /// Reads the file of `module`, whose child modules are in `folder`.
     fn file(&mut self, path: &Path, module: &[String], folder: &Path) -> Result<(), String> {
         let failed = |why: &dyn std::fmt::Display| format!("cannot read {}: {why}", path.display());
         let text = fs::read_to_string(path).map_err(|why| failed(&why))?;

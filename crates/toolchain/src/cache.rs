@@ -97,7 +97,7 @@ struct Stored {
 }
 
 /// Returns the answers to `questions`, in order. Uses the cached answer in the file `cache` if the program is
-/// unchanged, and runs the program otherwise. A damaged cache counts as empty. If the cache cannot be written, only
+/// unchanged, and runs the program otherwise. A damaged cache is treated as empty. If the cache cannot be written, only
 /// the next run takes longer. A program that took longer than `patience` once is asked again in the next run, because
 /// the program may just have waited for the disk.
 pub(crate) fn answers(

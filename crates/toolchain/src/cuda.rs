@@ -11,7 +11,7 @@ use crate::tools::Cuda;
 /// Folders of headers, relative to the folder whose `bin` contains nvcc: the folder of NVIDIA's installers, and one
 /// folder per target. A distribution's packages put the headers among the system's headers.
 const INCLUDE: [&str; 3] = ["include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"];
-/// Folders of libraries: those of NVIDIA's installers and of the wheels, and one folder per target.
+/// Folders of libraries: in NVIDIA's installers, in the wheels, and one folder per target.
 const LIBRARIES: [&str; 4] = ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"];
 /// Folders of headers in a distribution's own packages.
 const SYSTEM_INCLUDE: [&str; 1] = ["usr/include"];
@@ -58,12 +58,12 @@ fn torn(root: &Path) -> impl Iterator<Item = &'static str> {
         .map(|(name, _)| name)
 }
 
-/// True if `root` contains nothing but a toolkit, as with NVIDIA's installers.
+/// True if `root` contains only a toolkit, as with NVIDIA's installers.
 fn has_own_folder(root: &Path) -> bool {
     root.join("include/cuda_runtime.h").is_file() || root.join("targets").is_dir()
 }
 
-/// True if `cuda` lies in `folder`, or `folder` has a link to its compiler.
+/// True if `cuda` is in `folder`, or `folder` has a link to its compiler.
 pub(crate) fn is_in(cuda: &Cuda, folder: &Path) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     let nvcc = real(&folder.join("bin/nvcc"));

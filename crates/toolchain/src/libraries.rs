@@ -125,7 +125,7 @@ fn resource_dirs(search: &SearchPath) -> Vec<PathBuf> {
     own.chain(shared).flat_map(|clang| entries(&clang)).collect()
 }
 
-/// Returns the major versions of the resource folders that have something, newest first.
+/// Returns the major versions of the resource folders for which `has` is true, newest first.
 fn majors(dirs: impl IntoIterator<Item = PathBuf>, has: impl Fn(&Path) -> bool) -> Vec<u32> {
     let mut majors: Vec<u32> = dirs
         .into_iter()

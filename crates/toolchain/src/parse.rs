@@ -63,8 +63,8 @@ pub(crate) fn nvcc_hosts(header: &str) -> NvccHosts {
     let conditions = || header.lines().filter(|line| line.starts_with("#if "));
     NvccHosts {
         gcc: conditions().find_map(|line| number(line, "__GNUC__ >")),
-        // The last condition counts, because the conditions before it are limits of compilers for embedded systems
-        // that derive from clang.
+        // Only the last condition applies, because the conditions before it limit clang-based compilers for embedded
+        // systems.
         clang: conditions()
             .filter_map(|line| number(line, "__clang_major__ >="))
             .max()

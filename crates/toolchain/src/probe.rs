@@ -112,7 +112,7 @@ mod tests {
         for (name, script, expected) in cases {
             let program = machine.script(&format!("bin/{name}"), script);
             let begin = Instant::now();
-            // Programs that end by themselves get more time, for busy machines.
+            // Programs that end on their own get more time, because the machine may be busy.
             let limit = match expected {
                 Err(Refusal::OutOfTime) => Duration::from_millis(400),
                 _ => Duration::from_secs(20),

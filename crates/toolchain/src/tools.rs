@@ -89,7 +89,7 @@ pub struct Toolchain {
     /// Names of the system programs that tests run. Builds do not need them.
     #[serde(skip)]
     pub programs: BTreeSet<&'static str>,
-    /// Programs that did not print their version in time. They count as missing.
+    /// Programs that did not print their version in time. They are treated as missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<PathBuf>,
 }
@@ -168,7 +168,7 @@ pub struct BlasLibrary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BlasThreading {
-    /// Own threads.
+    /// Its own threads.
     Pthread,
     /// Threads of an OpenMP runtime.
     Openmp,

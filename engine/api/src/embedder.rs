@@ -61,7 +61,7 @@ impl Embedder {
         })
     }
 
-    /// Returns the number of values of an embedding.
+    /// Returns the number of values in an embedding.
     pub fn width(&self) -> usize {
         self.model.raw().embedding_width()
     }

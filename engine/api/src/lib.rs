@@ -23,7 +23,7 @@
 //! | --- | --- |
 //! | [`Model`] | a loaded model: tokenizes text and creates the other types. [`Model::estimate`] estimates its memory |
 //! | [`Session`] | a sequence of tokens with its KV cache: text can be added, generated and removed |
-//! | [`Sampler`] | chooses tokens by [`SamplingOptions`]: llama.cpp's samplers, grammars, JSON schemas |
+//! | [`Sampler`] | chooses tokens according to [`SamplingOptions`]: llama.cpp's samplers, grammars, JSON schemas |
 //! | [`Tokens`], [`TokenStream`] | generated tokens: a blocking iterator, and an async stream for any executor |
 //! | [`Embedder`] | embeddings of texts |
 //! | [`ChatTemplate`] | renders messages as a prompt |

@@ -13,9 +13,9 @@ use crate::estimate::Estimate;
 
 /// A loaded model with its settings.
 ///
-/// A `Model` is a handle: clones refer to one loaded model. The memory is freed when all handles of the model and all
-/// of its [`Session`](crate::Session)s, [`Sampler`](crate::Sampler)s and [`Embedder`](crate::Embedder)s are dropped.
-/// Any number of threads may use a model at the same time.
+/// A `Model` is a handle: all clones refer to the same loaded model. The memory is freed when all handles of the model
+/// and all of its [`Session`](crate::Session)s, [`Sampler`](crate::Sampler)s and [`Embedder`](crate::Embedder)s are
+/// dropped. Any number of threads may use a model at the same time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));

@@ -1,4 +1,4 @@
-//! Choice of tokens.
+//! Token sampling.
 
 use llama::Token;
 use llama::error::Result;
@@ -40,7 +40,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Creates a sampler with `options`, whose defaults are llama.cpp's. Draws a seed if none is given: see
+    /// Creates a sampler with `options`. The defaults are llama.cpp's. If `options` has no seed, draws one; see
     /// [`seed`](Self::seed).
     ///
     /// # Errors

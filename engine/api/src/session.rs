@@ -43,7 +43,7 @@ pub struct Session {
     model: Model,
     /// Tokens of the text.
     tokens: Vec<Token>,
-    /// Number of tokens, counted from the first, that are evaluated. The other tokens are not evaluated yet.
+    /// Number of evaluated tokens, counted from the first. The other tokens are not evaluated yet.
     valid: usize,
     /// True if the logits after the last evaluated token are available.
     has_logits: bool,
@@ -55,8 +55,8 @@ pub struct Session {
 pub struct Canceller(Arc<AtomicBool>);
 
 impl Canceller {
-    /// Ends the session's running operation with [`Error::Interrupted`], within a prompt or before the next token. If
-    /// the session is idle, its next operation ends instead.
+    /// Ends the session's running operation with [`Error::Interrupted`], in the middle of a prompt or before the next
+    /// token. If the session is idle, its next operation ends instead.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -84,7 +84,7 @@ impl TokenStream {
     /// were generated but not read.
     ///
     /// # Errors
-    /// [`Error::Internal`] if the generation thread has ended.
+    /// [`Error::Internal`] if the generating thread ended unexpectedly.
     pub async fn finish(mut self) -> Result<Finished> {
         self.pieces.close();
         // The canceller is taken out, so that dropping the stream does not stop the session's next operation.

@@ -37,7 +37,7 @@ impl ChatTemplate {
     /// Renders `messages` as a prompt, up to the beginning of the answer.
     ///
     /// # Errors
-    /// If the template refuses the messages, fails, or does not end.
+    /// If the template refuses the messages, fails, or does not finish.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         self.render_with(&Inputs { messages, add_generation_prompt: true, ..Inputs::default() })
     }

@@ -39,7 +39,7 @@ impl<'a> Tokens<'a> {
         Tokens { session, sampler, left: most, ignore_end: false, utf8, stop: None, failed: false }
     }
 
-    /// Continues after a token that ends the text, unless a grammar ends it.
+    /// Continues generating after a token that ends the text, unless a grammar determines the end.
     #[must_use]
     pub fn ignore_end(mut self) -> Self {
         self.ignore_end = true;

@@ -1,7 +1,7 @@
 //! Detection of tool calls in a model's output, in the formats that the chat templates of well-known model families
 //! use.
 //!
-//! Incomplete calls, invalid JSON, and calls of functions that were not offered stay text.
+//! Incomplete calls, invalid JSON, and calls to functions that were not offered remain text.
 
 use std::borrow::Cow;
 
@@ -40,8 +40,8 @@ const MISTRAL: &str = "[TOOL_CALLS]";
 const MOST_ENDS: u32 = 8;
 
 impl CallFormat {
-    /// Returns the format that the template `source` uses for calls of earlier turns. `None` if the format is
-    /// unknown; calls then stay text.
+    /// Returns the format that the template `source` uses for calls in earlier turns. `None` if the format is unknown;
+    /// calls then stay text.
     pub fn of_template(source: &str) -> Option<Self> {
         let has = |mark: &str| source.contains(mark);
         match () {
@@ -116,7 +116,7 @@ enum At {
 }
 
 impl CallReader {
-    /// Creates a reader that looks for calls of the functions in `offered`.
+    /// Creates a reader that looks for calls to the functions in `offered`.
     pub fn new(format: CallFormat, offered: Vec<Offered>) -> Self {
         let (held, before) = (String::new(), String::new());
         CallReader { format, offered, at: At::Beginning, held, searched: 0, before, ends: 0, called: false }
@@ -251,7 +251,7 @@ impl CallReader {
     }
 }
 
-/// Length of the longest proper prefix of the ASCII text `mark` that ends `text`, in bytes.
+/// Returns the length of the longest proper prefix of the ASCII text `mark` that `text` ends with, in bytes.
 pub(super) fn overlap(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len() - 1);
     let ends = |length: &usize| text.as_bytes().ends_with(&mark.as_bytes()[..*length]);

@@ -4,7 +4,7 @@
 use super::message::{Json, Message, ToolCall};
 
 /// Returns `messages` with a description of `tools`. The description becomes part of the first system message if
-/// `has_system` is true, otherwise part of the first message of the user.
+/// `has_system` is true, otherwise part of the first user message.
 pub fn with_tools(messages: &[Message], tools: &Json, has_system: bool) -> Vec<Message> {
     let mut result: Vec<Message> = Vec::with_capacity(messages.len() + 1);
     for message in messages {
@@ -17,7 +17,7 @@ pub fn with_tools(messages: &[Message], tools: &Json, has_system: bool) -> Vec<M
         if message.role == "tool" {
             let content = message.content.unwrap_or_default();
             let text = format!("<tool_response>\n{content}\n</tool_response>");
-            // Some templates allow no two messages of the user in a row.
+            // Some templates do not allow two user messages in a row.
             match result.last_mut() {
                 Some(last) if last.role == "user" && is_response(last) => append(last, &text),
                 _ => result.push(Message::new("user", text)),
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(text(3), "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>");
         assert!(found.iter().all(|message| message.tool_calls.is_none()));
 
-        // Without a system role, the first message of the user begins with the description.
+        // Without a system role, the first user message begins with the description.
         let found = with_tools(&messages, &tools, false);
         let first = found[0].content.as_deref().unwrap();
         assert!(

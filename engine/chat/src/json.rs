@@ -1,5 +1,5 @@
-//! JSON in the notation of Python's `json.dumps`, which transformers uses for `tojson`: no HTML escapes, a space
-//! after comma and colon, and non-ASCII characters unescaped.
+//! JSON in the notation of Python's `json.dumps`, which transformers uses for `tojson`: no HTML escapes, a space after
+//! each comma and colon, and non-ASCII characters unescaped.
 
 use std::fmt::Write;
 

@@ -16,7 +16,7 @@ pub(super) enum No {
     Other,
 }
 
-/// Parses a call of Qwen3-Coder: `<function=NAME>`, for each argument `<parameter=NAME>`, its value and
+/// Parses a Qwen3-Coder tool call: `<function=NAME>`, for each argument `<parameter=NAME>`, its value and
 /// `</parameter>`, then `</function>`.
 pub(super) fn qwen_coder(text: &str, offered: &[Offered]) -> Result<Vec<Part>, No> {
     let rest = text.trim_start();
@@ -40,9 +40,8 @@ pub(super) fn qwen_coder(text: &str, offered: &[Offered]) -> Result<Vec<Part>, N
     }
 }
 
-/// Parses a tool call by GLM: the name, then `<arg_key>NAME</arg_key>` and `<arg_value>VALUE</arg_value>` for each
-/// argument. `is_closed` is true if the closing mark was found; without it, a name without arguments may be
-/// incomplete.
+/// Parses a GLM tool call: the name, then `<arg_key>NAME</arg_key>` and `<arg_value>VALUE</arg_value>` for each
+/// argument. `is_closed` is true if the closing mark was found; without it, a name without arguments may be incomplete.
 pub(super) fn glm(text: &str, is_closed: bool, offered: &[Offered]) -> Result<Vec<Part>, No> {
     let end = text.find("<arg_key>").unwrap_or(text.len());
     if end == text.len() && !is_closed {

@@ -53,7 +53,7 @@ pub struct Message {
     pub more: BTreeMap<String, Json>,
 }
 
-/// Call of a tool.
+/// Tool call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// ID of the call, which the tool's message repeats.

@@ -14,11 +14,11 @@ pub struct Offered {
 /// Part of an answer that later output cannot change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Thoughts before the answer, without the marks and the white space beside them.
+    /// Thoughts before the answer, without the marks and the white space around them.
     Thought(String),
     /// Text of the answer.
     Text(String),
-    /// Start of a call of the named function.
+    /// Start of a call to the named function.
     Call(String),
     /// Next piece of the JSON arguments of the last call.
     Arguments(String),

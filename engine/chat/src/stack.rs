@@ -36,8 +36,8 @@ pub(super) fn with_time<T: Send + 'static>(
         ));
     }
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Set by the first of two events: the end of the caller's wait, or the end of the work. At the second event, a
-    // set flag shows that the work was late.
+    // Set when the caller stops waiting or the work ends, whichever happens first. If the work ends second, it was
+    // late.
     let ended = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&ended);
     let thread = builder().spawn(move || {

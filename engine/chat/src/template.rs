@@ -78,7 +78,7 @@ pub struct Template {
     tool_use: Option<Arc<Environment<'static>>>,
     /// Notation of tool calls, if known.
     calls: Option<CallFormat>,
-    /// Marks of thoughts, if the template contains some.
+    /// Marks of thoughts, if the template contains any.
     thoughts: Option<ThoughtMarks>,
     /// True if the template names the role `developer`.
     knows_developer: bool,

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use base::exit::{TRY_AGAIN, UNAVAILABLE, USAGE};
 use base::help::{Group, grouped};
+use base::{colour, usage};
 use build_info::words;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -21,7 +22,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Subcommand)]
-#[allow(clippy::large_enum_variant, reason = "there is one, and it is made once")]
+#[allow(clippy::large_enum_variant, reason = "only one value exists")]
 enum Command {
     Run(commands::run::Args),
     Chat(commands::chat::Args),
@@ -110,7 +111,8 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
         Err(error) => {
             let own = error.downcast_ref::<llama::error::Error>();
             let hint = own.and_then(llama::error::Error::hint);
-            let text = words::report(error.as_ref(), "error:", hint, words::printable);
+            let begin = colour::painted(colour::ERROR, "error:");
+            let text = words::report(error.as_ref(), &begin, hint, words::printable);
             let _ = write!(std::io::stderr(), "{text}");
             match own {
                 Some(llama::error::Error::Usage(_) | llama::error::Error::Grammar { .. }) => {
@@ -146,17 +148,8 @@ fn say_usage(error: &clap::Error) -> ExitCode {
     let written = match error.kind() {
         ErrorKind::DisplayVersion => writeln!(std::io::stdout(), "anneal {}", version::text()),
         ErrorKind::DisplayHelp => error.print(),
-        // The message repeats the arguments, so control characters are escaped.
-        _ if std::env::args_os().any(|argument| argument.to_string_lossy().contains(words::steers)) => {
-            let text = error.render().to_string();
-            let _ = write!(std::io::stderr(), "{}", words::printable_lines(&text));
-            return ExitCode::from(USAGE);
-        }
         _ => {
-            let _ = error.print();
-            if let Some(hint) = flag_hint(error) {
-                let _ = writeln!(std::io::stderr(), "hint: {hint}");
-            }
+            usage::print(error, &Cli::command(), flag_hint(error), words::printable_lines);
             return ExitCode::from(USAGE);
         }
     };

@@ -78,7 +78,7 @@ pub type Result<T> = std::result::Result<T, Failure>;
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Limits that decide when a server counts as unreachable, or as a different program.
+/// Limits that decide when a server is considered unreachable, or a different program.
 #[derive(Clone, Copy, Debug)]
 struct PeerLimits {
     /// Time limit for connecting.
@@ -87,18 +87,19 @@ struct PeerLimits {
     answer: Duration,
     /// Time without data in an answer that needs a model. After this time, the client queries the server's health.
     silence: Duration,
-    /// Number of consecutive failed connections for health queries after which a TCP server counts as unreachable.
+    /// Number of consecutive failed connections for health queries after which a TCP server is considered
+    /// unreachable.
     refusals: u32,
     /// Maximum size of an answer or a line, in bytes.
     longest: usize,
 }
 
 /// Limits in normal use. The time between tokens has no limit: a long prompt on a CPU, a queue, or an answer in a
-/// single line may take hours. Instead, the client queries the health of a server that was silent for five minutes. A
-/// server answers this query within milliseconds, even while it computes. A server that does not answer within half a
-/// minute counts as hung. A server whose socket exists does not answer before its first model is loaded; five minutes
-/// are enough to load 40 GB from a hard disk. A machine accepts a connection in far less than ten seconds, even on
-/// the other side of the earth. Embeddings of a full request are tens of megabytes.
+/// single line may take hours. Instead, the client queries the health of a server that was silent for five
+/// minutes. A server answers this query within milliseconds, even while it computes. A server that does not answer
+/// within half a minute is considered hung. A server whose socket exists does not answer before its first model is
+/// loaded; five minutes are enough to load 40 GB from a hard disk. A machine accepts a connection in far less than
+/// ten seconds, even on the other side of the world. Embeddings of a full request are tens of megabytes.
 const LIMITS: PeerLimits = PeerLimits {
     connect: Duration::from_secs(10),
     answer: Duration::from_secs(30),
@@ -244,15 +245,15 @@ impl ServerAddress {
             if let Ok(done) = timeout(limits.silence, &mut work).await {
                 return done;
             }
-            // A machine that accepts no connections counts as a machine that does not answer.
+            // A machine that accepts no connections is treated like a machine that does not answer.
             let patient = PeerLimits { connect: 2 * limits.answer, ..*limits };
             let health = timeout(limits.answer, self.http(Method::GET, "/health", Body::empty(), &patient));
             tokio::select! {
                 biased;
                 done = &mut work => return done,
                 // Any answer shows that the server is alive. A few refused connections are tolerated, because a
-                // server that shuts down accepts no connections but finishes its work. After a restart, the machine
-                // does not know this connection and never reports its end.
+                // server that shuts down accepts no connections but finishes its work. After a restart, the
+                // machine no longer knows this connection, so it never reports the connection's end.
                 asked = health => {
                     // An answer with an error also shows that the server is alive.
                     refused = if matches!(asked, Ok(Err(Failure::Gone { .. }))) { refused + 1 } else { 0 };
@@ -298,7 +299,7 @@ impl ServerAddress {
         let (status, bytes) = drive(answered, connection).await?;
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|_| self.odd(&format_args!("status {status} without JSON")))?;
-        // Status 503 is an ordinary answer of /health; a refusal has the key `error`.
+        // Status 503 is an ordinary answer from /health; a refusal has the key `error`.
         match value.get("error") {
             Some(error) => Err(refused(error)),
             None => Ok(value),

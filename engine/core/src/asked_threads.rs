@@ -18,7 +18,7 @@ pub enum Asked {
     Number(u32),
 }
 
-/// Parses `value`; an empty value counts as unset.
+/// Parses `value`; an empty value is treated as unset.
 ///
 /// # Errors
 /// If `value` is invalid.
@@ -34,7 +34,7 @@ pub fn read(value: Option<&str>) -> Result<Option<Asked>> {
             _ => {
                 let short: String = value.chars().take(60).collect();
                 return Err(Error::Usage(format!(
-                    "{VARIABLE}={short}: use auto, max, balanced, shared, or a number of threads from 1 to {MAX_THREADS}"
+                    "{VARIABLE}={short} is not a number of threads\nhint: use auto, max, balanced, shared, or a number of threads from 1 to {MAX_THREADS}"
                 )));
             }
         },
@@ -63,7 +63,12 @@ mod tests {
         }
         for value in ["0", "-1", "1.5", "99999", "all", "MAX", "debug", "2 threads"] {
             let message = read(Some(value)).err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(message.starts_with(&format!("ANNEAL_THREADS={value}: use auto")), "{message}");
+            assert!(
+                message.starts_with(&format!(
+                    "ANNEAL_THREADS={value} is not a number of threads\nhint: use auto"
+                )),
+                "{message}"
+            );
         }
     }
 

@@ -141,7 +141,7 @@ fn explained(
     }
 }
 
-/// Checks that the cache of a context fits into the memory that remains beside the weights.
+/// Checks that the cache of a context fits into the memory that the weights leave free.
 fn check_memory(
     model: &Model,
     options: &ContextOptions,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after its last turn during which a seat still counts as active. Threads that poll for work stop polling
+/// Time after its last turn during which a seat is considered active. Threads that poll for work stop polling
 /// before this time has passed.
 const RECENT: Duration = Duration::from_secs(1);
 
@@ -29,8 +29,8 @@ impl Cores {
     }
 }
 
-/// Lock on all cores of a machine. The lock is given in the order of the requests, so a context that releases the
-/// lock and requests it again waits behind the other contexts.
+/// Lock on all cores of a machine. The lock is granted in the order of the requests, so a context that releases
+/// the lock and requests it again waits behind the other contexts.
 #[derive(Debug, Default)]
 pub struct Turns {
     state: Mutex<LockState>,
@@ -72,7 +72,7 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, LockState> {
-        // The state is valid after every single change, so a poisoned lock is still usable.
+        // The state is valid after every change, so a poisoned lock is still usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

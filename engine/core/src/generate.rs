@@ -86,7 +86,7 @@ pub fn prefill(session: &mut Session, prompt: &[Token], request: &Request<'_>) -
 ///
 /// # Errors
 /// Errors of the evaluation.
-#[expect(clippy::too_many_arguments, reason = "both halves of one function")]
+#[expect(clippy::too_many_arguments, reason = "second half of `from_tokens`")]
 pub fn go_on(
     session: &mut Session,
     chain: &mut Chain,

@@ -8,8 +8,8 @@ use llama::{Context, Token};
 /// Method of evaluating a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feed {
-    /// True to evaluate token by token with the kernels of decode; false to evaluate batches with the kernels of
-    /// prefill.
+    /// True to evaluate token by token with the decode kernels; false to evaluate batches with the prefill
+    /// kernels.
     pub step: bool,
     /// Number of greedily chosen tokens to generate after the text.
     pub greedy: u32,

@@ -124,7 +124,7 @@ impl Key {
 
 /// Group of options that are listed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the titles say what they are")]
+#[expect(missing_docs, reason = "the titles describe the groups")]
 pub enum Group {
     Model,
     Loading,
@@ -333,7 +333,7 @@ impl<T> OptionSpec<T> {
     }
 }
 
-/// Copies every value of `other` that `own` does not have to `own`. Calls `copied` with the name of each copied
+/// Copies to `own` every value that `other` has and `own` lacks. Calls `copied` with the name of each copied
 /// option.
 pub fn merge<T>(
     options: &[OptionSpec<T>],

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub struct RuntimeHost {
     /// Machine; `None` if not even its cores were detected.
     pub host: Option<Host>,
-    /// Path and content of the build record beside the executable.
+    /// Path and content of the build record next to the executable.
     pub build: Option<(PathBuf, BuildInfo)>,
     /// BLAS library that is linked; `None` if no BLAS library is linked.
     pub blas: Option<Blas>,
@@ -33,7 +33,7 @@ pub struct Environment {
     pub kernels: Option<String>,
     /// `GGML_CPU_TILED_MM`: use of ggml's tiled kernels.
     pub tiled: Option<String>,
-    /// `ANNEAL_CUDA_WAIT`: method by which a thread waits for a GPU.
+    /// `ANNEAL_CUDA_WAIT`: method of waiting for a GPU.
     pub cuda_wait: Option<String>,
     /// `ANNEAL_THREADS`: number of threads, see [`crate::asked_threads`].
     pub threads: Option<String>,

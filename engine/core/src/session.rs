@@ -1,4 +1,4 @@
-//! Session: the context of one sequence, with its drafts and the place of its sampling.
+//! Session: the context of one sequence, its drafts, and its choice between host and device for sampling.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ use crate::settings::Settings;
 use crate::speculative::options::SpeculativeOptions;
 use crate::speculative::speculator::Speculator;
 
-/// Context of one sequence, with its drafts and the place of its sampling.
+/// Context of one sequence, its drafts, and its choice between host and device for sampling.
 pub struct Session {
     context: Context,
     speculator: Option<Box<Speculator>>,
@@ -22,7 +22,7 @@ pub struct Session {
 }
 
 impl From<Context> for Session {
-    /// Creates a session without drafts, whose tokens the host chooses.
+    /// Creates a session without drafts, in which the host chooses the tokens.
     fn from(context: Context) -> Self {
         Session { context, speculator: None, on_device: DeviceSampling::Off }
     }
@@ -61,8 +61,8 @@ impl Session {
         crate::threads::follow_load(&mut self.context, settings);
     }
 
-    /// Sets whether the device that computes the logits also chooses tokens, as far as possible. In [`crate::cache`],
-    /// which keeps logits, the host chooses the tokens.
+    /// Sets whether the device that computes the logits also chooses tokens where possible. With a prompt cache
+    /// ([`crate::cache`]), which stores logits, the host always chooses the tokens.
     pub fn sample_on_device(&mut self, mode: DeviceSampling) {
         self.on_device = mode;
     }
@@ -94,7 +94,7 @@ impl Session {
         self.context.clear();
     }
 
-    /// Restores a state that [`Context::save`] took.
+    /// Restores a state that [`Context::save`] returned.
     ///
     /// # Errors
     /// If the state does not fit the context.

@@ -70,8 +70,8 @@ pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
     Ok(Threads::new(decode_pool, prefill_pool, (decode, prefill)))
 }
 
-/// Lets single tokens use fewer threads while other programs use the cores, if that is faster. Has no effect if the user
-/// chose the number of threads, or if the number could change the text.
+/// Lets single tokens use fewer threads while other programs use the cores, if that is faster. Has no effect if
+/// the user chose the number of threads, or if the number could change the text.
 pub fn follow_load(context: &mut Context, settings: &Settings) {
     if may_follow_load(settings) {
         context.follow_load();
@@ -80,7 +80,8 @@ pub fn follow_load(context: &mut Context, settings: &Settings) {
 
 fn may_follow_load(settings: &Settings) -> bool {
     let is_chosen = |source| matches!(source, Source::Flag | Source::ConfigFile | Source::Environment);
-    // Anneal's attention has these formats of caches. The sums of llama.cpp's attention depend on the number of threads.
+    // Anneal's attention has these formats of caches. The sums of llama.cpp's attention depend on the number of
+    // threads.
     let own = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8_0, KvType::Q4_0];
     let is_own = settings.flash_attention.value != FlashAttention::Off
         && own.contains(&settings.type_k.value)

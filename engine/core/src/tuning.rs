@@ -18,7 +18,7 @@ use crate::settings::{Requested, check};
 const OTHER_VERSION: &str =
     "use the version of anneal that wrote the record, or choose another file with --tuning";
 
-/// Result of the search for a model in the tuning record.
+/// Result of looking up a model in the tuning record.
 #[derive(Debug, Default)]
 pub struct TuningLookup {
     /// Settings from the record; `None` if the record has no entry for this model on this machine.
@@ -195,7 +195,7 @@ fn aside(path: &Path) -> PathBuf {
     (1..).map(name).find(|aside| fs::symlink_metadata(aside).is_err()).unwrap_or_else(|| name(1))
 }
 
-/// Changes the record at `path`. A damaged record is kept beside the new record, under `.damaged`.
+/// Changes the record at `path`. A damaged record is kept next to the new record, with the suffix `.damaged`.
 ///
 /// # Errors
 /// If a newer program wrote the record, or the record cannot be written. The record then stays unchanged.
@@ -221,9 +221,9 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
     write_atomically(path, text.as_bytes()).map_err(|error| failed(error.to_string()))
 }
 
-/// Writes `content` to a temporary file beside `path`, readable only by this user, then renames the file to `path`.
-/// Creates the folder if necessary. If `path` is a symbolic link, the target of the link is replaced, and the link
-/// stays.
+/// Writes `content` to a temporary file next to `path`, readable only by this user, then renames the file to
+/// `path`. Creates the folder if necessary. If `path` is a symbolic link, the target of the link is replaced, and
+/// the link stays.
 ///
 /// # Errors
 /// Errors of the file system.

@@ -5,7 +5,7 @@ use super::listing::HubFile;
 /// Quantisation that is chosen when the name does not give one: small, with little loss of quality.
 const DEFAULT: &str = "Q4_K_M";
 
-/// Parts of names of GGUF files that contain no language model: vision projectors and importance matrices.
+/// Words in the names of GGUF files that contain no language model: vision projectors and importance matrices.
 const OTHERS: [&str; 2] = ["mmproj", "imatrix"];
 
 /// Maximum number of files that an error message lists.

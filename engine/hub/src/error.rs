@@ -56,7 +56,7 @@ pub enum Error {
         mend: &'static str,
     },
 
-    /// Repository without a file that matches the name.
+    /// No file in the repository matches the name.
     #[error("cannot find a model in {name}: {why}")]
     NoFile {
         /// Name of the requested model.

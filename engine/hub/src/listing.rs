@@ -9,7 +9,7 @@ use super::name::is_path;
 pub struct Listing {
     /// Commit hash: 40 hexadecimal digits.
     pub commit: String,
-    /// Files of the repository, without those whose names are not safe as local paths.
+    /// Files of the repository, except files whose names are not safe as local paths.
     pub files: Vec<HubFile>,
 }
 
@@ -51,7 +51,7 @@ impl Listing {
     /// Parses the hub's answer. The answer is not trusted, because its strings become file names.
     ///
     /// # Errors
-    /// The fault in the answer, as text.
+    /// The error in the answer, as text.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         let answer: ListingJson = serde_json::from_slice(json).map_err(|why| why.to_string())?;
         let commit = answer.sha.ok_or("the commit is missing")?;

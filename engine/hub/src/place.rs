@@ -239,7 +239,7 @@ impl CachedRepository {
 fn collect(folder: &Path, before: &str, depth: u32, files: &mut Vec<HubFile>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
-        // Temporary link of a process that was killed before it could rename it.
+        // Temporary link of a process that was killed before it could rename the link.
         if base::Unfinished::parse(&name).is_some() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Requests through hf-hub's client, and the interpretation of their answers.
+//! Sends requests through hf-hub's client, and interprets the answers.
 
 use std::io::Read as _;
 use std::thread::sleep;
@@ -45,7 +45,7 @@ pub fn rest(patience: &Patience, tries: u32, asked: Option<Duration>) -> Duratio
     asked.unwrap_or_else(|| patience.wait.saturating_mul(1 << tries.min(6))).min(MAX_REST)
 }
 
-/// Returns the delay in the `Retry-After` header. Only the form in seconds is supported.
+/// Returns the delay in the `Retry-After` header. Only a number of seconds is supported, not a date.
 pub fn asked_rest(answer: &Response<Body>) -> Option<Duration> {
     header(answer, "retry-after")?.trim().parse().ok().map(Duration::from_secs)
 }

@@ -23,7 +23,7 @@ use super::request::{asked_rest, call, header, network, refused, rest};
 /// Size of the read buffer in bytes.
 const PIECE: usize = 256 << 10;
 
-/// Free disk space, in bytes, that a download must leave.
+/// Disk space, in bytes, that a download must leave free.
 const SPARE: u64 = 64 << 20;
 
 /// Source of a download.

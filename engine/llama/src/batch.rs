@@ -25,7 +25,7 @@ pub struct Batch {
     lists: Vec<*mut sys::llama_seq_id>,
 }
 
-// SAFETY: the pointers are only followed during a call, immediately after they were created.
+// SAFETY: the pointers are only dereferenced during a call, immediately after they were created.
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -62,7 +62,7 @@ impl Batch {
         self.counts.clear();
         self.counts.resize(self.tokens.len(), 1);
         self.lists.clear();
-        // Makes a pointer to each element of the array.
+        // Creates a pointer to each element of the array.
         self.lists.extend(self.sequences.iter_mut().map(std::ptr::from_mut));
         sys::llama_batch {
             n_tokens: self.tokens.len() as i32,

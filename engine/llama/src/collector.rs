@@ -32,7 +32,7 @@ impl MatrixSums {
     }
 }
 
-/// Collector of the sums of the squared inputs of every matrix, in all contexts that use the collector.
+/// Collects the sums of squared inputs for every matrix, in all contexts that use this collector.
 pub struct Collector(NonNull<sys::anneal_collector>);
 
 // SAFETY: plain data. A collector is only written during an evaluation, by the evaluating thread, which has borrowed
@@ -88,9 +88,9 @@ impl Collector {
         let entry = |index| {
             let (mut name, mut sums, mut counts) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
             let (mut n_sums, mut n_counts) = (0, 0);
-            // SAFETY: the call writes the five values. If it returns true, the pointers lead to as many values as it
-            // states. The values stay valid until the next evaluation and are copied at once. The pointer of an empty
-            // vector may be null.
+            // SAFETY: the call writes the five values. If it returns true, the pointers point to the stated number
+            // of values. The values stay valid until the next evaluation and are copied at once. The pointer of an
+            // empty vector may be null.
             unsafe {
                 let found = sys::anneal_collector_entry(
                     self.0.as_ptr(),

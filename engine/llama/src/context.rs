@@ -21,8 +21,8 @@ use crate::token::Token;
 
 /// Evaluated tokens of a model, with everything that is needed to evaluate more.
 ///
-/// A context is `Send`, because llama.cpp accepts calls from any thread. A context is not `Sync`, because llama.cpp
-/// accepts only one call at the same time.
+/// A context is `Send`, because llama.cpp accepts calls from any thread. A context is not `Sync`, because
+/// llama.cpp accepts only one call at a time.
 pub struct Context {
     pub(super) raw: NonNull<sys::llama_context>,
     pub(super) model: Arc<Model>,
@@ -72,7 +72,7 @@ impl Context {
         Self::for_sequences(model, options, 1, collector, |_| ())
     }
 
-    /// Creates a context for several sequences that share its cells. `more` changes further parameters.
+    /// Creates a context for several sequences that share its cells. `more` changes additional parameters.
     pub(super) fn for_sequences(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -220,8 +220,8 @@ impl Context {
         }
     }
 
-    /// Runs `evaluate`, which evaluates `tokens` tokens and returns 0 on success. A single token uses the number of threads
-    /// that suits the load of the machine.
+    /// Runs `evaluate`, which evaluates `tokens` tokens and returns 0 on success. A single token uses the number
+    /// of threads that suits the load of the machine.
     pub(super) fn with_threads(&mut self, tokens: usize, evaluate: impl FnOnce(&mut Self) -> i32) -> i32 {
         let Some(mut count) = self.thread_count.take_if(|_| tokens == 1) else { return evaluate(self) };
         let (decode, prefill) = self.threads();

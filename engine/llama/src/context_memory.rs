@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::fit::Taken;
 use crate::message::owned;
 
-/// Maximum number of kinds of buffers. No model has as many, because each device has only one or two kinds.
+/// Maximum number of kinds of buffers. No model uses that many, because each device has only one or two kinds.
 const KINDS: usize = 64;
 
 impl Context {

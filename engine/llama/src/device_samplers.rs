@@ -17,8 +17,8 @@ use crate::token::{SequenceId, Token};
 pub(super) struct DeviceSamplers {
     /// Samplers on the device, indexed by sequence.
     chains: Vec<Option<DeviceChain>>,
-    /// Steps that the device was found not to support. The steps are stored, because each query makes llama.cpp plan
-    /// its graphs again.
+    /// Steps that the device does not support. They are stored, because each query makes llama.cpp plan its graphs
+    /// again.
     lacks: Vec<SamplingStep>,
     /// True if the device supports no sampler at all.
     impossible: bool,
@@ -62,9 +62,9 @@ impl Drop for DeviceSamplers {
 }
 
 impl Context {
-    /// Makes the device that computes the logits of `sequence` do as many of the `asked` steps as possible, from the
-    /// next evaluation on. Returns the plan that the device follows. If the device supports none of the steps, the
-    /// plan offloads nothing.
+    /// Makes the device that computes the logits of `sequence` perform as many of the `asked` steps as possible,
+    /// starting with the next evaluation. Returns the plan that the device follows. If the device supports none of
+    /// the steps, the plan offloads nothing.
     ///
     /// While the device samples, rows of this sequence have no logits, and a batch may request at most one row of
     /// this sequence. Different samplers make llama.cpp plan its graphs again, which takes milliseconds. A different

@@ -62,8 +62,8 @@ impl Device {
     ///
     /// llama.cpp lists a GPU even if another process uses the GPU exclusively, if its memory is full, or if the
     /// program has no code for its architecture. llama.cpp notices such a fault only when the model is loaded or
-    /// computes, and then ends the process. Therefore, this function queries CUDA once. The query creates CUDA's
-    /// context on the GPU, which takes some hundred MiB and as many milliseconds.
+    /// computes, and then aborts the process. Therefore, this function queries CUDA once. The query creates CUDA's
+    /// context on the GPU, which takes a few hundred MiB and a few hundred milliseconds.
     pub fn fault(&self) -> Option<String> {
         static FOUND: Mutex<BTreeMap<usize, Option<String>>> = Mutex::new(BTreeMap::new());
         let ordinal = self.ordinal()?;
@@ -138,8 +138,8 @@ fn foreign(made: Option<&Cuda>, capability: u32) -> Option<String> {
 const COPIED: usize = 512 << 20;
 const COPIES: i32 = 20;
 
-/// Measures the memory bandwidth of each NVIDIA GPU, in bytes read and written per second, by copies within the GPU's
-/// memory. GPUs without enough free memory for the copies are skipped.
+/// Measures the memory bandwidth of each NVIDIA GPU, in bytes read and written per second, by copying data within
+/// the GPU's memory. GPUs without enough free memory for the copies are skipped.
 pub fn copy_bandwidths() -> Vec<(String, f64)> {
     let cards = usable(devices()).into_iter();
     let measured = cards.filter_map(|card| Some((card.ordinal()?, card.name))).map(|(ordinal, name)| {
@@ -222,14 +222,15 @@ pub fn add_worker(endpoint: &str, spoken: &str) -> std::result::Result<(), Strin
     }
 }
 
-/// Watches the connections to workers, so that a broken connection is noticed soon and the worker is named.
+/// Watches the connections to workers, so that a broken connection is detected soon and the error names the
+/// worker.
 pub(super) fn watch_workers() {
     // SAFETY: inspects this process's files.
     unsafe { sys::anneal_rpc_watch() }
 }
 
-/// Watches the client connections to `port`, so that a client whose machine has disappeared makes room for the next
-/// client.
+/// Watches the client connections to `port`, so that a client whose machine has disappeared does not block the
+/// next client.
 pub fn watch_clients(port: u16) {
     // SAFETY: inspects this process's files.
     unsafe { sys::anneal_rpc_watch_clients(port) }

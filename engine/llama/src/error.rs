@@ -34,7 +34,7 @@ pub enum Error {
         why: String,
     },
 
-    /// The build has its kernels in libraries beside the program, but none of these libraries can be used.
+    /// The build has its kernels in libraries next to the program, but none of these libraries can be used.
     #[error("cannot use the kernels in {}: {why}", path.display())]
     Kernels {
         /// Path of a kernel library, or of the folder of all kernel libraries.
@@ -52,7 +52,7 @@ pub enum Error {
         why: String,
     },
 
-    /// A GPU is required, but no GPU is used, or not for everything that is required: exit code 69.
+    /// A GPU is required, but no GPU is used, or a GPU is not used for everything that is required: exit code 69.
     #[error("{what}")]
     NoGpu {
         /// Description of the model, the devices found, and the setting that requires a GPU.
@@ -110,7 +110,7 @@ pub enum Error {
         mend: String,
     },
 
-    /// The file changed between its check and its load.
+    /// The file changed between the check and the load.
     #[error(
         "{} changed while it was loaded\nhint: start again; to replace a model that is in use, rename the new file \
          over it",
@@ -281,7 +281,7 @@ pub enum Error {
         why: String,
     },
 
-    /// A tuning cannot start or cannot continue.
+    /// Tuning cannot start or continue.
     #[error("{0}")]
     Tune(String),
 

@@ -1,4 +1,4 @@
-//! Kernel libraries beside the program: loading them, and reading their scores from ggml.
+//! Kernel libraries next to the program: loading them, and reading their scores from ggml.
 
 use std::path::Path;
 

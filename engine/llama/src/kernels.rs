@@ -1,5 +1,5 @@
-//! Choice of the kernel library, in a build that has a library for each kind of CPU beside the program. One of these
-//! libraries is loaded before anything is computed.
+//! Choice of the kernel library, in a build that has a library for each kind of CPU next to the program. One of
+//! these libraries is loaded before anything is computed.
 //!
 //! ggml scores each library by the instruction sets that the library uses. The library with the highest score is
 //! loaded unless a name is given. ggml only queries CPUID, so Anneal also checks the registers that the operating
@@ -44,14 +44,14 @@ impl Kernels {
     }
 }
 
-/// Available kernels, the best first, and the name of the loaded kernels.
+/// Available kernels, best first, and the name of the loaded kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loaded {
     /// Name of the loaded variant.
     pub variant: String,
     /// Reason for the choice.
     pub because: String,
-    /// All libraries beside the program.
+    /// All libraries next to the program.
     pub all: Vec<Kernels>,
 }
 
@@ -111,8 +111,8 @@ pub fn load() -> Result<Option<&'static Loaded>> {
 }
 
 /// Loads kernels for the rest of the process, in a build that has kernel libraries. Only the first call has an
-/// effect. Without `wanted`, the environment decides, and otherwise ggml's score. Also chooses Anneal's or llama.cpp's kernels
-/// for products, by `matrix` or the environment.
+/// effect. Without `wanted`, the environment variable decides, or ggml's score if the variable is unset. Also
+/// chooses Anneal's or llama.cpp's kernels for products, by `matrix` or the environment.
 ///
 /// # Errors
 /// [`Error::Kernels`] if no kernels run on this machine, [`Error::Usage`] if the wanted kernels do not run.
@@ -131,7 +131,7 @@ pub fn load_wanted(
     Ok(LOADED.get_or_init(|| loaded).as_ref())
 }
 
-/// Returns the folder of the libraries: `lib` beside the folder of the program. The folder does not depend on the
+/// Returns the folder of the libraries: `lib`, next to the program's folder. The folder does not depend on the
 /// current folder, because other users may be able to write to the current folder.
 fn folder() -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Error::Kernels {
@@ -154,7 +154,7 @@ fn load_from(folder: &Path, wanted: Option<Wanted>) -> Result<Loaded> {
     Ok(Loaded { variant, because, all })
 }
 
-/// Lists the kernels in `folder`, the best first. `variants` lists the features that each library needs. Only ggml
+/// Lists the kernels in `folder`, best first. `variants` lists the features that each library needs. Only ggml
 /// judges a library that is not in `variants`.
 fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -> Result<Vec<Kernels>> {
     let failed = |error: std::io::Error| Error::Kernels {

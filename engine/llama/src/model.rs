@@ -49,7 +49,7 @@ impl Drop for Model {
 }
 
 impl Model {
-    /// Loads `path` after checks that prevent a bad file from ending the process. `model::open` of the engine makes
+    /// Loads `path` after checks that prevent a bad file from ending the process. `model::open` in the engine runs
     /// further checks.
     pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
         Self::load_as(&gguf::check::open(path)?, options, &Variant::default())
@@ -73,7 +73,7 @@ impl Model {
             .map(|list| list.iter().map(Device::raw).chain([std::ptr::null_mut()]).collect());
         let mut shares = options.offload.tensor_split.0.clone();
         shares.resize(MAX_DEVICES.max(shares.len()), 0.0);
-        // Overrides for the host: patterns of names, and the CPU's buffer type. llama.cpp adds its repacking buffer
+        // Overrides for the host: name patterns, and the CPU's buffer type. llama.cpp adds its repacking buffer
         // types to the CPU's type.
         let on_host = match placed.takers.is_empty() {
             true => Vec::new(),
@@ -227,7 +227,8 @@ impl Model {
         self.on_devices
     }
 
-    /// True if a token's logits have the same bits in each batch, by [`own_kernels::are_batch_invariant`].
+    /// True if a token's logits have the same bits in each batch, according to
+    /// [`own_kernels::are_batch_invariant`].
     pub fn is_batch_invariant(&self) -> bool {
         self.placed.takers.is_empty() && own_kernels::are_batch_invariant()
     }
@@ -240,7 +241,8 @@ impl Model {
 
     /// Returns the context size that the model was trained for, in tokens.
     pub fn n_ctx_train(&self) -> u32 {
-        // The value was read at loading, because contexts with YaRN change the value that llama.cpp reports.
+        // This value was read when the model was loaded, because contexts with YaRN change the value that
+        // llama.cpp reports.
         self.n_ctx_train
     }
 

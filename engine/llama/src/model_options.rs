@@ -1,9 +1,9 @@
-//! Options of loading a model.
+//! Options for loading a model.
 
 use crate::offload::Offload;
 use crate::options::LoadMode;
 
-/// Options of loading a model.
+/// Options for loading a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelOptions {
     /// Method of loading the weights into memory.

@@ -11,25 +11,26 @@ use crate::system::start;
 /// Operations of one kind: the same operation on the same type and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationTime {
-    /// ggml's name of the operation: `MUL_MAT`; two names with a plus for operations that are computed together.
+    /// ggml's name for the operation: `MUL_MAT`; two names with a plus for operations that are computed together.
     pub op: String,
     /// Type of the weights, of the cache, or of the first operand: `q4_K`.
     pub kind: String,
-    /// Products: length of a row, rows, columns. Attention: size of a head, heads, tokens, cells. Other operations: shape of
-    /// the result, without trailing ones.
+    /// For products: the row length, the rows and the columns. For attention: the head size, the heads, the tokens
+    /// and the cells. For other operations: the shape of the result, without trailing ones.
     pub shape: Vec<u64>,
     /// Number of operations.
     pub calls: u64,
     /// Time of all calls in nanoseconds, each until its last thread has finished.
     pub nanoseconds: u64,
-    /// Bytes of weights, and of cells that a token can see, that products and attention read in all calls. For other
-    /// operations, the bytes of all operands and of the result, which usually are in the CPU's caches.
+    /// For products and attention: bytes that all calls read, from weights and from cells that a token can see.
+    /// For other operations: bytes of all operands and of the result, which are usually in the CPU's caches.
     pub bytes: u64,
-    /// Multiply-adds of products and attention in all calls. Attention has them only for cells that a token can see.
+    /// Multiply-adds of products and attention in all calls. For attention, only cells that a token can see are
+    /// counted.
     pub macs: u64,
 }
 
-/// Lock of the only observer.
+/// Lock that allows only one observer at a time.
 static OBSERVER: Mutex<()> = Mutex::new(());
 
 /// Observer of all operations that the CPU backend computes in this process, from its creation until it is dropped.

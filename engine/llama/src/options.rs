@@ -38,7 +38,7 @@ macro_rules! choice {
             fn from_str(text: &str) -> Result<Self, String> {
                 match text {
                     $($text => Ok($name::$variant),)*
-                    _ => Err(format!(concat!("unknown ", $what, " {:?}: use one of {}"), text, Self::NAMES.join(", "))),
+                    _ => Err(format!(concat!("unknown ", $what, " {:?}\nhint: use one of {}"), text, Self::NAMES.join(", "))),
                 }
             }
         }
@@ -89,20 +89,20 @@ choice! {
     DeviceSampling, "mode of device sampling", Auto:
     /// On if the device is not the CPU.
     Auto = "auto",
-    /// On, also on the CPU, where it has no advantage.
+    /// On, even on the CPU, where it has no advantage.
     On = "on",
     /// Never.
     Off = "off",
 }
 
 choice! {
-    /// Method by which a thread waits for an NVIDIA GPU.
+    /// Method of waiting for an NVIDIA GPU.
     CudaWait, "way to wait for a GPU", Auto:
     /// CUDA's default: spin if the process uses fewer GPUs than the machine has CPUs.
     Auto = "auto",
     /// Spin: a core is busy while the GPU is busy.
     Spin = "spin",
-    /// Sleep until the GPU sends an interrupt, which takes some microseconds longer.
+    /// Sleep until the GPU sends an interrupt, which takes a few microseconds longer.
     Block = "block",
 }
 
@@ -283,7 +283,7 @@ mod tests {
         let error = "q3_k".parse::<KvType>().map(KvType::name);
         assert_eq!(
             error,
-            Err("unknown cache type \"q3_k\": use one of f32, f16, bf16, q8_0, q5_0, q5_1, q4_0, q4_1, iq4_nl"
+            Err("unknown cache type \"q3_k\"\nhint: use one of f32, f16, bf16, q8_0, q5_0, q5_1, q4_0, q4_1, iq4_nl"
                 .to_string())
         );
     }

@@ -75,7 +75,7 @@ impl FromStr for MatrixKernels {
         MatrixKernels::ALL
             .into_iter()
             .find(|kernels| kernels.name() == text)
-            .ok_or_else(|| format!("unknown kernels {text:?}: use auto, ggml, avx2 or avx512vnni"))
+            .ok_or_else(|| format!("unknown kernels {text:?}\nhint: use auto, ggml, avx2 or avx512vnni"))
     }
 }
 
@@ -96,12 +96,12 @@ impl Choice {
     }
 }
 
-/// Returns the kernels in use; nothing before the kernels were chosen.
+/// Returns the kernels in use; `None` before the kernels are chosen.
 pub fn choice() -> Option<Choice> {
     CHOICE.get().copied()
 }
 
-/// Returns the kernels that this CPU can run and that are not in use; nothing if there are no others.
+/// Returns other kernels that this CPU can run and that are not in use; `None` if no such kernels exist.
 pub fn alternative() -> Option<MatrixKernels> {
     match choice()?.is_own() {
         true => Some(MatrixKernels::Ggml),
@@ -109,10 +109,10 @@ pub fn alternative() -> Option<MatrixKernels> {
     }
 }
 
-/// True if Anneal's own kernels are in use and have computed every operation of this process whose bits could depend on
-/// the batch: each token then has the same bits alone and in any batch. The answer can change to false with the first
-/// evaluation of a model that has weights, layers, caches or adapters without such kernels, and when a sequence gets a
-/// cell before one of its earlier cells: attention adds in the order of the cells.
+/// True if each token has the same bits alone and in any batch. This holds if Anneal's own kernels have computed
+/// every operation of this process whose bits could depend on the batch. The answer can change to false in two
+/// cases: a model with weights, layers, caches or adapters without such kernels is evaluated for the first time,
+/// or a sequence gets a cell before one of its earlier cells, because attention adds in the order of the cells.
 pub fn are_batch_invariant() -> bool {
     // SAFETY: reads a flag of the CPU backend, which is loaded once kernels are chosen.
     choice().is_some_and(|choice| choice.is_own()) && unsafe { !llama_sys::anneal_has_other_operations() }
@@ -139,7 +139,7 @@ pub(crate) fn apply(choice: Choice) {
 /// Returns the kernels that the environment variable names with the value `name`.
 ///
 /// # Errors
-/// [`Error::Usage`] if there are no such kernels.
+/// [`Error::Usage`] if no kernels have this name.
 pub fn parse(name: &str) -> Result<MatrixKernels> {
     name.parse().map_err(|_| {
         Error::Usage(format!(
@@ -148,7 +148,7 @@ pub fn parse(name: &str) -> Result<MatrixKernels> {
     })
 }
 
-/// Chooses for a CPU. `has` is true for the features of the CPU.
+/// Chooses kernels for a CPU. `has` is true for the features of the CPU.
 fn choose((wanted, by): (MatrixKernels, WantedBy), has: impl Fn(&str) -> bool) -> Result<Choice> {
     let because = match by {
         WantedBy::Flag => "--kernels",
@@ -178,7 +178,7 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), has: impl Fn(&str) -> bool) -
     }
 }
 
-/// Returns the fastest kernels by what was measured.
+/// Returns the fastest kernels, according to earlier measurements.
 fn best(has: impl Fn(&str) -> bool) -> Choice {
     match InstructionSet::default_for(has) {
         Err(because) => Choice { kernels: MatrixKernels::Ggml, because },
@@ -198,7 +198,8 @@ fn give(choice: Choice) -> Choice {
     if let Some(set) = choice.kernels.instruction_set()
         && let Some(table) = kernels::ffi::table(set)
     {
-        // SAFETY: the table is static, and laid out as the patch expects, which checks its version.
+        // SAFETY: the table is static and has the layout that the patch expects. The patch checks the table's
+        // version.
         let taken = unsafe { llama_sys::anneal_set_outside_kernels(std::ptr::from_ref(table).cast()) };
         if !taken {
             return Choice {
@@ -240,7 +241,7 @@ mod tests {
         assert!(choose("avx2", WantedBy::Flag, none).unwrap_err().contains("--kernels avx2"));
         let recorded = choose("avx2", WantedBy::TuningRecord, none).expect("the default");
         assert_eq!(recorded, ("ggml", "this CPU lacks AVX2, which Anneal's kernels need"));
-        let unknown = "unknown kernels \"amx\": use auto, ggml, avx2 or avx512vnni";
+        let unknown = "unknown kernels \"amx\"\nhint: use auto, ggml, avx2 or avx512vnni";
         assert_eq!(name("amx", avx2).unwrap_err(), unknown);
     }
 }

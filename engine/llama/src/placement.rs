@@ -26,11 +26,11 @@ pub struct GraphsSeen {
 /// Kind of buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buffer {
-    /// ggml's name of the device: `CUDA0`.
+    /// ggml's name for the device: `CUDA0`.
     pub device: String,
     /// Description of the device: `NVIDIA H200`.
     pub description: String,
-    /// ggml's name of the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
+    /// ggml's name for the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
     pub buffer: String,
     /// True if the buffer is in the host's memory, including the layouts of the CPU's own kernels (`AMX`). Also true
     /// for `CUDA_Host`: the CPU computes with this buffer, although its device is the GPU.

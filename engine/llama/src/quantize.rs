@@ -93,7 +93,7 @@ impl std::str::FromStr for Type {
             Some(&(name, ftype)) => Ok(Type { name, ftype }),
             None => {
                 let names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
-                Err(format!("unknown type {text:?}: use one of {}", names.join(", ")))
+                Err(format!("unknown type {text:?}\nhint: use one of {}", names.join(", ")))
             }
         }
     }

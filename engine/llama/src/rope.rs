@@ -1,6 +1,6 @@
 //! RoPE scaling of positions, which lets a model read a longer context than its training context length.
 //!
-//! Names and meanings are those of llama.cpp. Settings that are not given keep the model's own values.
+//! Names and meanings match llama.cpp's. Settings that are not given keep the model's own values.
 
 use gguf::{GgufFile, Scalar, Value};
 
@@ -36,7 +36,7 @@ impl Rope {
         self.freq_scale.or_else(|| self.scale.map(|scale| 1.0 / scale))
     }
 
-    /// Fills in missing settings from `other`. `scale` and `freq_scale` count as one setting.
+    /// Fills in missing settings from `other`. `scale` and `freq_scale` are treated as one setting.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let (scale, freq_scale) = match self.factor() {

@@ -135,7 +135,7 @@ impl RawChain {
         }
     }
 
-    /// Returns the pointer for the shim. Only one thread may use the pointer at the same time.
+    /// Returns the pointer for the shim. Only one thread may use the pointer at a time.
     pub(super) fn as_ptr(&mut self) -> *mut sys::anneal_chain {
         self.raw.as_ptr()
     }

@@ -9,7 +9,7 @@ use llama_sys as sys;
 use crate::message::owned;
 
 /// Installs the handlers and initialises the backends. Only the first call has an effect. If `verbose` is true,
-/// llama.cpp's log is printed on stderr.
+/// llama.cpp's log is printed to stderr.
 pub fn start(verbose: bool) {
     // SAFETY: no preconditions; the function itself runs only once.
     unsafe { sys::anneal_start(verbose) }
@@ -116,8 +116,8 @@ pub fn cuda_variables() -> Defaults {
     AT_START.get_or_init(read).clone()
 }
 
-/// Sets the variables that `wanted` turns off, except the variables that are set in `said`, the user's values.
-/// Removes the graphs variable if the user set it to 0. ggml reads both variables once, at the first graph.
+/// Sets the variables for the features that `wanted` turns off, unless the user has set them (`said`). Removes the
+/// graphs variable if the user set it to 0. ggml reads both variables once, at the first graph.
 ///
 /// Call this function at the start of a command, when no other thread runs except the thread that waits for signals.
 /// Programs that use the engine as a library must set these variables themselves.

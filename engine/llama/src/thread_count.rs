@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Minimum time between two readings of the time for which threads waited for a core.
+/// Minimum interval between two readings of the time that threads spent waiting for a core.
 const READING: Duration = Duration::from_millis(100);
-/// Share of its time for which a thread waits for a core. From this share on, fewer threads are tried.
+/// Share of the threads' time spent waiting for a core. Above this share, fewer threads are tried.
 const CONTENDED: f64 = 0.05;
 /// Minimum length of a trial.
 const TRIAL: Length = Length { seconds: 0.15, tokens: 6 };
@@ -19,7 +19,7 @@ const PROOF: Length = Length { seconds: 0.5, tokens: 12 };
 const FIRST_WAIT: f64 = 0.5;
 /// Maximum seconds between two trials. Each trial without a change doubles the wait up to this length.
 const LONGEST_WAIT: f64 = 16.0;
-/// Ratio of the times per token from which another number of threads is used.
+/// Minimum speed-up for switching to another number of threads.
 const BETTER: f64 = 1.03;
 /// Weight of the newest token in the mean time per token.
 const NEWEST: f64 = 0.15;
@@ -45,7 +45,7 @@ pub struct ThreadCount {
     trial: Option<Trial>,
     /// True if the next trial uses more threads, if both more and fewer are possible.
     upward: bool,
-    /// Time of the last reading, and its result: the time for which threads had waited for a core.
+    /// Time of the last reading, and its result: the time that threads had spent waiting for a core.
     reading: Option<(Instant, Option<Duration>)>,
 }
 
@@ -80,8 +80,8 @@ impl ThreadCount {
         self.trial.map_or(self.current, |trial| trial.threads)
     }
 
-    /// Records that a token was evaluated from `start` to `end`. `waited` returns the total time for which threads of this
-    /// process have waited for a core, or nothing if the system does not report it.
+    /// Records that a token was evaluated from `start` to `end`. `waited` returns the total time that threads of
+    /// this process have spent waiting for a core; `None` if the system does not report it.
     pub fn record_token(&mut self, start: Instant, end: Instant, waited: impl FnOnce() -> Option<Duration>) {
         if self.max == 1 {
             return;
@@ -121,8 +121,8 @@ impl ThreadCount {
         }
     }
 
-    /// Starts a trial if the wait is over: with more threads if fewer than the maximum are in use, or with fewer threads
-    /// if threads wait for a core.
+    /// Starts a trial if the wait is over: with more threads if fewer than the maximum are in use, or with fewer
+    /// threads if threads wait for a core.
     fn start_trial(&mut self, now: Instant, waited: impl FnOnce() -> Option<Duration>) {
         if self.since_change < self.wait {
             return;
@@ -142,8 +142,8 @@ impl ThreadCount {
         self.trial = Some(Trial { threads, tokens: 0, seconds: 0.0, is_proof: false });
     }
 
-    /// Reads the time for which threads waited for a core. True if it is a considerable share of the threads' time since
-    /// the last reading.
+    /// Reads the time that threads spent waiting for a core. True if it is a considerable share of the threads'
+    /// time since the last reading.
     fn has_waited(&mut self, now: Instant, waited: impl FnOnce() -> Option<Duration>) -> bool {
         let waited = waited();
         let last = self.reading.replace((now, waited));

@@ -29,7 +29,7 @@ pub struct Adapter {
     pub scale: f32,
 }
 
-/// Maximum absolute value of a scale; a larger value is considered a typing error.
+/// Maximum absolute value of a scale; a larger value is assumed to be a typo.
 const MOST: f32 = 1000.0;
 
 impl FromStr for Adapter {
@@ -42,7 +42,7 @@ impl FromStr for Adapter {
             _ => (text, 1.0),
         };
         if path.is_empty() {
-            return Err(format!("{text:?} contains no file name: use FILE or FILE:SCALE"));
+            return Err(format!("{text:?} contains no file name\nhint: use FILE or FILE:SCALE"));
         }
         match (-MOST..=MOST).contains(&scale) {
             true => Ok(Adapter { path: PathBuf::from(path), scale }),

@@ -1,4 +1,4 @@
-//! Checks of grammars without a model.
+//! Grammar checks that need no model.
 
 use llama::error::Result;
 use llguidance::api::ParserLimits;
@@ -12,7 +12,7 @@ const N_VOCAB: u32 = 1000;
 /// Checks that `text` is a valid GBNF grammar. Names of tokens are not checked.
 ///
 /// # Errors
-/// The mistake and its position, as text.
+/// The error and its position, as text.
 pub fn check_gbnf(text: &str) -> std::result::Result<(), String> {
     let grammar = gbnf::read(text, &|_| None)?;
     let translated: Result<std::result::Result<_, String>> =

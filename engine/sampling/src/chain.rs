@@ -161,7 +161,7 @@ impl Chain {
         &self.report
     }
 
-    /// Accepts `token` of the prompt. Penalties consider the token, grammars do not.
+    /// Accepts `token` of the prompt. Penalties consider the token; grammars do not.
     pub fn accept(&mut self, token: Token) -> Result<()> {
         self.accept_as(token, false)
     }
@@ -194,8 +194,7 @@ impl Chain {
         self.takes_best
     }
 
-    /// True if the token with the largest logit is always chosen, independent of the text. A device can then choose
-    /// it.
+    /// True if the token with the largest logit is always chosen, regardless of the text. A device can then choose it.
     pub fn is_argmax(&self) -> bool {
         self.guide.is_none() && self.raw.is_argmax()
     }
@@ -217,8 +216,8 @@ impl Chain {
     /// If the logits are NaN, or no token is allowed.
     pub fn choose(&mut self, logits: &[f32]) -> Result<Token> {
         let Some(guide) = &mut self.guide else { return self.raw.sample(logits, None) };
-        // If the grammar allows the best of all tokens, the other tokens need not be checked. A random draw needs the
-        // check of all tokens, because truncation depends on all allowed tokens.
+        // If the grammar allows the best of all tokens, the other tokens need not be checked. For a random draw, all
+        // tokens must be checked, because truncation depends on all allowed tokens.
         if self.takes_best {
             let token = self.raw.sample(logits, None)?;
             if guide.allows(token, self.model.is_end(token))? {
@@ -249,7 +248,7 @@ impl Chain {
     }
 }
 
-/// Checks that devices should sample for `model`. The error is the reason why they should not.
+/// Checks if devices should sample for `model`. The error states why they should not.
 pub fn asks_devices(mode: DeviceSampling, model: &Model) -> std::result::Result<(), &'static str> {
     match mode {
         DeviceSampling::Off => Err("--device-sampling off"),

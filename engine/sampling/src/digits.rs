@@ -1,7 +1,7 @@
 //! Limit on the digits of a number in JSON. A JSON schema without bounds allows numbers with any number of digits, and an
 //! uncertain model would then write digits until its answer is cut off.
 
-/// Maximum number of digits in a row, as many as JavaScript's largest safe integer (2^53 - 1) has.
+/// Maximum number of consecutive digits: the number of digits of JavaScript's largest safe integer (2^53 - 1).
 const MOST: u32 = 16;
 
 /// Maximum number of digits of an exponent. With two digits, the number is finite as a double.
@@ -71,7 +71,7 @@ impl DigitTokens {
     }
 
     /// Removes the tokens that begin with more than `left` digits from `mask`, which has one bit per token. Leaves the
-    /// mask as it is if no other token is allowed, because the schema then requires these digits.
+    /// mask unchanged if no other token is allowed, because the schema then requires these digits.
     pub fn limit(&self, mask: &mut Vec<u32>, left: u32) {
         let mut limited = None;
         for (token, _) in self.0.iter().filter(|(_, digits)| *digits > left) {

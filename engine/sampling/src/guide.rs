@@ -135,7 +135,7 @@ impl Guide {
         if self.matcher.is_stopped() {
             return Ok(is_end);
         }
-        // Whether a token has too many digits depends on the other tokens.
+        // The digit limit applies only if another token is allowed, so the whole mask is needed.
         let left = self.limit.as_ref().and_then(DigitLimit::left).filter(|_| !is_end);
         if left.is_some_and(|left| self.vocabulary.digits.exceeds(token.cast_unsigned(), left)) {
             let mask = self.mask()?;
@@ -189,7 +189,7 @@ impl Guide {
     }
 }
 
-/// Compiles `grammar`. Returns its matcher and the first mask, or the reason why it has no text.
+/// Compiles `grammar`. Returns its matcher and the first mask, or the reason why no text matches it.
 fn compile(
     factory: &ParserFactory,
     grammar: GrammarInit,
@@ -225,7 +225,7 @@ fn invalid_part(factory: &ParserFactory, whole: &Value) -> Option<(String, Strin
                 }
             }
         }
-        // A part that no text matches, such as a property that must be missing, is no fault by itself.
+        // A part that no text matches, such as a property that must be missing, is not an error by itself.
         let grammar = GrammarInit::Serialized(TopLevelGrammar::from_json_schema(with_bounds(&part)));
         match compile(factory, grammar, factory.limits().clone()) {
             Ok((_, Err(why))) | Err(why) if why != NO_TEXT && part != false => Some((path.clone(), why)),
@@ -256,7 +256,7 @@ fn with_bounds(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// Returns the tokens by their written form. If several tokens have the same form, the first counts.
+/// Returns the tokens by their written form. If several tokens have the same form, the first one is used.
 fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
     let mut names = HashMap::new();
     for token in 0..model.n_vocab() {

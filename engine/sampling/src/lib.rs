@@ -1,4 +1,4 @@
-//! Choice of tokens: llama.cpp's samplers, grammars and JSON schemas.
+//! Token sampling: llama.cpp's samplers, grammars and JSON schemas.
 //!
 //! [`SamplingOptions`] contains the settings, and a [`Chain`] applies them to one text.
 

@@ -30,7 +30,7 @@ impl MultiplesOf {
         if !self.joins {
             return self.remainders;
         }
-        // Units of the value with the most digits.
+        // Converts the product to the unit of the value with the most digits after the decimal point.
         let units = 10_u64.pow(self.digits.1.saturating_sub(self.digits.0));
         self.remainders.max(self.together.saturating_mul(units))
     }

@@ -1,6 +1,7 @@
-//! Simplification of JSON schemas. llguidance refuses a schema with a keyword or a format that it does not know. JSON
-//! Schema says that an unknown keyword or format is an annotation, and clients' libraries write many by themselves.
-//! Therefore, such a keyword is replaced by keywords that llguidance knows, or left out and reported.
+//! Simplification of JSON schemas. llguidance refuses a schema with a keyword or a format that it does not know.
+//! According to JSON Schema, unknown keywords and formats are annotations, and client libraries add many of them
+//! automatically. Therefore, this module replaces such a keyword with keywords that llguidance knows, or removes and
+//! reports it.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
-/// Keywords of some version of JSON Schema that restrict a value, and that llguidance does not know.
+/// Keywords from any version of JSON Schema that restrict a value but that llguidance does not know.
 const UNSUPPORTED: [&str; 15] = [
     "not",
     "if",
@@ -27,7 +28,7 @@ const UNSUPPORTED: [&str; 15] = [
     "$recursiveRef",
 ];
 
-/// Keywords that do not restrict a value, and that llguidance does not know.
+/// Keywords that do not restrict a value and that llguidance does not know.
 const ANNOTATIONS: [&str; 5] =
     ["deprecated", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor", "contentSchema"];
 
@@ -56,7 +57,7 @@ pub fn simplified(schema: &Value) -> Simplified {
     result
 }
 
-/// Returns the paths of the schemas in `schema`, inner schemas first, with the schemas. The last is `schema` itself.
+/// Returns the schemas in `schema` with their paths, inner schemas first. The last one is `schema` itself.
 pub fn parts(schema: &Value) -> Vec<(String, &Value)> {
     fn collect<'a>(schema: &'a Value, path: &str, parts: &mut Vec<(String, &'a Value)>) {
         if let Value::Object(fields) = schema {
@@ -106,10 +107,10 @@ fn join(path: &str, rest: &str) -> String {
     if path.is_empty() { rest.to_string() } else { format!("{path}.{rest}") }
 }
 
-/// Simplifies `schema`, which lies at `path`. The recursion is bounded by the depth limit of the JSON parser.
+/// Simplifies `schema`, which is at `path`. The recursion is bounded by the depth limit of the JSON parser.
 fn simplify(schema: &mut Value, path: &str, ignored: &mut Vec<String>) {
     let Value::Object(fields) = schema else { return };
-    // No value matches `not` of a schema that every value matches; zod writes z.never() so.
+    // No value matches `not` of a schema that every value matches; zod writes z.never() in this way.
     if fields.get("not").is_some_and(is_true) {
         *schema = Value::Bool(false);
         return;

@@ -1,5 +1,5 @@
-//! Watch that cancels steps of a grammar that take too long. llguidance limits its memory by limiting the number of
-//! items. But each item of an ambiguous grammar can take long. The watch measures CPU time, so that a good grammar
+//! Watch that cancels grammar steps that take too long. llguidance limits the number of items, which limits its memory,
+//! but a single item of an ambiguous grammar can take a long time. The watch measures CPU time, so that a good grammar
 //! does not fail on an overloaded machine or under a CPU quota.
 
 use std::sync::{Condvar, Mutex, Once, PoisonError};

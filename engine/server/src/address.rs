@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// Returns the error for `text`, which is not an address with a port. `kind` names the kind of address that is needed:
-/// `an IP address`. The hint completes a port or an address of type `Ip`; `default_port` is the port of an address
-/// without a port.
+/// Returns the error for `text`, which is not an address with a port. `kind` describes the expected address, for
+/// example `an IP address`. If `text` is only a port, or an address of type `Ip` without a port, the hint completes the
+/// address. `default_port` is the port if `text` has none.
 pub fn not_an_address<Ip>(text: &str, kind: &str, default_port: u16) -> String
 where
     Ip: FromStr + From<Ipv4Addr> + Into<IpAddr>,

@@ -1,5 +1,4 @@
-//! Admission of connections: limits the number of open connections, and chooses the connection that is evicted for a
-//! new one.
+//! Admission of connections: limits the number of open connections, and chooses the connection to evict for a new one.
 //!
 //! Each listener has its own [`Gate`], so that a flood over TCP never uses up the connections of the Unix socket. A
 //! gate limits the total number of connections and the number per network (an IPv4 address, or the /64 of an IPv6
@@ -26,8 +25,8 @@ use super::metrics::Metrics;
 /// Number of connections beyond the limit that may request `/health`, `/metrics` and `/status`.
 pub const RESERVE: usize = 16;
 
-/// Minimum idle time of a proven connection before eviction, because its client may be about to send the next
-/// request.
+/// Minimum time that a proven connection must be idle before it can be evicted. Its client may be about to send the
+/// next request.
 const LEAST_REST: Duration = Duration::from_secs(1);
 
 /// Minimum time between two requests on an unproven TCP connection.
@@ -123,7 +122,7 @@ pub struct ConnectionState {
     proven: AtomicBool,
     /// True while a write waits for the client.
     writing: AtomicBool,
-    /// True if the body of the last request was not read to its end.
+    /// True if the body of the last request was not read completely.
     unread: AtomicBool,
     /// Time of the last phase change or write, in milliseconds after `opened`.
     active: AtomicU64,
@@ -162,12 +161,12 @@ impl ConnectionState {
         self.writing.store(writing, Ordering::Relaxed);
     }
 
-    /// Records whether the request has a body that was not read to its end.
+    /// Records whether the request has a body that was not read completely.
     pub fn set_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::Relaxed);
     }
 
-    /// True if the body of the last request was not read to its end.
+    /// True if the body of the last request was not read completely.
     pub fn is_unread(&self) -> bool {
         self.unread.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Errors that clients receive, in the format of OpenAI's errors.
+//! Errors that clients receive, in OpenAI's format.
 
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ impl ApiErrorKind {
 pub struct ApiError {
     /// Kind of the error.
     pub kind: ApiErrorKind,
-    /// Explanation for people.
+    /// Human-readable explanation.
     pub message: String,
     /// Name of the invalid field, if a field is the cause.
     pub param: Option<String>,

@@ -9,7 +9,7 @@ use super::api_error::{ApiError, ApiErrorKind};
 /// Maximum time for a whole request.
 const WHOLE: Duration = Duration::from_secs(60);
 
-/// Time that a request may take in addition to the time for its bytes at [`RATE`].
+/// Time allowed for a request in addition to the transfer time of its bytes at [`RATE`].
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Minimum average rate of a request, in bytes per second.

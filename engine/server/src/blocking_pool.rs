@@ -1,8 +1,8 @@
-//! Thread pool for slow work, so that it does not block the thread that serves all connections. Each client has a
+//! Thread pool for slow work that would otherwise block the thread that serves all connections. Each client has a
 //! limited share of the pool.
 //!
-//! Work first waits for one of its client's places, and then for a thread, in order of arrival. A client with much
-//! work therefore delays other clients only by its running work.
+//! Work first waits for one of its client's places, and then for a thread, in order of arrival. A client with a lot of
+//! work therefore delays other clients only by the work that is already running.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -148,10 +148,11 @@ impl ClientShare {
         }
     }
 
-    /// Counts the `answers` of a request while they are prepared, if fewer than `most` are being prepared.
+    /// Counts the `answers` of a request until the returned guard is dropped.
     ///
     /// # Errors
-    /// The number of answers that are already being prepared.
+    /// If at least `most` answers of this client, or `CLIENTS` times as many answers of all clients, are already being
+    /// prepared. The error contains that number.
     pub fn enter(&self, answers: usize, most: usize) -> Result<Preparing, usize> {
         let before = self.own.requests.fetch_add(answers, Ordering::Relaxed);
         let all_before = self.all.requests.fetch_add(answers, Ordering::Relaxed);

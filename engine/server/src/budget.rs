@@ -11,7 +11,7 @@ use super::client::{Account, Client};
 use super::limits::ServerLimits;
 use super::metrics::Metrics;
 
-/// Divisor of the limit for one client: each client may use 1/`SHARE` of the limit.
+/// Divisor of the limit for one client: each client may use at most 1/`SHARE` of the limit.
 const SHARE: usize = 2;
 
 /// Number of bytes charged for each value of a JSON tree, in addition to the bytes of its text. A value needs at most

@@ -13,7 +13,7 @@ use super::job::JobEvent;
 pub struct Choices {
     /// One receiver per choice. `None` for a choice that has ended.
     receivers: Vec<Option<Receiver<JobEvent>>>,
-    /// Index of the choice that is polled first; it changes for fairness.
+    /// Index of the choice that is polled first. The index rotates, for fairness.
     next: usize,
 }
 

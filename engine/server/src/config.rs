@@ -122,7 +122,7 @@ impl Config {
     /// Replaces each `hf` name with the path that `fetch` returns for it.
     ///
     /// # Errors
-    /// If a model has both `hf` and a path, which is checked before any download. Also the errors of `fetch`.
+    /// If a model has both `hf` and a path (checked before any download), or if `fetch` fails.
     pub fn fetched(mut self, fetch: &mut dyn FnMut(&Name) -> Result<PathBuf>) -> Result<Self> {
         let own = self.models.iter().map(|(name, own)| (format!("models.{name}: "), "path", own));
         for (place, key, config) in [(String::new(), "model", &self)].into_iter().chain(own) {

@@ -1,5 +1,5 @@
-//! Connections. A connection is accepted if its [`Gate`](crate::admission::Gate) admits it. Its first byte selects
-//! the protocol.
+//! Accepts the connections that the [`Gate`](crate::admission::Gate) admits. The first byte of a connection selects the
+//! protocol.
 
 pub mod shared;
 

@@ -71,7 +71,7 @@ impl Conversation {
         self.forced.as_ref()
     }
 
-    /// Returns the indices of the tools of which the client requires a call; empty if no call is required.
+    /// Returns the indices of the tools that a required call may use; empty if no call is required.
     pub fn forced_tools(&self) -> &[usize] {
         &self.forced_tools
     }
@@ -180,8 +180,7 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     Ok(Offered { name, parameters })
 }
 
-/// Returns two values: true if the client wants tools, and the indices of the tools of which the client requires a
-/// call.
+/// Returns true if the client wants tools, and the indices of the tools that a required call may use.
 fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Vec<usize>), ApiError> {
     const NAME: &str = "tool_choice";
     const WORDS: &str =
@@ -207,7 +206,7 @@ fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Vec<usize>
         ([], Some(name)) => {
             Err(wrong("tool_choice.function.name", "use the name of a function in tools", &Value::from(name)))
         }
-        ([], None) => Err(ApiError::field(NAME, "\"required\" needs tools, but there are none")),
+        ([], None) => Err(ApiError::field(NAME, "\"required\" needs tools, but the request has none")),
         _ => Ok((true, chosen)),
     }
 }

@@ -115,7 +115,7 @@ impl Shared {
 }
 
 impl<Job: Send + 'static> Disk<Job> {
-    /// Starts both threads over `store`, for a context of `n_ctx` tokens.
+    /// Starts both threads for `store` and a context of `n_ctx` tokens.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -140,7 +140,7 @@ impl<Job: Send + 'static> Disk<Job> {
         let (its_store, its_shared) = (Arc::clone(&store), Arc::clone(&shared));
         let write = move || {
             for save in given {
-                // A failed write also no longer counts as waiting.
+                // After a failed write, the state no longer counts as waiting.
                 let write = || write(&its_store, &key, save, &its_shared);
                 if caught("the prompt cache's writer", &its_shared.metrics, write).is_none() {
                     its_shared.metrics.cache_failures.add(1);
@@ -155,7 +155,7 @@ impl<Job: Send + 'static> Disk<Job> {
         Ok(Disk { lookups, answers, asked: 0, saves, shared, store })
     }
 
-    /// Starts a lookup of more than the first `have` tokens of `prompt`, in the files of `scope`.
+    /// Starts a search in the files of `scope` for a state with more than the first `have` tokens of `prompt`.
     ///
     /// # Errors
     /// Returns the job if the reading thread has ended.

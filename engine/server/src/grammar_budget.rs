@@ -1,7 +1,7 @@
-//! Limit on the time by which the grammars of one client may delay other clients.
+//! Limits how long the grammars of one client may delay other clients.
 //!
-//! Tokens are sampled on the scheduler's thread, and a grammar may take [half a second](sampling) per token. A
-//! request that takes slightly less time for each token would limit all other requests to two tokens per second.
+//! Tokens are sampled on the scheduler's thread, and a grammar may take [half a second](sampling) per token. A request
+//! that takes just under half a second for every token would limit all other requests to two tokens per second.
 //! Therefore the delays that a client's grammars cause are summed, and the sum decays over time. If a client exceeds
 //! the limit, its request with the largest delay is ended. A retry does not help, because the sum belongs to the
 //! client.
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use super::client::Client;
 
-/// Time of a sampling step that is not counted as a delay. Normal steps are far shorter.
+/// Part of a sampling step's time that does not count as a delay. Normal steps are far shorter.
 const STEP: Duration = Duration::from_millis(10);
 
 /// Maximum sum of delays.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// Rate at which the sum decays, and therefore the share of time by which a client may delay others in the long run.
+/// Rate at which the sum decays. In the long run, a client may delay others for this share of the time.
 const SHARE: f64 = 0.2;
 
 /// Time by which each client's grammars have delayed other clients.

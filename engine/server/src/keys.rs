@@ -18,8 +18,11 @@ const LARGEST: u64 = 1 << 20;
 /// If the file contains no key, a key is too short or cannot be sent in a header, or other users can read the file.
 pub fn read(path: &Path) -> Result<Vec<String>> {
     let wrong = |why: String| Error::Usage(format!("--api-key-file {}: {why}", path.display()));
-    let mode = fs::metadata(path).map_err(|why| wrong(why.to_string()))?.permissions().mode();
-    if mode & 0o007 != 0 {
+    let metadata = fs::metadata(path).map_err(|why| wrong(why.to_string()))?;
+    if !metadata.is_file() {
+        return Err(wrong("not a regular file\nhint: name a file that has one key per line".to_string()));
+    }
+    if metadata.permissions().mode() & 0o007 != 0 {
         return Err(wrong("every user can read the file\nhint: restrict it with chmod 600".to_string()));
     }
     let text = base::read_text(path, LARGEST).map_err(|why| wrong(why.to_string()))?;

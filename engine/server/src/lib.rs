@@ -1,4 +1,4 @@
-//! Server of `anneal serve`. It runs requests from a Unix socket and over HTTP together in a shared context.
+//! Server of `anneal serve`. Requests over a Unix socket and over HTTP run together in a shared context.
 //!
 //! - [`connection`] accepts connections that [`admission`] allows.
 //! - [`ndjson`] and [`http`] read requests from the connections, and [`request`] validates the requests.

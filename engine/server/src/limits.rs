@@ -19,7 +19,7 @@ pub struct ServerLimits {
     pub idle_unauthenticated: Duration,
     /// Maximum time for which an answer may stay unread.
     pub stall: Duration,
-    /// Time without a token after which a stream gets a comment; zero for never.
+    /// Time without a token after which the server sends a comment on a stream; zero for never.
     pub keep_alive: Duration,
     /// Maximum time for which running requests may continue after SIGTERM.
     pub drain: Duration,

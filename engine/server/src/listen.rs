@@ -104,7 +104,7 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
         made.map_err(|why| failed(format!("cannot create the folder {}: {why}", folder.display())))?;
     }
     let warning = socket_folder::check(folder).map_err(failed)?;
-    // The lock ensures that of two servers that start at the same time, one sees the other's socket.
+    // If two servers start at the same time, the lock ensures that one sees the other's socket.
     let _lock =
         lock(folder).map_err(|why| failed(format!("cannot use the folder {}: {why}", folder.display())))?;
     clear(path).map_err(failed)?;

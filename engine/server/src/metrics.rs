@@ -251,7 +251,7 @@ impl Metrics {
             ("accepted_tokens_total", "Drafted tokens that were accepted.", &self.accepted_tokens),
             (
                 "drafts_turned_off_total",
-                "Times that drafting was turned off because it was slower than decoding without drafts.",
+                "Number of times that drafting was turned off because it was slower than decoding without drafts.",
                 &self.drafts_turned_off,
             ),
             ("device_tokens_total", "Tokens sampled by a device.", &self.device_tokens),
@@ -327,7 +327,7 @@ impl Metrics {
             ("prefill_threads", "Number of threads for prefill.", &self.prefill_threads),
             (
                 "batch_invariant",
-                "1 if each token had the same bits as alone, whatever the batch, in all batches so far.",
+                "1 if, in all batches so far, each token got the same bits as if it were evaluated alone.",
                 &self.batch_invariant,
             ),
         ];

@@ -18,7 +18,7 @@ use super::scheduler::rules::Rules;
 use super::server::Current;
 use super::workloads::Workloads;
 
-/// Options of a model. All models of a server have the same values of the server's options.
+/// Options of a model. Options that belong to the server have the same value for all its models.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Path of the model file.

@@ -1,4 +1,4 @@
-//! Origins and host names in the configuration, for web pages and for names of the server.
+//! Configured origins of web pages, and configured host names of the server.
 
 use std::str::FromStr;
 
@@ -41,7 +41,7 @@ impl FromStr for AllowedOrigins {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let origin = |word: &str| {
-            // A page's origin is its scheme, host and port (RFC 6454, 7). Extensions have schemes of their own.
+            // A page's origin is its scheme, host and port (RFC 6454, 7). Browser extensions have their own schemes.
             let is_origin = word.split_once("://").is_some_and(|(scheme, host)| {
                 !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ', '*'])
             });

@@ -15,7 +15,7 @@ use llama::options::Affinity;
 
 use crate::scope::Scope;
 
-/// Minimum number of additional prompt tokens for which a job prefers a pool. Evaluating fewer tokens is faster than
+/// A job prefers a pool that holds at least this many more tokens of its prompt. Evaluating fewer tokens is faster than
 /// waiting for the pool.
 const WORTH: usize = 32;
 

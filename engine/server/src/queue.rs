@@ -81,8 +81,8 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         self.lines.get_mut(self.turns.front()?)?.front_mut()
     }
 
-    /// Takes the first item that matches `wanted`, searching line by line. The item's client then moves to the end of
-    /// the order, unless it was the next client.
+    /// Takes the first item that matches `wanted`, searching one client's line after another. The item's client then
+    /// moves to the end of the order. The next client keeps its position if the item was not the first in its line.
     pub fn pop_where(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let found = self.turns.iter().enumerate().find_map(|(turn, client)| {
             let at = self.lines.get(client)?.iter().position(&wanted)?;

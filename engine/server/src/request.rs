@@ -62,7 +62,7 @@ impl Prompt {
 /// Request for text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generate {
-    /// Prompt of the answer.
+    /// Prompt to continue.
     pub prompt: Prompt,
     /// True if tokens are sent as they are generated.
     pub stream: bool,

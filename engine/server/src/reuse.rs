@@ -11,7 +11,7 @@ pub struct SlotTokens<'a> {
     pub own: bool,
     /// True if no request runs in the slot.
     pub free: bool,
-    /// Value of a counter when the slot was last taken.
+    /// Counter value when the slot was last taken, for LRU order.
     pub used: u64,
 }
 

@@ -57,8 +57,8 @@ impl Scheduler {
         let budget = context.n_ubatch().max(slots + 1);
         if budget > context.n_batch() {
             return Err(Error::Usage(format!(
-                "a batch of {} tokens is too small for {slots} slots: it must have room for a token of every slot \
-                and for a part of a prompt\nhint: raise -b above {slots}, or use fewer slots",
+                "a batch of {} tokens is too small for {slots} slots: it needs room for one token per slot \
+                and for part of a prompt\nhint: raise -b above {slots}, or use fewer slots",
                 context.n_batch()
             )));
         }

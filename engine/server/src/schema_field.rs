@@ -1,4 +1,4 @@
-//! Field of a request that contains the JSON schema of the answer, and places in this schema.
+//! Field of a request that contains the JSON schema of the answer, and positions in this schema.
 
 use llama::error::Error;
 
@@ -7,7 +7,7 @@ use llama::error::Error;
 pub enum SchemaField {
     /// Field with the whole schema.
     Whole(&'static str),
-    /// Parameters of the tools that the answer may call, by their indices in `tools`. The schema is that of
+    /// Parameters of the tools that the answer may call, by their indices in `tools`. The schema comes from
     /// [`chat::forced_schema`].
     Tools(Vec<usize>),
 }

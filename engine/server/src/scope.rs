@@ -90,8 +90,7 @@ impl Scope {
         Scope { owner, digest }
     }
 
-    /// Returns the digest of the scope. Before the disk cache writes the digest, it combines the digest with its
-    /// folder's salt.
+    /// Returns the digest of the scope. The disk cache combines the digest with its folder's salt before writing it.
     pub fn digest(&self) -> Digest {
         self.digest
     }

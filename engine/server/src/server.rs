@@ -271,7 +271,7 @@ impl Server {
         let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
         let all = thoughts.iter().flatten().chain(calls).map(tokens).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
-        // Marks of several tokens are ordinary text.
+        // Marks that consist of several tokens are ordinary text.
         Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
     }
 
@@ -300,7 +300,7 @@ impl Server {
         prompt: &[Token],
         client: &Client,
     ) -> Result<Chain, ApiError> {
-        // Name of the field that causes an error. All other fields were validated before.
+        // Field to name in an error. All other fields have already been validated.
         let has_schema = matches!(sampling.constraint, Some(Constraint::JsonSchema(_)));
         let field = match (&sampling.constraint, sampling.logit_bias.is_empty()) {
             (_, false) if bias_is_wrong(&sampling, &self.model) => Some("logit_bias"),
@@ -386,7 +386,7 @@ impl Server {
             - metrics.queue_time.get().min(metrics.first_token_time.get());
         let average = total.checked_div(ended).unwrap_or(1_000_000_000);
         let rounds = waiting as u64 / slots + 1;
-        // The estimate is halved, because a retry needs only a single place in the queue.
+        // The estimate is halved, because a retry needs only one place in the queue, not an empty queue.
         (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
     }
 }

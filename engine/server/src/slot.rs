@@ -30,7 +30,7 @@ pub struct Slot {
     pub scope: Option<Scope>,
     /// Number of held tokens that are on the disk.
     pub saved: usize,
-    /// Value of a counter when the slot was last taken. 0 if the slot was never used.
+    /// Counter value when the slot was last taken, for LRU order. 0 if the slot was never used.
     pub used: u64,
     /// Request that runs in the slot.
     pub run: Option<RunningRequest>,
@@ -233,7 +233,7 @@ impl RunningRequest {
         [&self.job.prompt, &self.evaluated[..], &[next]].concat()
     }
 
-    /// True if no token was sampled yet.
+    /// True if no token has been sampled yet.
     pub fn is_fresh(&self) -> bool {
         self.first.is_none()
     }
@@ -244,7 +244,8 @@ impl RunningRequest {
         let rest = match finish {
             FinishReason::StopString => String::new(),
             _ => {
-                // A stop string is ignored if only the replacement of a broken character completes it.
+                // The tail replaces a broken character. A stop string that it completes does not change the finish
+                // reason.
                 let tail = self.stream.finish().to_string();
                 let mut rest = self.stops.push(&tail).text;
                 rest.push_str(&self.stops.finish());

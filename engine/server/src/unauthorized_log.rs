@@ -1,4 +1,4 @@
-//! Limit on log lines for requests without a valid key: one line per network and minute.
+//! Limit on log lines for requests without a valid key: at most one line per network per minute.
 //!
 //! Without this limit, anyone who can reach the address could fill the disk with log lines. The table is also
 //! bounded: while it is full, all other networks share one row. A client with many IPv6 addresses therefore cannot

@@ -79,7 +79,7 @@ pub struct Short {
     /// Print the plan without building
     #[arg(long)]
     dry_run: bool,
-    /// Use the plain build even if a build that `pgo` or `bolt` made from it is current
+    /// Use the plain build even if a PGO or BOLT build made from it is current
     #[arg(long)]
     plain: bool,
     /// Compiler cache that shares object files between builds
@@ -192,7 +192,7 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         let plan = plan::plan(&host, &profile, &source, &toolchain)?;
         let folder = workspace.anneal().join(plan.folder_name());
         let build = Build::unfetched(&folder, &workspace, ui, &host, &plan)?;
-        // A build that exists already needs neither the store nor the sources.
+        // A build that already exists needs neither the store nor the sources.
         if let Some(improved) = build.improved(hostname)?.filter(|_| !args.common.plain) {
             return finished(&workspace, &profile, improved, ui).map(Some);
         }

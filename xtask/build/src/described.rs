@@ -12,7 +12,7 @@ use crate::fs;
 const HOST_FILE: &str = "a description of a machine\nhint: run `cargo xtask detect > host.json` on that machine \
                          and give host.json, or use a file in fixtures/hosts";
 
-/// Reads a description of a machine, which a person may have written or edited.
+/// Reads a description of a machine, which the user may have written or edited.
 ///
 /// # Errors
 /// If the file cannot be read or is not a description of a machine.

@@ -14,16 +14,16 @@ mod given;
 mod replace;
 mod target;
 
-pub use given::{content, text};
+pub use given::{check_model, content, text};
 pub use replace::replace_all;
 pub use target::check_target;
 
-/// True if `error` is a missing file.
+/// True if `error` was caused by a missing file.
 pub fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Replaces the content of `path` with `content`, so that a reader sees the old or the new content, never a part. The
+/// Replaces the content of `path` with `content`, so that a reader sees either the old or the new content. The
 /// permissions of an existing file are kept.
 ///
 /// # Errors

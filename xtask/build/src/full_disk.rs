@@ -56,7 +56,7 @@ mod tests {
         let hint = |told, free: Option<u64>| hint(told, free.map(Bytes)).unwrap_or_default();
         assert!(hint(false, Some(1 << 20)).contains("(1 MiB left)"), "{}", hint(false, Some(1 << 20)));
         assert_eq!(hint(true, Some(0)), hint(false, Some(0)));
-        // The command wrote to another disk than that of the build folders.
+        // The command wrote to a disk other than the one with the build folders.
         assert!(hint(true, Some(50 << 30)).starts_with("a disk is full"));
         assert!(hint(true, None).starts_with("a disk is full"));
         assert_eq!(hint(false, Some(50 << 30)) + &hint(false, None), "");

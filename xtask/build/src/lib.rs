@@ -11,7 +11,7 @@
 //! - [`workspace`], [`scratch`]: folders of a checkout, and scratch folders of running commands
 //! - [`fs`], [`overwrite_guard`]: atomic replacement, digests, and protection of files that Anneal did not create
 //! - [`process`]: external commands, with a log and interruption by ctrl-C
-//! - [`program`], [`shipping`], [`storing`]: programs of the workspace that are compiled when they are needed
+//! - [`program`], [`shipping`], [`storing`]: programs of the workspace that are compiled on demand
 //! - [`profile`], [`described`], [`workload`]: readers of profile, machine and workload files
 //! - [`tools`], [`setup`], [`openblas`], [`models`], [`published_models`]: prerequisites of a build, which are found,
 //!   installed or made

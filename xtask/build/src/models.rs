@@ -71,7 +71,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Writes the F16 weights to a scratch folder beside `out`, then quantises them with llama.cpp's quantiser.
+    /// Writes the F16 weights to a scratch folder next to `out`, then quantises them with llama.cpp's quantiser.
     fn quantised(&self, preset: Preset, quant: &str, seed: u64, out: &Path) -> Result<()> {
         let Some(engine) = self.engine else {
             bail!(

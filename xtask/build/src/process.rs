@@ -70,7 +70,7 @@ pub enum Stream {
 pub enum Event<'a> {
     /// Line that the command printed.
     Line(Stream, &'a str),
-    /// Short time without output.
+    /// Short period without output.
     Pause,
 }
 

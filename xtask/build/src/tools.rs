@@ -93,7 +93,7 @@ pub fn toolchain(workspace: &Workspace, ui: &Ui) -> Toolchain {
     toolchain
 }
 
-/// Returns the folders in which tools are searched: PATH, well-known folders, and the folder of tools that `setup`
+/// Returns the folders to search for tools: PATH, well-known folders, and the folder of tools that `setup`
 /// installed with pip.
 pub fn search(workspace: &Workspace) -> SearchPath {
     SearchPath::live(&workspace.anneal().join("tools"))

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub struct Workload {
     /// Name of the workload, from its file name.
     pub name: String,
-    /// Description in one line.
+    /// One-line description.
     pub description: String,
     /// Models to run if the user names none.
     pub models: Vec<Synthetic>,

@@ -1,5 +1,5 @@
-//! Commands that only measure. They are in a separate program, the lab. The lab is compiled when it is first used, so
-//! that the first build need not wait for it.
+//! Commands that only measure. They are in a separate program, the lab. Cargo compiles the lab when it is first used,
+//! so that the first build does not wait for it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -34,12 +34,12 @@ pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     })
 }
 
-/// True for a global option.
+/// True if `word` is a global option.
 fn is_global(word: &str) -> bool {
     ["--json", "--quiet", "--verbose"].contains(&word) || is_short(word)
 }
 
-/// True for `-q`, `-v` and combinations of them.
+/// True if `word` is `-q`, `-v` or a combination of them.
 fn is_short(word: &str) -> bool {
     word.strip_prefix('-')
         .is_some_and(|flags| !flags.is_empty() && flags.chars().all(|flag| "qv".contains(flag)))

@@ -92,7 +92,7 @@ fn broken_engine(build: &Path, scratch: &Path) -> PathBuf {
 #[test]
 fn the_gate_catches_a_broken_kernel_and_the_good_build_stays_current() {
     let link = root().join("target/anneal/native");
-    let build = std::fs::canonicalize(&link).expect("there is no native build: run `cargo xtask test`");
+    let build = std::fs::canonicalize(&link).expect("the native build is missing: run `cargo xtask test`");
     let scratch = tempfile::tempdir().unwrap();
     let engine = broken_engine(&build, scratch.path());
 

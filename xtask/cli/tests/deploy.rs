@@ -55,7 +55,7 @@ fn the_pods_configuration_has_only_keys_that_the_server_knows() {
         block(&read("deploy/kubernetes/config.yaml"), "server_config.toml").parse().unwrap();
     assert!(config.len() > 5, "{config:?}");
     for key in config.keys().filter(|key| *key != "workloads") {
-        assert!(known.contains(key), "{key} is no key of server_config.toml");
+        assert!(known.contains(key), "{key} is not a key of server_config.toml");
     }
     let workloads = config["workloads"].as_table().unwrap();
     for (name, workload) in workloads {
@@ -133,7 +133,10 @@ fn a_job_tunes_for_the_pods_that_install_what_it_publishes() {
     assert!(resources.len() >= 6, "{resources:?}");
     for (name, pods) in [("build", &build), ("from-store", &install)] {
         assert_eq!(indented(pods, "resources:"), resources, "{name}");
-        assert!(pods.contains("anneal.dev/store: \"true\""), "{name}: the network policy lets it go nowhere");
+        assert!(
+            pods.contains("anneal.dev/store: \"true\""),
+            "{name}: the network policy blocks its connections"
+        );
     }
     for key in ["nodeSelector:", "tolerations:"] {
         assert_eq!(indented(&build, key), indented(&native, key));
@@ -153,7 +156,7 @@ fn what_is_applied_is_there() {
     let patches =
         list.lines().filter_map(|line| line.trim_start_matches(['#', ' ']).strip_prefix("- path: "));
     for name in named.into_iter().chain(patches).chain(["build.yaml"]) {
-        assert!(root().join("deploy/kubernetes").join(name).exists(), "{name} is not there");
+        assert!(root().join("deploy/kubernetes").join(name).exists(), "{name} does not exist");
     }
 }
 
@@ -192,7 +195,7 @@ fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
         let last = |word: &str| text.lines().filter_map(|line| line.strip_prefix(word)).next_back();
         let user = last("USER ").unwrap_or_else(|| panic!("{name}: no USER"));
         let numeric = user.split(':').all(|part| part.parse::<u32>().is_ok_and(|id| id != 0));
-        assert!(numeric, "{name}: USER {user} is no number, or root");
+        assert!(numeric, "{name}: USER {user} is not a number, or is root");
         assert_eq!(last("STOPSIGNAL "), Some("SIGTERM"), "{name}");
         // The builder image does not run a server.
         assert!(
@@ -201,7 +204,7 @@ fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
         );
         assert!(
             last("CMD ").is_some_and(|command| command.starts_with('[')),
-            "{name}: there is no shell for its CMD"
+            "{name}: the image has no shell for its CMD"
         );
     }
 }
@@ -244,7 +247,10 @@ fn workflows_ask_for_little_and_run_what_is_there() {
     let mut scripts = BTreeSet::new();
     for (name, text) in files(".github/workflows", |name| name.ends_with(".yml")) {
         assert!(text.lines().any(|line| line == "permissions: {}"), "{name}: permissions for every job");
-        assert!(!text.contains("pull_request_target"), "{name}: a stranger's code would run with our rights");
+        assert!(
+            !text.contains("pull_request_target"),
+            "{name}: untrusted code would run with write permissions"
+        );
         for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
             let step = line.trim_start_matches("- ");
             if let Some(action) = step.strip_prefix("uses: ") {
@@ -252,7 +258,7 @@ fn workflows_ask_for_little_and_run_what_is_there() {
                 let pinned = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
                 assert!(
                     pinned && action.contains(" # v"),
-                    "{name}: {action}: no commit, or no word of its version"
+                    "{name}: {action}: no commit, or no comment with its version"
                 );
             }
             // GitHub substitutes an expression in a command before the shell parses the command. Expressions in other
@@ -267,6 +273,6 @@ fn workflows_ask_for_little_and_run_what_is_there() {
     scripts.extend(["deploy/containers/rootfs.sh", "deploy/containers/run-rootfs.sh"].map(String::from));
     for script in scripts {
         let found = std::fs::metadata(root().join(&script)).unwrap_or_else(|why| panic!("{script}: {why}"));
-        assert!(found.permissions().mode() & 0o111 == 0o111, "{script} may not be run");
+        assert!(found.permissions().mode() & 0o111 == 0o111, "{script} is not executable");
     }
 }

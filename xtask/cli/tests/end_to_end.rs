@@ -18,7 +18,7 @@ fn builds() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal")
 }
 
-/// Returns the current build of `profile`. Fails if the build is missing, so that the tests cannot pass unnoticed.
+/// Returns the current build of `profile`. Fails if the build is missing, because the tests would check nothing.
 #[track_caller]
 fn build(profile: &str) -> PathBuf {
     let folder = builds().join(profile);
@@ -82,7 +82,7 @@ fn the_audit_of_a_real_build_passes_and_finds_its_kernels() {
     let again: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(again["features"], serde_json::to_value(&audit.features).unwrap());
     assert!(audit.kernels > 20, "{audit:?}");
-    // The products for AVX-512 are written for 32 registers. The kernels for AVX2 spill some.
+    // The AVX-512 kernels are written for 32 registers. The AVX2 kernels spill some registers.
     let native = &again["native"];
     assert!(native["kernels_examined"].as_u64().unwrap() > 20, "{native}");
     let spilt = |kernel: &&serde_json::Value| {
@@ -237,7 +237,7 @@ fn a_model_is_synthesised_quantised_and_run() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let names: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["a model.gguf"], "something was left beside the model");
+    assert_eq!(names, ["a model.gguf"], "something was left next to the model");
     let run = Command::new(build("native").join("bin/anneal"))
         .args(["run", "-p", "hello", "-n", "4", "--greedy", "--json", "--ignore-eos", "-m"])
         .arg(&model)

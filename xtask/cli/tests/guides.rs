@@ -209,7 +209,7 @@ mod run {
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir_all(at("home/bin")).unwrap();
         let anneal = root().join("target/anneal/native/bin/anneal").canonicalize();
-        let anneal = anneal.expect("there is no native build: run `cargo xtask build-native`");
+        let anneal = anneal.expect("the native build is missing: run `cargo xtask build-native`");
         symlink(anneal, at("home/bin/anneal")).unwrap();
         let cargo = format!(
             "#!/bin/sh\nif [ \"$1\" = xtask ]; then shift; exec '{}' \"$@\"; fi\nexec '{}' \"$@\"\n",

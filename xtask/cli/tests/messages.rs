@@ -1,5 +1,5 @@
-//! Messages of commands that fail. Each list holds command lines; the file beside it in `data/` shows the output of
-//! each command, so that a change of a message shows in the review.
+//! Messages of commands that fail. Each list contains command lines. A file in `data/` contains the output of each
+//! command, so that a review shows every changed message.
 
 use std::fmt::Write;
 use std::fs;
@@ -17,9 +17,11 @@ const ANNEAL: &[&str] = &[
     "anneal run -m folder -p hello",
     "anneal run -m empty.gguf -p hello",
     "anneal run -m page.gguf -p hello",
+    "anneal run -m loop.gguf -p hello",
     "anneal run -m cut.gguf -p hello",
     "anneal run -m tiny.gguf",
     "anneal run -m tiny.gguf -f missing.txt",
+    "anneal run -m tiny.gguf -f large.txt",
     "anneal run -m tiny.gguf -p hello --temperatur 1",
     "anneal run -m tiny.gguf -p hello -n many",
     "anneal run -m tiny.gguf -p hello --temperature -1",
@@ -37,6 +39,7 @@ const ANNEAL: &[&str] = &[
     "anneal chat -m tiny.gguf --chat-template unknown",
     "anneal serve -m tiny.gguf --listen 0.0.0.0:8080",
     "anneal serve -m tiny.gguf --listen nowhere",
+    "anneal serve -m tiny.gguf --listen 127.0.0.1:0 --api-key-file /dev/null",
     "anneal serve -m tiny.gguf --socket folder",
     "anneal serve --config missing.toml",
     "anneal serve --config number.toml",
@@ -99,6 +102,9 @@ fn transcript(program: &Path, lines: &[&str]) -> String {
         fs::write(file(name), content).unwrap();
     }
     fs::create_dir(file("folder")).unwrap();
+    std::os::unix::fs::symlink("loop.gguf", file("loop.gguf")).unwrap();
+    // A sparse file takes no space.
+    fs::File::create(file("large.txt")).unwrap().set_len(1 << 30).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let mut text = String::new();
     for line in lines {
@@ -115,6 +121,7 @@ fn transcript(program: &Path, lines: &[&str]) -> String {
         let said =
             said.replace(folder.path().to_str().unwrap(), "FOLDER").replace(root.to_str().unwrap(), "ROOT");
         let code = output.status.code().unwrap();
+        assert!(!said.contains("could not compile"), "{said}");
         assert!(code != 0 && said.contains("error: "), "{line}: {code}, {said}");
         writeln!(text, "$ {line}\n{said}[exit code {code}]\n").unwrap();
     }
@@ -131,13 +138,13 @@ fn check(name: &str, text: &str) {
 #[test]
 fn the_engines_messages_are_those_on_record() {
     let anneal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal/native/bin/anneal");
-    assert!(anneal.is_file(), "there is no native build: run `cargo xtask build-native`");
+    assert!(anneal.is_file(), "the native build is missing: run `cargo xtask build-native`");
     check("messages-anneal.txt", &transcript(&anneal, ANNEAL));
 }
 
 #[test]
 fn the_build_tools_messages_are_those_on_record() {
-    // The first command that measures or ships compiles its program, which it says.
+    // The first command that measures or ships compiles its program, and prints a line about it.
     for line in ["bench compare --builds native", "install --from missing"] {
         let _ = Command::new(env!("CARGO_BIN_EXE_xtask")).args(line.split(' ')).output().unwrap();
     }

@@ -221,7 +221,7 @@ fn crates_that_ask_the_cpu_are_optimised() {
             assert_optimised(name, "asks the CPU");
         }
     }
-    assert!(found >= 5, "only {found} crates ask the CPU");
+    assert!(found >= 5, "only {found} crates detect CPU features");
 }
 
 /// Returns the name and content of each file in the repository whose name ends with one of `endings`.

@@ -26,7 +26,7 @@ fn links_in_readme_and_docs_lead_somewhere() {
         for target in links(&text) {
             seen += 1;
             let path = page.parent().unwrap().join(target);
-            assert!(path.exists(), "{}: {target} is not there", page.display());
+            assert!(path.exists(), "{}: {target} does not exist", page.display());
         }
     }
     assert!(seen > 20, "only {seen} links were found");
@@ -107,7 +107,7 @@ fn every_page_of_the_book_is_in_its_summary() {
     for page in pages("docs/src") {
         assert!(
             page.ends_with("SUMMARY.md") || listed.contains(&page),
-            "{} is in no chapter",
+            "{} is not in any chapter",
             page.display()
         );
     }
@@ -205,7 +205,7 @@ fn worked_diffs_apply() {
             let why = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success(),
-                "the diff in {} does not apply; apply it by hand, and put `git diff` in its place: {why}",
+                "the diff in {} does not apply; apply it manually, and replace it with the output of `git diff`: {why}",
                 page.display()
             );
             diffs += 1;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PROFILE: &str = "universal-few";
 
-/// Returns the current build. Fails if the build is missing, so that the tests cannot pass unnoticed.
+/// Returns the current build. Fails if the build is missing, because the tests would check nothing.
 #[track_caller]
 fn build() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(PROFILE);

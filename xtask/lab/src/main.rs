@@ -1,5 +1,5 @@
 //! The commands of `cargo xtask` that measure. `cargo xtask` compiles this program when one of these commands is
-//! first used, and passes on its own command line.
+//! first used, and passes its command line to this program.
 
 use std::process::ExitCode;
 

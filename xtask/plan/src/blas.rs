@@ -12,7 +12,7 @@ struct Vendor {
     /// Value of `GGML_BLAS_VENDOR`: the name that FindBLAS uses.
     cmake: &'static str,
     /// Definition that ggml-blas is compiled with. The definition selects the header and the function that sets the
-    /// threads.
+    /// number of threads.
     define: &'static str,
     /// Function that ggml calls before every multiplication to set the library's number of threads.
     set_threads: &'static str,

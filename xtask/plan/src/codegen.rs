@@ -10,7 +10,7 @@ pub struct CodeGen {
     /// Flags for rustc, except for build scripts.
     pub rust: Vec<String>,
     /// Flags for rustc on crates of this workspace, and on code that these crates instantiate from other crates. A
-    /// PGO profile for all 200 other crates would require compiling each of them again for every profile.
+    /// PGO profile for the 200 other crates would require recompiling all of them for every profile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_rust: Vec<String>,
     /// Flags for the linker driver of the engine.

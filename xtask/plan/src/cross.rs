@@ -13,7 +13,7 @@ use crate::profile::{Blas, CompilerChoice, Isa, Profile, Target};
 use crate::siblings::sibling;
 
 /// Emulated CPU. It has the features that a portable build for aarch64 needs and no later ones (SVE, i8mm, bf16), so
-/// a program that runs on it works on every CPU that the profile promises.
+/// a program that runs on it also runs on every CPU that the profile supports.
 const CPU: &str = "neoverse-n1";
 
 /// Reason why a cross-compiled program cannot be profiled on this machine.

@@ -30,7 +30,7 @@ const VOLTA: u32 = 70;
 /// First compute capability with tensor cores for integers, which MMQ uses.
 const TURING: u32 = 75;
 
-/// Plausible compute capabilities, times ten. The first was 1.0. The range rejects typing errors.
+/// Plausible compute capabilities, times ten. The first was 1.0. The range rejects typos.
 const PLAUSIBLE: Range<u32> = 10..300;
 
 /// Architectures of `all`, if the toolkit supports them: one for each generation of GPUs. A binary also runs on later
@@ -66,8 +66,8 @@ pub struct CudaPlan {
 }
 
 impl CudaPlan {
-    /// Returns the definitions for CMake. They name the libraries, because CMake's own search requires a driver, and
-    /// file names that the wheels do not have.
+    /// Returns the definitions for CMake. They give the paths of the libraries, because CMake's own search requires a
+    /// driver, and expects file names that the wheels do not have.
     pub fn definitions(&self) -> Vec<(&'static str, String)> {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let on = |on: bool| if on { "ON" } else { "OFF" }.to_string();
@@ -208,7 +208,7 @@ pub fn plan(
 
 /// Warns about code for 12.0 but not 12.1, together with PTX for an earlier architecture. A GB10 (12.1) then uses the
 /// PTX. ggml chooses its kernels for 12.0, the highest architecture that it was compiled for, and these FP4 kernels
-/// are missing in the PTX. Source: `blackwell_mma_available` in ggml/src/ggml-cuda/common.cuh.
+/// are missing from the PTX. Source: `blackwell_mma_available` in ggml/src/ggml-cuda/common.cuh.
 fn mistaken(architectures: &[String]) -> Option<String> {
     let has = |number: u32| architectures.iter().any(|name| capability(name) == Some(number));
     let has_ptx = architectures.iter().any(|name| {

@@ -61,8 +61,8 @@ pub fn definitions(
     if tools.zig.is_some() {
         set("CMAKE_AR", zig::AR);
         set("CMAKE_RANLIB", zig::RANLIB);
-        // zig compiles the C++ runtime once for each set of flags, for minutes. The programs that CMake links while it
-        // configures then use the runtime of the build.
+        // For each set of flags, zig compiles the C++ runtime once, which takes minutes. With this definition, the test
+        // programs of CMake's configuration use the same runtime as the build.
         set("CMAKE_TRY_COMPILE_CONFIGURATION", "Release");
     }
     for (name, tool) in [("CMAKE_AR", &lto.ar), ("CMAKE_RANLIB", &lto.ranlib)] {
@@ -106,7 +106,7 @@ pub fn definitions(
     for (name, value) in tools.blas.iter().flat_map(blas::definitions) {
         set(name, &value);
     }
-    // In llama.cpp's own build, the switches of our patches are off.
+    // In llama.cpp's own build, the switches of Anneal's patches are off.
     for switch in CMAKE {
         let on = (switch.get)(switches);
         if on != switch.upstream() {

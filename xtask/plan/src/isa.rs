@@ -14,7 +14,7 @@ use crate::switches::WRAPPED;
 use crate::tools::Tools;
 use crate::{aarch64, march};
 
-/// CPUs that a build is for.
+/// Target CPUs of a build.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsaPlan {
     /// Value of `isa`, as the profile spells it.
@@ -239,8 +239,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             // runtime.
             let mut module_flags = "-s".to_string();
             if profile.switches.huge_pages {
-                // The kernels allocate AMX's weights without the program's wrapper, so they refer to the wrapper by
-                // its name.
+                // The kernels allocate weights for AMX, but the program's own --wrap does not cover calls in modules.
+                // With this flag, the modules call the wrapper.
                 module_flags = format!("{module_flags} {WRAPPED}");
             }
             plan.definitions.insert("CMAKE_MODULE_LINKER_FLAGS".to_string(), module_flags);

@@ -43,8 +43,8 @@ macro_rules! kind {
     };
 }
 
-/// Kinds of tools, in the order in which a plan tries to do without them. Compilers come first, because one of the
-/// two families is enough.
+/// Kinds of tools, in the order in which the planner tries to do without them. Compilers come first, because one of
+/// the two families is enough.
 static KINDS: &[Kind] = &[
     kind!("clang", compilers, |all| {
         let clang = all.compilers.iter().find(|found| found.kind == CompilerKind::Clang);

@@ -8,7 +8,7 @@ use crate::plan::Plan;
 
 impl Plan {
     /// Returns this plan as JSON, with names of tools instead of their paths and with `.` for the checkout at `root`.
-    /// Other paths stay, because their content may differ on another machine.
+    /// Other paths are kept, because their content may differ on another machine.
     pub fn without_places(&self, root: &Path) -> Value {
         let mut places = self.places(root);
         // Replace the longest paths first, because a shorter path may be the beginning of a longer one.

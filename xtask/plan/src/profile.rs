@@ -35,11 +35,11 @@ pub struct Profile {
     pub alias: Option<String>,
     /// Description in one line.
     pub description: String,
-    /// Machines that the program is for.
+    /// Target machines of the program.
     pub target: Target,
     /// Instruction sets.
     pub isa: Isa,
-    /// Kinds of CPUs that kernels are built for, with [`Isa::AllVariants`]; empty for all.
+    /// Kinds of CPUs to build kernels for, with [`Isa::AllVariants`]; empty for all.
     pub variants: Vec<String>,
     /// Choice of the C++ compiler.
     pub compiler: CompilerChoice,
@@ -184,7 +184,7 @@ fn read(from: &dyn Files, name: &str) -> Result<Vec<ProfileFile>> {
         files.push(file);
         if let Some(parent) = &next {
             if seen.contains(parent) {
-                bail!("build profiles inherit in a circle: {} -> {parent}", seen.join(" -> "));
+                bail!("build profiles inherit in a cycle: {} -> {parent}", seen.join(" -> "));
             }
             seen.push(parent.clone());
         }
@@ -346,7 +346,7 @@ mod tests {
         let cases = [
             ("typo", "unknown key `issa`\nhint: did you mean isa?"),
             ("value", "`isa` has no value \"navite\"\nhint: did you mean native?"),
-            ("ring", "in a circle: ring -> gnir -> ring"),
+            ("ring", "in a cycle: ring -> gnir -> ring"),
             ("orphan", "set `isa`"),
             (
                 "layers",

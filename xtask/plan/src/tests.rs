@@ -128,7 +128,7 @@ fn a_missing_or_old_tool_is_named_with_the_mend() {
     for (expected, toolchain) in cases {
         let error = plan_with("native", &host("i3-6100"), &toolchain).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
-        assert!(error.contains("cargo xtask setup") || error.contains("rustup"), "no mend: {error}");
+        assert!(error.contains("cargo xtask setup") || error.contains("rustup"), "no remedy: {error}");
     }
 }
 
@@ -363,7 +363,7 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
         assert_eq!(found, (across, cargo_lto), "{lto} {plan}");
         assert!(plan.codegen.cxx.iter().any(|flag| flag == cxx), "{lto} {plan}");
         assert!(plan.codegen.rust.iter().any(|flag| flag == rust), "{lto} {plan}");
-        assert_eq!(across, plan.notes.is_empty(), "what is not done is told: {:?}", plan.notes);
+        assert_eq!(across, plan.notes.is_empty(), "no note about separate optimisation: {:?}", plan.notes);
     }
     let without: [(&str, Change); 2] = [
         ("requires lld 22", &|tools| tools.lld.clear()),

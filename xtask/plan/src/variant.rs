@@ -163,7 +163,7 @@ pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Res
              clang-{rustc}, or a rustc based on LLVM {cxx} with `rustup toolchain install`, or use --scope rust"
         );
     }
-    // rustc has a runtime of its own for the engine, but CMake links its first test program with clang.
+    // rustc has its own runtime for the engine, but CMake links its first test program with clang.
     if scope.cpp() && plan.compiler.kind == CompilerKind::Clang && !toolchain.profile_runtimes.contains(&cxx)
     {
         bail!(

@@ -100,7 +100,7 @@ impl Recipe {
                 block.copy_from_slice(&value);
             }
             Layout::F16 => put(block, 0, f16_bits(uniform([block[0], block[1]], std))),
-            // Truncated and not rounded, which is equally good for random numbers.
+            // Truncated instead of rounded, which is equally good for random numbers.
             Layout::Bf16 => {
                 let bits = uniform([block[0], block[1]], std).to_bits();
                 put(block, 0, (bits >> 16) as u16);

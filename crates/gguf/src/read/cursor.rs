@@ -8,8 +8,8 @@ use build_info::Bytes;
 use super::error::ReadError;
 
 /// Maximum size of everything before the tensor data, in bytes. The headers of published models have a few MiB.
-/// llama.cpp keeps the whole header in memory, and a sparse file can claim a larger header than the memory of a
-/// machine.
+/// llama.cpp keeps the whole header in memory, and a sparse file can claim a header that is larger than the machine's
+/// memory.
 const HEADER_LIMIT: u64 = 256 << 20;
 
 /// Source of bytes: a file, or a file's content in memory.
@@ -63,7 +63,7 @@ impl<'a> Cursor<'a> {
             };
         }
         match self.offset.checked_add(len) {
-            // No file is that large, so the length itself is damaged, and the file is not merely truncated.
+            // No file is that large, so the length itself is damaged; the file is not just truncated.
             Some(needed) if needed < 1 << 50 => Err(self.truncated(needed, what())),
             _ => {
                 Err(self.corrupt(self.offset, format!("{} has the impossible length of {len} bytes", what())))

@@ -1,8 +1,8 @@
 //! Parser for untrusted files.
 //!
-//! The rules are those of llama.cpp's `gguf.cpp`, so that this parser accepts the same files. This parser also checks
-//! some rules that llama.cpp leaves to later assertions. Memory use depends on the actual content of the file, never
-//! on a number that the file claims.
+//! The rules follow llama.cpp's `gguf.cpp`, so that this parser accepts the same files. This parser also checks some
+//! rules that llama.cpp leaves to later assertions. Memory use depends on the actual content of the file, never on a
+//! number that the file claims.
 
 mod cursor;
 mod error;
@@ -315,7 +315,7 @@ fn place_tensors(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64
         tensor.offset = data_offset.checked_add(due).ok_or_else(|| overflow(tensor))?;
         let end = tensor.offset.checked_add(tensor.bytes.0).ok_or_else(|| overflow(tensor))?;
         due = due.checked_add(padded).ok_or_else(|| overflow(tensor))?;
-        // Reported only after all tensors were found to be consistent, because a wild size means corruption, not
+        // Reported only after all tensors were found to be consistent, because an absurd size means corruption, not
         // truncation.
         if end > size && cut_off.is_none() {
             cut_off = Some(cursor.truncated(end, format!("tensor '{}'", tensor.name)));

@@ -98,7 +98,7 @@ impl GgufFile {
         ReadError::Unusable {
             path: self.path.clone(),
             what: format!("the file has changed since it was opened, and {key} no longer fits into it"),
-            mend: "load the model again, and replace a file in use only by renaming another file",
+            mend: "load the model again; to replace a file in use, rename the new file over it",
         }
     }
 }

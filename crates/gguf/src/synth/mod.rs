@@ -87,7 +87,7 @@ pub fn write_header(out: impl std::io::Write, options: &SynthOptions<'_>) -> Res
 }
 
 /// Writes a model to `path`. The file appears at `path` only when it is complete. If the generation fails or is
-/// stopped, the previous file stays.
+/// stopped, the previous file is kept.
 ///
 /// Memory use stays below 100 MB for any preset, because weights are written to the file as they are drawn.
 ///

@@ -70,8 +70,8 @@ pub(super) struct Tensor {
 /// about 3 bits.
 ///
 /// Logits of random weights are approximately independent normal numbers, as in Derrida's random energy model (Phys.
-/// Rev. B 24, 2613, 1981). Above the critical spread s_c, at which the greatest of V normal numbers lies, a handful
-/// of tokens share the probability. Their shares follow a Poisson-Dirichlet process with parameter m = s_c / s
+/// Rev. B 24, 2613, 1981). The critical spread s_c is the typical maximum of V standard normal numbers. Above it, a
+/// handful of tokens share the probability. Their shares follow a Poisson-Dirichlet process with parameter m = s_c / s
 /// (Ruelle 1987), with a mean entropy of ψ(1) − ψ(1 − m): 2.5 bits at m = 0.56, 3.5 at 0.65. The finite V reduces the
 /// entropy by half a bit: in simulation, 2,048 tokens had 2.7 bits and 151,936 had 3.1. The formula below s_c, ln V −
 /// s²/2 nats, is not useful, because it is only valid for much larger V.
@@ -177,12 +177,11 @@ pub(super) fn header(metadata: Vec<(String, Meta)>, tensors: &[Tensor]) -> Heade
     Header { metadata, tensors: tensors.iter().map(|tensor| tensor.spec.clone()).collect() }
 }
 
-/// Returns the size of the layers' contribution relative to the embedding. With a larger contribution, a rounding
-/// error grows more on its way through the layers, which does not happen in trained models. The mean KL divergence of
-/// Q8_0 from F16 (tiny, with scores spread by 2) is 0.0013 at a ratio of 0.6, 0.0027 at 1, and 0.0071 at 2. With a
-/// tied embedding E, however, the part of the logits that comes from the embedding itself is E' G E, which is
-/// symmetric. If token A predicts token B, then B predicts A, and at ratios up to 1 the two tokens alternate for
-/// ever.
+/// Returns the size of the layers' contribution relative to the embedding. With a larger contribution, a rounding error
+/// grows more from layer to layer, which does not happen in trained models. The mean KL divergence of Q8_0 from F16
+/// (tiny, with scores spread by 2) is 0.0013 at a ratio of 0.6, 0.0027 at 1, and 0.0071 at 2. With a tied embedding E,
+/// however, the part of the logits that comes from the embedding itself is E' G E, which is symmetric. If token A
+/// predicts token B, then B predicts A, and at ratios up to 1 the two tokens alternate forever.
 fn layers_to_embedding(shape: &Shape) -> f64 {
     if shape.tied { LAYERS_TO_TIED_EMBEDDING } else { LAYERS_TO_EMBEDDING }
 }
@@ -307,7 +306,7 @@ impl List {
             Some(experts) => {
                 let (width, count) = (u64::from(experts.feed_forward), u64::from(experts.count));
                 let std = 1.0 / f64::from(shape.embedding).sqrt();
-                // The router stays F32 in every mixture.
+                // The router is F32 in every mixture.
                 let router = Fill::Normal { mean: 0.0, std };
                 self.push(&name("ffn_gate_inp.weight"), &[embedding, count], GgmlType::F32, router);
                 self.linear(&name("ffn_gate_exps.weight"), &[embedding, width, count], 1.0);
@@ -318,8 +317,8 @@ impl List {
     }
 }
 
-/// Returns the factors by which Llama 3.2 divides each RoPE frequency: 1 for wavelengths under 8,192 / 4 positions,
-/// 32 for those over 8,192, and in between linear in the frequency (`Llama3` scaling in convert_hf_to_gguf.py; the
+/// Returns the factors by which Llama 3.2 divides each RoPE frequency: 1 for wavelengths under 8,192 / 4 positions, 32
+/// for wavelengths over 8,192, and in between linear in the frequency (`Llama3` scaling in convert_hf_to_gguf.py; the
 /// numbers are from config.json).
 fn llama3_rope_factors(shape: &Shape) -> Vec<f32> {
     const FACTOR: f64 = 32.0;

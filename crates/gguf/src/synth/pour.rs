@@ -10,7 +10,7 @@ use super::model::{Fill, QUIET, Tensor};
 use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
 
-/// Number of elements drawn at once: half a mebibyte in half precision, which fits into the L2 cache.
+/// Number of elements in a chunk: half a mebibyte in half precision, which fits into the L2 cache.
 const CHUNK: u64 = 1 << 18;
 /// Number of chunks by which a thread may be ahead of the writer.
 const AHEAD: usize = 8;
@@ -37,8 +37,9 @@ pub(super) fn pour<E>(
     let jobs = jobs(tensors);
     let threads = threads.clamp(1, jobs.len().max(1));
     thread::scope(|scope| {
-        // Each thread draws every `threads`th chunk, so that reading the queues in turn gives the order of the file.
-        // Empty buffers are returned, because allocating fresh memory for each chunk would cost more than drawing it.
+        // Each thread draws every `threads`th chunk, so that reading the queues round-robin gives the order of the
+        // file. Empty buffers are returned, because allocating fresh memory for each chunk would cost more than drawing
+        // it.
         let mut queues = Vec::new();
         for first in 0..threads {
             let (full, filled) = sync_channel::<Vec<u8>>(AHEAD);
@@ -48,7 +49,7 @@ pub(super) fn pour<E>(
             queues.push((filled, empty));
         }
         for (filled, empty) in queues.iter().cycle().take(jobs.len()) {
-            // A queue only ends early if its thread panicked, and then `scope` panics as well.
+            // A queue only ends early if its thread panicked, and then `scope` panics, too.
             let Ok(buffer) = filled.recv() else { break };
             sink(&buffer)?;
             // A thread that has drawn its last chunk does not accept returned buffers.
@@ -118,7 +119,7 @@ impl Halves {
             Fill::Tokens { std } => {
                 Self { plain: HalfTable::new(0.0, *std), quiet: Some(HalfTable::new(0.0, *std * QUIET)) }
             }
-            // Never used, because vectors are F32; filled with a harmless value.
+            // This value is never used, because vectors are F32.
             Fill::Signs(_) | Fill::Given(_) => Self { plain: HalfTable::new(0.0, 0.0), quiet: None },
         }
     }

@@ -82,7 +82,7 @@ impl FromStr for Preset {
     fn from_str(text: &str) -> Result<Self, String> {
         Self::all().into_iter().find(|preset| preset.name() == text).ok_or_else(|| {
             let names = Self::all().map(Self::name).join(", ");
-            format!("unknown preset {text:?}: use one of {names}")
+            format!("unknown preset {text:?}\nhint: use one of {names}")
         })
     }
 }

@@ -72,8 +72,8 @@ pub(super) struct Shape {
     pub(super) tokenizer: Tokenizer,
 }
 
-/// Qwen's tokenizer. The tiny presets use it as well, because it is one of the few whose detokeniser does not change
-/// spaces.
+/// Qwen's tokenizer. The tiny presets also use it, because it is one of the few tokenizers whose detokeniser does not
+/// change spaces.
 const QWEN2: Tokenizer = Tokenizer {
     pre: "qwen2",
     control: &["<|endoftext|>", "<|im_start|>", "<|im_end|>"],

@@ -151,7 +151,7 @@ fn pick(list: &[&'static str], random: &mut Xoshiro) -> &'static str {
 }
 
 /// Returns the character that represents a byte in GPT-2's tokenizer: the byte itself if it is visible in Latin-1,
-/// otherwise the next character from U+0100 on (`bytes_to_unicode` of encoder.py).
+/// otherwise the next unused character, starting at U+0100 (`bytes_to_unicode` of encoder.py).
 fn byte_token(byte: u8) -> char {
     let visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if visible(byte) {

@@ -66,7 +66,7 @@ pub struct Edit {
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 impl Edit {
-    /// Parses the good file at `path`.
+    /// Parses the valid file at `path`.
     pub fn of(path: &Path) -> Self {
         let file = GgufFile::open(path).expect("a good file");
         let bytes = fs::read(path).expect("a file");

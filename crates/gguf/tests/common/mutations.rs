@@ -4,9 +4,9 @@ use gguf::synth::Preset;
 
 use super::edit::{Edit, Put};
 
-/// Change of a good model.
+/// Change of a valid model.
 pub struct Mutation {
-    /// Preset of the good model.
+    /// Preset of the valid model.
     pub preset: Preset,
     /// Unique name of the change.
     pub name: String,
@@ -124,7 +124,7 @@ fn heads(all: &mut List) {
     all.tiny("llama.attention.key_length", Put::U32(0), &["1 to 65536"]);
     all.tiny("llama.rope.dimension_count", Put::U32(32), &["the length of a head, 64"]);
     let (swa, even) = (Preset::SwaTiny, "even, at least 2 and at most");
-    // If RoPE rotates no element, ggml's CPU kernel loops for ever.
+    // If RoPE rotates no element, ggml's CPU kernel loops forever.
     for wrong in [0, 31, 4096] {
         all.put(swa, "gemma3.rope.dimension_count", Put::U32(wrong), &[even]);
         all.put(swa, "gemma3.rope.dimension_count_swa", Put::U32(wrong), &[even]);

@@ -84,8 +84,7 @@ fn run(program: &Path, limit: Duration) -> Result<String, String> {
     let stdout = child.stdout.take();
     let reader = std::thread::Builder::new().name("nvidia-smi".to_string()).spawn(move || {
         let mut output = Vec::new();
-        // A megabyte is enough for thousands of GPUs. Sending fails if the receiver has timed out, which does no
-        // harm.
+        // A megabyte is enough for thousands of GPUs. Sending fails if the receiver has timed out, which is harmless.
         let read = stdout.map_or(Ok(0), |stdout| stdout.take(1 << 20).read_to_end(&mut output));
         let _ = sender.send(read.map(|_| output));
     });
@@ -135,8 +134,8 @@ mod tests {
         for script in ["exec sleep 3", "exec >/dev/null; exec sleep 3", "sleep 3"] {
             std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a script");
             std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("it can be run");
-            // A concurrent test may fork while the script is open for writing here. Until the forked child executes
-            // its own program, the script is open in it as well, and running the script fails.
+            // A concurrent test may fork while the script is open for writing here. Until the forked child executes its
+            // own program, it also has the script open, and running the script fails.
             let (start, why) = loop {
                 let start = Instant::now();
                 let why = run(&program, limit).expect_err("it hangs");

@@ -68,7 +68,7 @@ pub fn ask<T: Send + 'static>(
     let place = place.clone();
     let thread = std::thread::Builder::new().name("nvml".to_string());
     let asked = thread.spawn(move || {
-        // Sending fails if the receiver has timed out, which does no harm.
+        // Sending fails if the receiver has timed out, which is harmless.
         let _ = sender.send(Nvml::start(&place).and_then(|nvml| question(&nvml)));
     });
     asked.map_err(Unanswered::NotAsked)?;

@@ -162,7 +162,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
 int nvmlDeviceGetName(Device *device, char *room, unsigned size) { return text(device->name, room, size); }
 int nvmlDeviceGetUUID(Device *device, char *room, unsigned size) { return text(device->uuid, room, size); }
 
-// Two numbers, as in `capability 9 0`: both are peeked at, and none is consumed.
+// Two numbers, as in `capability 9 0`: reads both without consuming them.
 int nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {
     if (!device->capability.count) return 3;
     if (device->capability.value[0] < 0) return (int)-device->capability.value[0];
@@ -217,7 +217,7 @@ int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *mill
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, unsigned long long *bits) {
     return longer(&device->throttling, bits);
 }
-// Returns at once; a real driver takes 20 ms.
+// Returns immediately; a real driver takes 20 ms.
 int nvmlDeviceGetPcieThroughput(Device *device, int direction, unsigned *kilobytes) {
     return number(direction == 0 ? &device->sent : &device->received, kilobytes);
 }

@@ -1,5 +1,5 @@
-//! Bindings to libnvidia-ml, with all unsafe code for it. Signatures and sizes are those of nvml.h. The signatures
-//! never change, because NVIDIA gives a changed function another name (`_v2`).
+//! Bindings to libnvidia-ml, with all unsafe code for it. Signatures and sizes match nvml.h. The signatures never
+//! change, because NVIDIA gives a changed function another name (`_v2`).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -80,9 +80,9 @@ pub struct CardLimits {
 }
 
 impl CardLimits {
-    /// Returns the theoretical memory bandwidth in bytes per second: two transfers of the bus width per clock,
-    /// because the driver reports GDDR and HBM clocks that way. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s
-    /// of its data sheet. No program reaches this bandwidth.
+    /// Returns the theoretical memory bandwidth in bytes per second: the bus width times two transfers per clock, which
+    /// matches how the driver reports GDDR and HBM clocks. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s of its
+    /// data sheet. No program reaches this bandwidth.
     pub fn memory_bandwidth(&self) -> Option<f64> {
         let (mhz, bits) = (self.memory_mhz?, self.memory_bus_bits?);
         Some(2.0 * f64::from(mhz) * 1e6 * f64::from(bits) / 8.0).filter(|bandwidth| *bandwidth > 0.0)
@@ -170,7 +170,7 @@ pub(crate) struct Functions {
     name: DeviceText,
     capability: Capability,
     memory: DeviceMemory,
-    // The functions from here on are optional.
+    // The following functions are optional.
     cuda: Option<Number>,
     compute_mode: Option<DeviceNumber>,
     uuid: Option<DeviceText>,
@@ -449,7 +449,7 @@ fn number(call: impl FnOnce(*mut c_uint) -> c_uint) -> Result<u32, u32> {
 /// Returns the text that `call` writes, without control characters, because it may be printed to terminals.
 fn text(call: impl FnOnce(*mut c_char, c_uint) -> c_uint) -> Result<String, u32> {
     let mut room = [0 as c_char; ROOM];
-    // The last byte stays zero, whatever the library writes.
+    // The library may write all bytes except the last, which therefore remains zero.
     done(call(room.as_mut_ptr(), ROOM as c_uint - 1))?;
     let bytes: Vec<u8> = room.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
     Ok(String::from_utf8_lossy(&bytes).chars().filter(|letter| !letter.is_control()).collect())

@@ -60,7 +60,7 @@ pub struct Nvml {
 
 impl Nvml {
     /// Loads the library and initialises it. This takes some tens of milliseconds, or seconds if the GPUs sleep, and
-    /// never ends if the driver hangs. A caller that cannot wait must use a separate thread.
+    /// never returns if the driver hangs. A caller that cannot wait must use a separate thread.
     ///
     /// # Errors
     /// If the library or the driver is faulty; the error contains a hint.

@@ -68,7 +68,7 @@ impl Fake {
         LibrarySource::At(self.path())
     }
 
-    /// Replaces the script, from the next initialisation on.
+    /// Replaces the script. The new script applies after the next initialisation.
     pub fn say(&self, script: &str) {
         std::fs::write(self.beside("script"), script).expect("the script is written");
     }

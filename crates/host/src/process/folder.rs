@@ -22,7 +22,7 @@ impl ProcFolder {
         Self::below(Path::new("/"), &pid.to_string())
     }
 
-    /// Returns the folder of `process`, a number or `self`, on a machine whose files lie below `root`.
+    /// Returns the folder of `process`, a number or `self`, on a machine whose files are below `root`.
     pub fn below(root: &Path, process: &str) -> Self {
         Self(root.join("proc").join(process))
     }
@@ -56,7 +56,7 @@ impl ProcFolder {
         Some(sum)
     }
 
-    /// Returns the total time for which the living threads of the process were ready to run but had no CPU. `None` if the
+    /// Returns the total time that the living threads of the process were ready to run but had no CPU. `None` if the
     /// kernel does not report it: see `schedstat` in Documentation/scheduler/sched-stats.rst.
     pub fn waited(&self) -> Option<Duration> {
         let mut sum = 0;

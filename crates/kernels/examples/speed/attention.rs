@@ -32,7 +32,7 @@ unsafe extern "C" fn chunk_add(pool: *mut c_void, value: c_int) -> c_int {
     }
 }
 
-/// Prints the multiply-adds per second for a token behind 4,096 cells, and for 256 tokens of a prompt behind 2,048.
+/// Prints the multiply-adds per second for a token after 4,096 cells, and for 256 prompt tokens after 2,048 cells.
 pub fn print() {
     println!(
         "instructions | attention | GMAC/s: 1 token, 4,096 cells | GB/s of the cache | GMAC/s: 256 tokens, 2,304 cells"

@@ -1,5 +1,5 @@
-//! Prints the speed of each format's kernel on one thread: multiply-adds for a batch, bytes for one column. Prints the
-//! speed of attention, too.
+//! Prints the speed of each format's kernel on one thread: multiply-adds for a batch, bytes for one column. Also prints
+//! the speed of attention.
 //!
 //! `cargo run --release -p kernels --example speed [-- FORMAT… | attention]`
 

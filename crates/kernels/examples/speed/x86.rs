@@ -38,7 +38,7 @@ fn speed(
     calls: usize,
 ) -> (f64, f64, f64) {
     let bytes = panel_bytes(format, K).expect("K is a multiple of each block");
-    // As a buffer of ggml's, the weights begin at a cache line.
+    // As in ggml's buffers, the weights begin at a cache line.
     let mut buffer = Vec::with_capacity(bytes * panels + 64);
     // SAFETY: advice for memory that belongs to the buffer.
     unsafe {

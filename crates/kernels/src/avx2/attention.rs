@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::cache::{CacheFormat, CacheRows, MASKED};
 use crate::reference::{EXP2, LARGEST, LEAST, NOTHING, Score};
 
-/// Number of cells whose keys, or values, are converted at once: 24 KB for heads of 128 floats.
+/// Number of cells whose keys or values are converted together: 24 KB for heads of 128 floats.
 pub const TILE: usize = 48;
 
 /// Writes the cells of `unit` that at least one of `masks` allows to `cells`. Returns their number and the sum of the
@@ -58,7 +58,7 @@ pub unsafe fn allowed<'a>(
 /// Converts rows to F32. Returns true if all elements are finite. Meanwhile, requests the rows `ahead` from memory.
 ///
 /// # Safety
-/// The rows must be valid; `out` must be valid for writes of `rows.part.len()` floats for each of them.
+/// The rows must be valid; `out` must be valid for writes of `rows.part.len()` floats for each row.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn convert(rows: &CacheRows, ahead: &CacheRows, out: *mut f32) -> bool {
     let bytes_ahead = ahead.format.bytes(ahead.part.start)..ahead.format.bytes(ahead.part.end);
@@ -116,8 +116,8 @@ pub unsafe fn convert(rows: &CacheRows, ahead: &CacheRows, out: *mut f32) -> boo
     _mm256_testz_si256(infinite, infinite) == 1
 }
 
-/// Returns the bits of the absolute values, which are ordered like the values; those of infinities and of values that
-/// are no numbers are the largest.
+/// Returns the bits of the absolute values, which have the same order as the values. Infinities and NaNs have the
+/// largest bits.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn magnitude(values: __m256) -> __m256i {
     _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(0x7fff_ffff))
@@ -137,7 +137,7 @@ unsafe fn half(block: *const u8) -> __m256 {
 /// Writes the products of queries and keys: `out[TILE * row + cell]`.
 ///
 /// # Safety
-/// `q` must hold `rows` rows and `keys` `cells` rows of `dk` floats; `cells` must be a multiple of 8 and `dk` too.
+/// `q` must contain `rows` rows, and `keys` `cells` rows, of `dk` floats each. `cells` and `dk` must be multiples of 8.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn scores(q: *const f32, rows: usize, keys: *const f32, cells: usize, dk: usize, out: *mut f32) {
     let mut row = 0;
@@ -155,7 +155,8 @@ pub unsafe fn scores(q: *const f32, rows: usize, keys: *const f32, cells: usize,
     }
 }
 
-/// Returns the number of rows of the next block: three, whose sums fill the registers, unless one would be left over.
+/// Returns the number of rows in the next block. The sums of three rows fill the registers; four rows are split into
+/// two blocks of two.
 fn block(left: usize) -> usize {
     match left {
         1 => 1,
@@ -167,7 +168,7 @@ fn block(left: usize) -> usize {
 /// Writes the products of `R` queries with all keys, `C` keys at a time.
 ///
 /// # Safety
-/// As for [`scores`]; `cells` must be a multiple of `C`, and `C` of 4.
+/// Same as for [`scores`]; `cells` must be a multiple of `C`, and `C` of 4.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn products<const R: usize, const C: usize>(
     q: *const f32,
@@ -207,10 +208,10 @@ unsafe fn products<const R: usize, const C: usize>(
     }
 }
 
-/// Returns the exponents of two, rounded to whole numbers, and the powers of two of the remainders.
+/// Splits exponents of two. Returns the exponents rounded to whole numbers, and two to the power of the remainders.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn split(exponents: __m256) -> (__m256i, __m256) {
-    // The second operand is returned if it is no number.
+    // Both instructions return their second operand if it is NaN.
     let bounded = _mm256_max_ps(_mm256_set1_ps(-LARGEST), _mm256_min_ps(_mm256_set1_ps(LARGEST), exponents));
     let whole = _mm256_cvtps_epi32(bounded);
     let rest = _mm256_sub_ps(bounded, _mm256_cvtepi32_ps(whole));
@@ -265,7 +266,7 @@ pub unsafe fn weigh(weights: *mut f32, masks: *const f32, cells: usize, score: &
             let t = _mm256_mul_ps(_mm256_fmadd_ps(slope, mask, s), _mm256_set1_ps(std::f32::consts::LOG2_E));
             let t = _mm256_blendv_ps(t, forbidden, _mm256_cmp_ps::<_CMP_EQ_OQ>(mask, forbidden));
             let (whole, power) = split(t);
-            // What is no number is seen, too.
+            // NaN compares as unequal, so cells with NaN are seen.
             let seen = _mm256_cmp_ps::<_CMP_NEQ_UQ>(t, forbidden);
             *exponents = whole;
             largest =
@@ -296,7 +297,7 @@ pub unsafe fn weigh(weights: *mut f32, masks: *const f32, cells: usize, score: &
 /// Adds the weights of each row to its total, one after the other.
 ///
 /// # Safety
-/// `weights` must hold [`TILE`] floats for each total.
+/// `weights` must contain [`TILE`] floats for each total.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn add_weights<'a>(
     weights: *const f32,
@@ -304,7 +305,7 @@ pub unsafe fn add_weights<'a>(
     cells: usize,
 ) {
     let mut row = 0;
-    // Each addition waits for the one before; those of four rows do not wait for each other.
+    // Each addition waits for the previous addition of the same row, but the additions of four rows overlap.
     loop {
         let mut four = [const { None::<&mut f32> }; 4];
         let mut sums = [0f32; 4];
@@ -363,11 +364,11 @@ pub unsafe fn scale(values: *mut f32, count: usize, factor: f32) {
 }
 
 /// Adds the weighted values of all cells to each row's output. If some values are not `finite`, cells of weight 0 are
-/// left out, because 0 times infinity is no number.
+/// left out, because 0 times infinity is NaN.
 ///
 /// # Safety
-/// `weights` must hold [`TILE`] floats and `out` `dv` floats for each row; `values` must hold `cells` rows of `dv`
-/// floats, a multiple of 8.
+/// For each row, `weights` must contain [`TILE`] floats, and `out` `dv` floats. `values` must contain `cells` rows of
+/// `dv` floats; `dv` must be a multiple of 8.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn add_values(
     weights: *const f32,
@@ -410,7 +411,7 @@ pub unsafe fn add_values(
 /// Adds the weighted values of all cells to `R` outputs, in parts of 8, 4, 2 and 1 vectors.
 ///
 /// # Safety
-/// As for [`add_values`].
+/// Same as for [`add_values`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn columns<const R: usize>(
     weights: *const f32,
@@ -438,7 +439,7 @@ unsafe fn columns<const R: usize>(
 }
 
 /// # Safety
-/// As for [`add_values`].
+/// Same as for [`add_values`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn part<const R: usize, const V: usize>(
     weights: *const f32,

@@ -1,7 +1,7 @@
-//! Products with few columns, without expanded blocks: codes go from the packed block through registers.
+//! Products with few columns. Codes go directly from the packed block to registers, without expanded blocks.
 //!
-//! With one column, a product takes as long as memory needs to deliver the weights, so each byte is read once and
-//! written never.
+//! With one column, a product takes as long as memory needs to deliver the weights, so each byte is read once and never
+//! written.
 
 use std::arch::x86_64::*;
 
@@ -13,11 +13,11 @@ use crate::format::{FORMATS, SMALL, SUPER};
 use crate::kernel::Column;
 use crate::panel::{BlockParts, GROUPS, Planes, ROWS};
 
-/// Distance in bytes at which weights are prefetched. The prefetchers of the hardware stop at each page of 4 KiB. On a
-/// Zen 3, this distance makes Q6_K 1.6 times and Q4_K 1.2 times as fast (`examples/speed`).
+/// Distance in bytes at which weights are prefetched. The hardware prefetchers stop at each page of 4 KiB. On a Zen 3,
+/// this distance makes Q6_K 1.6 times and Q4_K 1.2 times as fast (`examples/speed`).
 const AHEAD: usize = 4096;
 
-/// Prefetches `bytes` bytes of weights at the distance from `packed`.
+/// Prefetches `bytes` bytes of weights, [`AHEAD`] bytes after `packed`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn prefetch(packed: *const u8, bytes: usize) {
@@ -37,8 +37,8 @@ unsafe fn four(codes: *const u8) -> __m256i {
     _mm256_set1_epi32(unsafe { codes.cast::<i32>().read_unaligned() })
 }
 
-/// Returns the sums over `G` groups from `FIRST` on, in 16-bit lanes. Shifts of bits have to be constants to be fast,
-/// therefore `FIRST` is one.
+/// Returns the sums over `G` groups, starting at group `FIRST`, in 16-bit lanes. `FIRST` is a constant, because bit
+/// shifts are fast only by a constant.
 ///
 /// # Safety
 /// `unit` must be valid for reads of a unit, and each column for the unit's activations.
@@ -89,7 +89,7 @@ macro_rules! each_sum {
 /// Returns the sums over a unit of 8-bit values with a sign, in 32-bit lanes.
 ///
 /// # Safety
-/// As for [`narrow`], with activations of 16 bits.
+/// Same as for [`narrow`], with activations of 16 bits.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn wide<const F: usize, const C: usize>(unit: *const u8, columns: &[*const u8; C]) -> Sums<C> {
@@ -196,7 +196,7 @@ pub unsafe fn super_block<const F: usize, const C: usize, const G: usize>(
 /// Multiplies a packed super-block of 8-bit values with a sign.
 ///
 /// # Safety
-/// As for [`super_block`].
+/// Same as for [`super_block`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub unsafe fn wide_super_block<const F: usize, const C: usize>(
@@ -239,7 +239,7 @@ pub unsafe fn wide_super_block<const F: usize, const C: usize>(
 /// with a sign.
 ///
 /// # Safety
-/// As for [`super_block`].
+/// Same as for [`super_block`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub unsafe fn small_block<const F: usize, const C: usize, const G: usize>(

@@ -1,4 +1,4 @@
-//! Expands packed blocks into what the tiles multiply: whole codes, pairs of 16-bit scales, F32 scales.
+//! Expands packed blocks into the operands of the tiles: whole codes, pairs of 16-bit scales, F32 scales.
 //!
 //! Expanded blocks are small enough for the first-level cache and serve all columns of a batch.
 
@@ -12,10 +12,10 @@ use crate::panel::{BlockParts, GROUP, GROUPS, Planes, ROWS};
 pub struct SuperBlock {
     /// Codes, group by group.
     pub codes: [u8; SUPER * ROWS],
-    /// Integer scale of each sub-block and row, twice.
+    /// Integer scale of each sub-block and row, stored twice.
     pub scales: [[[i16; 2]; ROWS]; 16],
-    /// Integer factor of the sum of activations of two consecutive sub-blocks, for each row: minima, or offsets times
-    /// scales, negated.
+    /// For each row, integer factors of the activation sums of two consecutive sub-blocks: minima, or negated offsets
+    /// times scales.
     pub factors: [[[i16; 2]; ROWS]; 8],
     /// Float scale of each row.
     pub d: [f32; ROWS],
@@ -64,9 +64,9 @@ pub unsafe fn codes<const F: usize>(unit: *const u8, group: usize, half: usize) 
     let format = const { FORMATS[F] };
     let planes = Planes::of(format);
     let mut plane = unit;
-    // Reads the byte that holds the code's bits, shifted right by `right` bits; other bits are masked out later.
+    // Reads the byte that contains the code's bits, shifted right by `right` bits; other bits are masked out later.
     let mut read = |each: usize, width: u32, shift: u32| {
-        // SAFETY: the planes lie in the unit in this order.
+        // SAFETY: the unit contains the planes in this order.
         let bytes = unsafe { _mm256_loadu_si256(plane.add(group / each * GROUP + 32 * half).cast()) };
         plane = plane.wrapping_add(GROUPS / each * GROUP);
         let place = (group % each) as u32 * width;
@@ -151,7 +151,7 @@ pub fn widened(bytes: __m256i) -> [__m256i; 2] {
     [_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), _mm256_srai_epi16(bytes, 8)]
 }
 
-/// Returns the float scales of the rows in half `half` of a packed block, or those of its minima.
+/// Returns the float scales of the rows in half `half` of a packed block, or the float scales of its minima.
 ///
 /// # Safety
 /// `bits` must be the position of the scales of a packed block.
@@ -221,7 +221,7 @@ fn pairs(low: __m256i, high: __m256i, out: &mut [[i16; 2]; ROWS]) {
     }
 }
 
-/// Returns the integer scales of sub-block `sub` and its minima (or offsets times scales, negated).
+/// Returns the integer scales of sub-block `sub` and its minima (or negated offsets times scales).
 ///
 /// # Safety
 /// `packed` must be valid for reads of a packed block.

@@ -8,13 +8,13 @@ use crate::panel::ROWS;
 
 /// Number of columns of a tile: twelve sums, two weights and one activation fill the registers.
 const TILE: usize = 6;
-/// Number of elements of a row that all columns use before the next ones: at most 32 KB of weights.
+/// Number of elements of a row that are multiplied by all columns before the next elements: at most 32 KB of weights.
 const CHUNK: usize = 512;
 
 /// Multiplies a panel of float weights.
 ///
 /// # Safety
-/// As for [`crate::kernel::Functions::multiply_floats`]. The CPU must have AVX2, FMA and F16C.
+/// Same as for [`crate::kernel::Functions::multiply_floats`]. The CPU must have AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn multiply<const F: u32>(panel: *const u8, k: usize, rows: usize, targets: &[Target]) {
     let bytes = const { float_format(F).bytes() };
@@ -40,10 +40,10 @@ pub unsafe fn multiply<const F: u32>(panel: *const u8, k: usize, rows: usize, ta
     unsafe { store(targets, outputs.as_ptr().cast(), rows) };
 }
 
-/// Adds the products of `count` elements, from element `first` of the columns on, to the outputs of `C` columns.
+/// Adds the products of `count` elements to the outputs of `C` columns, starting at element `first` of the columns.
 ///
 /// # Safety
-/// As for [`multiply`]; `panel` must point to the first of the elements.
+/// Same as for [`multiply`]; `panel` must point to the first of the elements.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn tile<const F: u32, const C: usize>(
     panel: *const u8,
@@ -82,7 +82,7 @@ unsafe fn tile<const F: u32, const C: usize>(
     }
 }
 
-/// Loads eight elements from element `at` on.
+/// Loads eight elements, starting at element `at`.
 ///
 /// # Safety
 /// `panel` must be valid for these elements.

@@ -20,16 +20,16 @@ use crate::instruction_set::InstructionSet;
 use crate::kernel::{Column, Functions, Target, store, zeros};
 use crate::panel::{BlockParts, ROWS};
 
-/// Number of columns that share an expanded chunk: their outputs and half of their codes fit the caches. The number is 129, so
-/// that a batch of 128 columns needs one pass over the weights.
+/// Number of columns that share an expanded chunk. Their outputs and half of their codes fit the caches, and a batch of
+/// 128 columns needs only one pass over the weights.
 const COLUMNS: usize = 43 * TILE;
 /// Largest number of columns whose products need no expanded blocks.
 const DIRECT: usize = 3;
 /// Number of columns of a tile. Their sums, before and after scaling, fill the registers.
 const TILE: usize = 3;
-/// Number of elements of a row that are expanded at once: 16 KB of codes, half of a first-level cache.
+/// Number of elements of a row that are expanded together: 16 KB of codes, half of a first-level cache.
 const CHUNK: usize = 1024;
-/// Number of elements of a row that are expanded at once to 16-bit codes.
+/// Number of elements of a row that are expanded together to 16-bit codes.
 const WIDE_CHUNK: usize = 512;
 
 /// The functions for AVX2.
@@ -57,7 +57,7 @@ impl Functions for Avx2 {
 }
 
 /// # Safety
-/// As for [`Functions::multiply`]; the CPU must have AVX2, FMA and F16C.
+/// Same as for [`Functions::multiply`]; the CPU must have AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targets: &[Target]) {
     let format = const { FORMATS[F] };
@@ -131,7 +131,7 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
                     // SAFETY: the panel has all blocks.
                     unsafe { $expand(panel.add((first + at) * BlockParts::of(format).bytes), block.as_mut_ptr()) };
                 }
-                // SAFETY: the first `count` blocks have been written as far as the tiles read them.
+                // SAFETY: the tiles read only the parts of the first `count` blocks that have been written.
                 let $blocks = unsafe { std::slice::from_raw_parts(expanded.as_ptr().cast::<$block>(), count) };
                 for (tile, targets) in targets.chunks(TILE).enumerate() {
                     // SAFETY: there is an array of outputs for each target.

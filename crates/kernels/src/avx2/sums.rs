@@ -113,7 +113,8 @@ macro_rules! blocks {
 }
 
 /// Returns the sums over `G` groups of four elements, in 16-bit lanes: for each row, the elements 0 and 1 of the groups
-/// in one lane and the elements 2 and 3 in the next. `G` is 2, 4 or 8, so small that no sum leaves the lane.
+/// in one lane and the elements 2 and 3 in the next. `G` is 2, 4 or 8, which is small enough that no sum overflows its
+/// lane.
 ///
 /// # Safety
 /// `w` must be aligned to 32 bytes and valid for reads of `64 * G` bytes, each column for reads of `4 * G` bytes.

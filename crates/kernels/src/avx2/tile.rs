@@ -20,7 +20,7 @@ pub unsafe fn accumulate(out: *mut f32, a: __m256, b: __m256) {
     unsafe { _mm256_storeu_ps(out, _mm256_fmadd_ps(a, b, _mm256_loadu_ps(out))) };
 }
 
-/// Returns the sums of one sub-block, each multiplied with its row's integer scale.
+/// Returns the sums of one sub-block, each multiplied by its row's integer scale.
 macro_rules! scaled {
     ($isums:ident, $sums:expr, $scales:expr) => {
         let scales = $scales.as_ptr().cast::<__m256i>();
@@ -52,7 +52,7 @@ pub unsafe fn super_blocks<const F: usize, const C: usize, const G: usize>(
         for sub in 0..SUPER / sub_len {
             for part in 0..sub_len / 4 / G {
                 let group = sub * sub_len / 4 + part * G;
-                // SAFETY: the group lies within the block, and the columns' codes lie in the same order.
+                // SAFETY: the group lies within the block, and the columns' codes are in the same order.
                 let sums = unsafe {
                     let codes = columns.map(|column| column.codes.add(SUPER * at + 4 * group));
                     narrow::<C, G>(block.codes.as_ptr().add(GROUP * group), &codes)
@@ -91,7 +91,7 @@ pub unsafe fn super_blocks<const F: usize, const C: usize, const G: usize>(
 /// Multiplies super-blocks of 16-bit codes.
 ///
 /// # Safety
-/// As for [`super_blocks`].
+/// Same as for [`super_blocks`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub unsafe fn wide_super_blocks<const C: usize>(
@@ -130,7 +130,7 @@ pub unsafe fn wide_super_blocks<const C: usize>(
 /// Multiplies blocks of 32 elements. `G` is the number of groups whose sums fit 16 bits.
 ///
 /// # Safety
-/// As for [`super_blocks`].
+/// Same as for [`super_blocks`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub unsafe fn small_blocks<const F: usize, const C: usize, const G: usize>(
@@ -178,7 +178,7 @@ pub unsafe fn small_blocks<const F: usize, const C: usize, const G: usize>(
 /// Multiplies blocks of 32 elements of 16-bit codes.
 ///
 /// # Safety
-/// As for [`super_blocks`].
+/// Same as for [`super_blocks`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub unsafe fn wide_small_blocks<const C: usize>(

@@ -1,4 +1,4 @@
-//! Attention to one tile of cells of an F16 cache. Keys and values go from the cache through registers.
+//! Attention to one tile of cells of an F16 cache. Keys and values go directly from the cache to registers.
 //!
 //! At most six rows are computed together. With eight cells, or 64 elements of a value, their sums fill 24 of 32
 //! registers.
@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::avx2::attention::TILE;
 use crate::cache::{CacheFormat, CacheRows};
 
-/// True if the kernels of this module take the keys and values of `rows`.
+/// True if the kernels of this module support the keys and values of `rows`.
 pub fn takes(rows: &CacheRows) -> bool {
     rows.format == CacheFormat::F16
 }
@@ -22,14 +22,14 @@ struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// Returns `count` elements of each row, from element `at` of the part on.
+    /// Returns `count` elements of each row, starting at element `at` of the part.
     fn of(rows: &'a CacheRows<'a>, at: usize, count: usize) -> Self {
         let start = rows.part.start + at;
         let end = rows.part.end.min(start + count).max(start);
         Self { rows, bytes: rows.format.bytes(start)..rows.format.bytes(end) }
     }
 
-    /// Requests the bytes of row `row` from memory, if there is such a row.
+    /// Requests the bytes of row `row` from memory, if the row exists.
     ///
     /// # Safety
     /// The rows must be valid.
@@ -40,7 +40,7 @@ impl<'a> Ahead<'a> {
         let from = unsafe { self.rows.base.add(*cell as usize * self.rows.stride) };
         let mut at = self.bytes.start;
         while at < self.bytes.end {
-            // SAFETY: every x86-64 CPU has the instruction, and it may name any address.
+            // SAFETY: every x86-64 CPU has the instruction, and the address may be any address.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(at).cast()) };
             at += 64;
         }
@@ -51,8 +51,8 @@ impl<'a> Ahead<'a> {
 /// of eight. Meanwhile, requests the rows `ahead` from memory.
 ///
 /// # Safety
-/// `q` must hold `rows` rows as long as a key, a multiple of 8; keys and rows ahead must be valid, and [`takes`] must
-/// be true for the keys. The CPU must have the instruction set.
+/// `q` must contain `rows` rows as long as a key, a multiple of 8; keys and rows ahead must be valid, and [`takes`]
+/// must be true for the keys. The CPU must have the instruction set.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub unsafe fn scores(q: *const f32, rows: usize, keys: &CacheRows, ahead: &CacheRows, out: *mut f32) {
     let dk = keys.part.len();
@@ -61,7 +61,7 @@ pub unsafe fn scores(q: *const f32, rows: usize, keys: &CacheRows, ahead: &Cache
         let ahead = Ahead::of(ahead, 0, ahead.part.len());
         for (group, cells) in keys.cells.chunks(8).enumerate() {
             (8 * group..8 * group + 8).for_each(|row| ahead.prefetch(row));
-            // What follows the last cell is forbidden by the mask.
+            // The mask forbids the padding after the last cell.
             let place: [*const u16; 8] = std::array::from_fn(|at| {
                 let cell = *cells.get(at).unwrap_or(&cells[0]) as usize;
                 keys.base.add(cell * keys.stride).cast::<u16>().add(keys.part.start)
@@ -73,10 +73,11 @@ pub unsafe fn scores(q: *const f32, rows: usize, keys: &CacheRows, ahead: &Cache
     }
 }
 
-/// Writes the products of `R` queries with eight keys. A register holds eight sums of the cells `at` and `at + 4` each.
+/// Writes the products of `R` queries with eight keys. A register contains eight sums for each of the cells `at` and
+/// `at + 4`.
 ///
 /// # Safety
-/// As for [`scores`].
+/// Same as for [`scores`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 unsafe fn products<const R: usize>(q: *const f32, keys: &[*const u16; 8], dk: usize, out: *mut f32) {
@@ -106,19 +107,19 @@ unsafe fn products<const R: usize>(q: *const f32, keys: &[*const u16; 8], dk: us
     }
 }
 
-/// Returns the sums of neighbours in each quarter: two of `a`, then two of `b`.
+/// Returns the sums of neighbouring lanes in each quarter: two of `a`, then two of `b`.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn pairs(a: __m512, b: __m512) -> __m512 {
     _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b))
 }
 
-/// Adds the weighted values of all cells to each row's output. Where a sum would become no number, cells of weight 0 are
-/// left out, because 0 times infinity is no number. Meanwhile, requests the rows `ahead` from memory.
+/// Adds the weighted values of all cells to each row's output. If a sum would become NaN, cells of weight 0 are left
+/// out, because 0 times infinity is NaN. Meanwhile, requests the rows `ahead` from memory.
 ///
 /// # Safety
-/// `weights` must hold [`TILE`] floats and `out` as many floats as a value for each row, a multiple of 8; values and
-/// rows ahead must be valid, and [`takes`] must be true for the values. The CPU must have the instruction set.
+/// For each row, `weights` must contain [`TILE`] floats, and `out` as many floats as a value, a multiple of 8; values
+/// and rows ahead must be valid, and [`takes`] must be true for the values. The CPU must have the instruction set.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub unsafe fn add_values(
     weights: *const f32,
@@ -147,10 +148,10 @@ pub unsafe fn add_values(
     }
 }
 
-/// Adds `count` weighted elements of each value, from element `at` of the part on, to `R` outputs.
+/// Adds `count` weighted elements of each value, starting at element `at` of the part, to `R` outputs.
 ///
 /// # Safety
-/// As for [`add_values`]; `count` must be `16 * V`, or 8 if `V` is 1.
+/// Same as for [`add_values`]; `count` must be `16 * V`, or 8 if `V` is 1.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 unsafe fn part<const R: usize, const V: usize>(

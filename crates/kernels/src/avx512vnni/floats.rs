@@ -6,11 +6,11 @@ use crate::floats::FloatFormat;
 use crate::kernel::{Target, float_format};
 use crate::panel::ROWS;
 
-/// Adds the products of `count` elements, from element `first` of the columns on, to the outputs of `C` columns.
+/// Adds the products of `count` elements to the outputs of `C` columns, starting at element `first` of the columns.
 ///
 /// # Safety
-/// As for [`crate::kernel::Functions::multiply_floats`]; `panel` must point to the first of the elements, and `out` be
-/// valid for `C * 16` floats. The CPU must have the instruction set.
+/// Same as for [`crate::kernel::Functions::multiply_floats`]; `panel` must point to the first of the elements, and
+/// `out` must be valid for `C * 16` floats. The CPU must have the instruction set.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 pub unsafe fn tile<const F: u32, const C: usize>(
@@ -36,7 +36,7 @@ pub unsafe fn tile<const F: u32, const C: usize>(
     }
 }
 
-/// Loads sixteen elements from element `at` on.
+/// Loads sixteen elements, starting at element `at`.
 ///
 /// # Safety
 /// `panel` must be valid for these elements.

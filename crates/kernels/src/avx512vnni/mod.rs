@@ -1,12 +1,12 @@
 //! Kernels for CPUs with AVX-512 and VNNI.
 //!
-//! A group of four elements in sixteen rows is one register. An instruction multiplies its unsigned bytes with four
+//! A group of four elements in sixteen rows is one register. An instruction multiplies its unsigned bytes by four
 //! activations, which it reads from memory and repeats for each row, and adds the products of each row to a 32-bit sum.
-//! Codes go from the packed block through registers; a tile's columns share them.
+//! Codes go directly from the packed block to registers, and all columns of a tile share them.
 
-/// Splits `$count` rows or columns into nearly equal parts of at most as many as the last of `$size`, because a part with
-/// few costs nearly as much as a larger one. Runs `$call` with the number of each part's first, and with the constant
-/// `$n` as the part's length.
+/// Splits `$count` rows or columns into nearly equal parts, because a small part takes nearly as long as a large one.
+/// The last `$size` is the maximum length of a part. Runs `$call` for each part, with its first number and with its
+/// length as the constant `$n`.
 macro_rules! parts {
     ($count:expr, [$($size:literal),+], |$first:ident, $n:ident| $call:expr) => {
         let most = [$($size),+].len();
@@ -37,10 +37,11 @@ use crate::instruction_set::InstructionSet;
 use crate::kernel::{Column, Functions, Target, float_format, store, zeros};
 use crate::panel::{BlockParts, ROWS};
 
-/// Number of columns that share a chunk of weights: sixteen tiles. A tile has at most eight columns. Two sums for each fill
-/// half of the registers; their addresses fill half of the general registers.
+/// Number of columns that share a chunk of weights: sixteen tiles. A tile has at most eight columns. Two sums for each
+/// column fill half of the vector registers, and the columns' addresses fill half of the general registers.
 const COLUMNS: usize = 16 * 8;
-/// Number of elements of a row that all columns use before the next ones: less than half of a first-level cache.
+/// Number of elements of a row that are multiplied by all columns before the next elements: less than half of a
+/// first-level cache.
 const CHUNK: usize = 1024;
 
 /// The functions for AVX-512 with VNNI.
@@ -68,7 +69,7 @@ impl Functions for Avx512Vnni {
 }
 
 /// # Safety
-/// As for [`Functions::multiply`]; the CPU must have the instruction set.
+/// Same as for [`Functions::multiply`]; the CPU must have the instruction set.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targets: &[Target]) {
     let format = const { FORMATS[F] };
@@ -99,7 +100,7 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
 }
 
 /// # Safety
-/// As for [`Functions::multiply_floats`]; the CPU must have the instruction set.
+/// Same as for [`Functions::multiply_floats`]; the CPU must have the instruction set.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn multiply_floats<const F: u32>(panel: *const u8, k: usize, rows: usize, targets: &[Target]) {
     let bytes = const { float_format(F).bytes() };

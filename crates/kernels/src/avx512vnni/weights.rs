@@ -16,9 +16,9 @@ pub unsafe fn codes<const F: usize, const G: usize>(unit: *const u8) -> __m512i 
     let format = const { FORMATS[F] };
     let planes = Planes::of(format);
     let mut plane = unit;
-    // Reads the bytes that hold the codes' bits, and moves these bits to their place within the code.
+    // Reads the bytes that contain the codes' bits, and moves these bits to their position within the code.
     let mut read = |each: usize, width: u32, shift: u32| {
-        // SAFETY: the planes lie in the unit in this order.
+        // SAFETY: the unit contains the planes in this order.
         let bytes = unsafe { _mm512_loadu_si512(plane.add(G / each * GROUP).cast()) };
         plane = plane.wrapping_add(GROUPS / each * GROUP);
         let place = (G % each) as u32 * width;
@@ -53,7 +53,7 @@ pub unsafe fn codes<const F: usize, const G: usize>(unit: *const u8) -> __m512i 
     }
 }
 
-/// Returns the values that the codes of `format` stand for, raised by its offset to unsigned bytes.
+/// Returns the values that the codes of `format` stand for, shifted by its offset to unsigned bytes.
 const fn raised(mut values: [i8; 16], format: Format) -> [i8; 16] {
     let mut code = 0;
     while code < values.len() {
@@ -131,7 +131,7 @@ pub unsafe fn scale_pairs<const F: usize>(packed: *const u8, pair: usize) -> __m
     }))
 }
 
-/// Returns numbers of two sub-blocks in the order of rows: row 0 of both, row 1 of both, and so on.
+/// Interleaves the numbers of two sub-blocks by row: row 0 of both, row 1 of both, and so on.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn side_by_side(numbers: __m512i) -> __m512i {
@@ -148,7 +148,7 @@ fn side_by_side(numbers: __m512i) -> __m512i {
     _mm512_permutexvar_epi16(unsafe { _mm512_loadu_si512(order.as_ptr().cast()) }, numbers)
 }
 
-/// Returns the float scales of a packed block for each row, or those of its minima.
+/// Returns the float scales of a packed block for each row, or the float scales of its minima.
 ///
 /// # Safety
 /// `bits` must be the position of the scales of a packed block.

@@ -14,8 +14,8 @@ pub struct Score {
 }
 
 impl Score {
-    /// Returns the numbers for query head `head` of `heads`. The slopes are those of ALiBi (Press et al. 2021) as
-    /// `ggml_compute_forward_flash_attn_ext` computes them (ggml 0.26.0).
+    /// Returns the numbers for query head `head` of `heads`. The slopes follow ALiBi (Press et al. 2021), as in
+    /// `ggml_compute_forward_flash_attn_ext` (ggml 0.26.0).
     pub fn of(scale: f32, max_bias: f32, softcap: f32, head: usize, heads: usize) -> Self {
         let scale = if softcap == 0.0 { scale } else { scale / softcap };
         if max_bias <= 0.0 {
@@ -88,14 +88,14 @@ pub fn tanh(value: f32) -> f32 {
     (power - 1.0) / (power + 1.0)
 }
 
-/// Computes one row of attention: the output for `query` and the given cells, each with its mask, its key and its value.
+/// Computes one row of attention: the output for `query` and the given cells, each with its mask, key and value.
 ///
 /// The product of query and key has eight sums, one for each position modulo 8. A cell's weight is `2^(t - n)`, where
-/// `t` is its score times `log2(e)` and `n` the largest rounded `t`; a cell with the mask minus infinity has none. Weights
-/// and weighted values are added cell by cell, each with one fused multiply-add.
+/// `t` is its score times `log2(e)` and `n` the largest rounded `t`; a cell with the mask minus infinity has no weight.
+/// Weights and weighted values are added cell by cell, each with one fused multiply-add.
 ///
-/// Kernels divide their sums by other powers of two while they do not know `n`. This is exact, unless a sum is smaller
-/// than `2^-125` of the largest weight.
+/// Until a kernel knows `n`, it divides its sums by other powers of two. This is exact, unless a sum is smaller than
+/// `2^-125` of the largest weight.
 pub fn attend(
     query: &[f32],
     cells: &[(f32, &[f32], &[f32])],

@@ -1,4 +1,5 @@
-//! Memory that ends, or begins, at a page without access, so that a kernel that reads or writes beyond it ends the test.
+//! Memory that ends or begins at a page without access. A kernel that reads or writes beyond the memory crashes the
+//! test.
 
 use std::ptr::null_mut;
 
@@ -26,7 +27,7 @@ impl Guarded {
         guarded
     }
 
-    /// Copies `items` to the start of the memory, directly behind the page without access.
+    /// Copies `items` to the start of the memory, directly after the page without access.
     pub fn at_start<T: Copy>(items: &[T]) -> Self {
         let bytes = size_of_val(items);
         let pages = bytes.div_ceil(PAGE).max(1) + 2;

@@ -64,7 +64,7 @@ pub fn rows(format: Format, k: usize, count: usize, random: &mut Random) -> Vec<
     let mut bytes = random.bytes(blocks * format.block_bytes());
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
         for at in halves(format) {
-            // An exponent of at most 15: scales up to 2 and as small as sub-normal ones, of both signs.
+            // An exponent of at most 15: scales of both signs, from subnormal up to 2.
             block[at + 1] &= 0xbf;
         }
         if format == Format::Mxfp4 {
@@ -81,7 +81,7 @@ pub fn floats(format: FloatFormat, elements: usize, random: &mut Random) -> (Vec
         let bits = random.unit().to_bits();
         match format {
             FloatFormat::F32 => bytes.extend(bits.to_le_bytes()),
-            // The upper bits of the exponent are lost, so that the number is finite and small.
+            // The upper bits of the exponent are cleared, so that the number is finite and small.
             FloatFormat::F16 => {
                 bytes.extend(((bits >> 16 & 0xb800) as u16 | (bits & 0x7ff) as u16).to_le_bytes())
             }

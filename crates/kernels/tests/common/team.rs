@@ -46,7 +46,7 @@ pub unsafe fn compute<T>(
     function: unsafe extern "C" fn(*const Team, *const T),
     operation: &T,
 ) {
-    // Filled with NaN, so that memory that is read before it is written is noticed.
+    // Filled with NaN, so that the tests detect reads of unwritten memory.
     let work = Guarded::at_end(&vec![u8::MAX; size]);
     let pool = Pool { barrier: Barrier::new(threads), chunk: AtomicI32::new(0) };
     let (work, pool, operation) =

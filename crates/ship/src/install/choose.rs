@@ -27,8 +27,8 @@ fn rank(profile: &str) -> usize {
     }
 }
 
-/// Chooses an archive for this machine from `names`, which may include other files: the newest version, and of its
-/// builds, the build whose profile runs on the most machines.
+/// Chooses an archive for this machine from `names`, which may include other files: the newest version, and among its
+/// builds the one with the profile that runs on the most machines.
 ///
 /// # Errors
 /// If `names` contains no archive for this machine.

@@ -55,11 +55,10 @@ fn man_pages(root: &Path) -> Vec<String> {
     pages
 }
 
-/// Checks that no foreign file has the path of one of Anneal's links: those of the version in `tree`, or those of
-/// every version if `tree` is `None`.
+/// Checks that no foreign file has the path of a link of the version in `tree`, or of any version if `tree` is `None`.
 ///
 /// # Errors
-/// If a foreign file is in the way.
+/// If a foreign file has one of these paths.
 pub fn check(prefix: &Prefix, tree: Option<&Path>) -> Result<()> {
     let wanted = match tree {
         Some(tree) => wanted(tree),

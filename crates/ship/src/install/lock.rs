@@ -57,7 +57,7 @@ impl PrefixLock {
                 break file;
             }
         };
-        // Another installer that finds the lock taken shows this text.
+        // If another installer finds the lock taken, it shows this text.
         let _ = file.rewind();
         let _ = file.set_len(0);
         let _ = write!(file, "{what} of process {}", std::process::id());
@@ -76,7 +76,7 @@ pub fn staging(prefix: &Prefix) -> Result<TempDir> {
         .with_context(|| format!("cannot write to {}", prefix.home().display()))
 }
 
-/// Removes the leftovers of processes that no longer run. Leftovers that cannot be removed do no harm.
+/// Removes the leftovers of processes that no longer run. Leftovers that cannot be removed are harmless.
 fn remove_stale(prefix: &Prefix) {
     for path in stale(prefix) {
         let folder = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir());

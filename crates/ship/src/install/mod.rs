@@ -40,7 +40,7 @@ pub fn install(order: &Install) -> Result<Installed> {
     let mut told = SourceNotes::default();
     let place = source::find(order, &mut told)?;
     let name = source::name_of(&place)?;
-    // Everything that can be refused is refused before anything is downloaded or created.
+    // These checks come before anything is downloaded or created.
     prefix.previous()?;
     links::check(&prefix, None)?;
     let plain_folder = std::fs::symlink_metadata(prefix.version(&name)).map_or(true, |meta| meta.is_dir());
@@ -55,7 +55,7 @@ pub fn install(order: &Install) -> Result<Installed> {
     let _lock = PrefixLock::take(&prefix, "install")?;
     let installed = fetch_and_put(order, &prefix, &place, name, key.as_ref(), told);
     if installed.is_err() && prefix.is_empty() {
-        // If the first installation was refused, nothing is installed, so no uninstallation would remove the folders.
+        // If the first installation was refused, nothing is installed, so no later uninstall would remove the folders.
         let _ = prefix.remove_empty();
     }
     installed

@@ -212,7 +212,7 @@ impl Prefix {
         files::replace(&self.folders_list(), text.as_bytes())
     }
 
-    /// Returns the folders that Anneal created: `.` is the prefix, relative paths lie below it, absolute paths above
+    /// Returns the folders that Anneal created: `.` is the prefix, relative paths are below it, absolute paths above
     /// it.
     fn made_folders(&self) -> Result<BTreeSet<String>> {
         let known = |line: &&str| *line == "." || line.starts_with('/') || name::check_member(line).is_ok();
@@ -233,8 +233,8 @@ impl Prefix {
             && !is_there(&self.previous_link())
     }
 
-    /// Removes Anneal's own folder after the last version is gone, then the folders that Anneal created, unless they
-    /// are in use.
+    /// After the last version was removed, removes Anneal's own folder, then the folders that Anneal created, unless
+    /// they are in use.
     ///
     /// # Errors
     /// If a file cannot be removed.
@@ -249,7 +249,7 @@ impl Prefix {
         gone(self.folders_list())?;
         gone(self.home().join(super::lock::FILE))?;
         let root = self.root.canonicalize().ok();
-        // A folder that is not empty contains foreign files, so it stays.
+        // A folder that is not empty contains foreign files, so it is kept.
         let _ = fs::remove_dir(self.versions());
         let _ = fs::remove_dir(self.home());
         // The deepest folders come first: folders below the prefix, then the prefix, then folders above the prefix.

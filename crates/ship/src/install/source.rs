@@ -31,7 +31,7 @@ pub enum Source {
     },
 }
 
-/// Archive that passed all checks that need no unpacking.
+/// Archive that passed all checks that do not require unpacking.
 pub struct Archive {
     /// Name of the version.
     pub name: String,
@@ -225,7 +225,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Returns the digest that the archive must have: the digest in `order`, else the digest in the checksum file beside
+/// Returns the digest that the archive must have: the digest in `order`, else the digest in the checksum file next to
 /// the archive. The digest in an index must not differ from the checksum file.
 fn expected(
     order: &Install,

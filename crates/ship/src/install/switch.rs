@@ -55,7 +55,7 @@ pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut S
     let was_current = is_current(prefix, name);
     let switched = files::sync_folder(&prefix.versions()).and_then(|()| make_current(prefix, name));
     if switched.is_err() && (was_current || !is_current(prefix, name)) {
-        // Undoes the move. If only the disk reported an error after the switch, the new version stays.
+        // Undoes the move. If only the disk reported an error after the switch, the new version is kept.
         let _ = if there { exchange(staged, &place) } else { files::remove_tree(&place) };
     }
     switched.map(|()| false)

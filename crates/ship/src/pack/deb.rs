@@ -103,7 +103,7 @@ fn control_file(members: &Members, order: &Pack, deb: &Deb) -> Result<String> {
     Ok(format!(
         "Package: anneal\nVersion: {}\nArchitecture: {}\nMaintainer: {}\nInstalled-Size: {kibibytes}\nDepends: \
          {}\nSection: science\nPriority: optional\nDescription: runs GGUF models with llama.cpp, profile {}\n \
-         llama.cpp and a Rust engine in one program that knows how it was built and\n starts with settings for \
+         llama.cpp and a Rust engine in one program that contains a record of its build\n and chooses settings for \
          the machine that it runs on.\n",
         version(order)?,
         architecture(&order.target)?,

@@ -48,7 +48,7 @@ pub fn collect(parts: &Parts, crates: &[Described], members: &mut Members) -> Re
         let named = part.license_file.as_ref().map(|file| part.folder.join(file));
         found.extend(named.filter(|file| file.is_file() && !found.contains(file)));
         for file in &found {
-            // A file named by `license-file` may lie outside the crate's folder.
+            // A file named by `license-file` may be outside the crate's folder.
             let name = file.strip_prefix(&part.folder).ok().filter(|name| !name.starts_with(".."));
             let name = name.map(Path::to_path_buf).or_else(|| file.file_name().map(PathBuf::from));
             let name = name.with_context(|| format!("{} is not the path of a file", file.display()))?;

@@ -24,7 +24,7 @@ pub fn name(version: &str) -> String {
     format!("anneal-{version}-{}-portable", target())
 }
 
-/// Compiles a C program that stands in for the engine, prints `says` and exits with `code`.
+/// Compiles a C program that replaces the engine, prints `says` and exits with `code`.
 pub fn program(path: &Path, says: &str, code: i32) {
     let source = path.with_extension("c");
     // The program must work with an empty environment, like the engine.

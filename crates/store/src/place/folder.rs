@@ -162,8 +162,8 @@ impl StoreBackend for FolderStore {
 
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
         let _lock = self.lock()?;
-        // The folder is prepared even if nothing changes, because a killed publisher may have left temporary files
-        // beside a complete list.
+        // The folder is prepared even if nothing changes, because a killed publisher may have left temporary files next
+        // to a complete list.
         let to = self.prepared(path)?;
         let there = match self.size(path)? {
             Some(size) if size > most => None,

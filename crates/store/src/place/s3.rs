@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 
 use super::medium::{Edit, Refused, StoreBackend, check_readable};
 
-/// Time without a response after which a server counts as unreachable.
+/// Time without a response after which a server is considered unreachable.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Assumed sending speed in bytes per second. The server sends nothing while it receives a request, so the time limit
 /// depends on the request's size.
@@ -54,7 +54,7 @@ impl S3 {
     /// # Errors
     /// If a setting is invalid.
     pub fn at(bucket: &str, prefix: &str) -> Result<Self> {
-        // The provider is installed once per process; a second installation fails, which does no harm.
+        // The provider is installed once per process; a second installation fails, which is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let retry = RetryConfig {
             max_retries: 3,
@@ -203,7 +203,7 @@ impl StoreBackend for S3 {
         let mut progress = Progress::new("sending", Some(file.metadata()?.len()));
         let cannot = || format!("cannot upload {key}");
         let mut upload = self.run(self.store.put_multipart(&key))?.map_err(explain).with_context(cannot)?;
-        // An upload is invisible until it is complete, so the parts of a killed publisher do no harm.
+        // An upload is invisible until it is complete, so the parts of a killed publisher are harmless.
         let sent: Result<()> = (|| loop {
             let mut part = Vec::new();
             (&mut file).take(PART as u64).read_to_end(&mut part)?;

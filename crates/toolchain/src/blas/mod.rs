@@ -19,8 +19,8 @@ use crate::tools::{BlasLibrary, BlasThreading};
 /// Names of `.pc` files with their vendors, each vendor's preferred names first.
 ///
 /// `openblas64` and `mkl-*-ilp64-*` are excluded: they expect 64-bit integers, and ggml passes 32-bit ones. MKL's
-/// layers are named explicitly, because `mkl-sdl` chooses its threading at run time by an environment variable.
-/// Intel's OpenMP is preferred to GNU's, because Intel's lies beside MKL and no compiler has to find it.
+/// layers are named explicitly, because `mkl-sdl` chooses its threading at run time by an environment variable. Intel's
+/// OpenMP is preferred to GNU's, because Intel's is installed next to MKL, so no compiler has to find it.
 const NAMES: &[(&str, &str)] = &[
     ("openblas", "openblas"),
     ("blis-mt", "blis"),
@@ -107,7 +107,7 @@ fn from_pc(
     })
 }
 
-/// Returns the files of `vendor` that a `.pc` file links. Links are resolved, because `update-alternatives` must not
+/// Returns the files of `vendor` that a `.pc` file links. Links are resolved, so that `update-alternatives` cannot
 /// change a record.
 fn files(search: &SearchPath, file: &PkgConfig, vendor: &str) -> Vec<PathBuf> {
     let (dirs, wanted) = file.libraries();

@@ -11,7 +11,7 @@ use crate::search::{SearchPath, entries};
 /// Time limit of a command. apt reads its whole index for one search, which takes 2 s on a slow disk.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Gathers the facts. If `may_prompt` is true, a sudo that would ask for a password counts as sufficient rights.
+/// Gathers the facts. If `may_prompt` is true, a sudo that would ask for a password is treated as sufficient rights.
 pub(crate) fn gather(search: &SearchPath, may_prompt: bool) -> Facts {
     let manager = Manager::detect(search);
     let lists = entries(&search.root.join("var/lib/pacman/sync"));

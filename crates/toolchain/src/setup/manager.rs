@@ -45,7 +45,7 @@ impl Manager {
         [Manager::Apt, Manager::Dnf, Manager::Pacman, Manager::Zypper, Manager::Apk, Manager::Brew];
 
     /// Returns the package manager of this machine: the distribution's package manager if it is installed (a Fedora
-    /// may contain `apt-get` as well), else the first package manager that is installed.
+    /// system may also have `apt-get`), else the first package manager that is installed.
     pub fn detect(search: &SearchPath) -> Option<Self> {
         let release = std::fs::read_to_string(search.root.join("etc/os-release")).unwrap_or_default();
         let ids: Vec<&str> = release
@@ -313,9 +313,9 @@ impl AptVersions {
             Ninja => Some(words("ninja-build")),
             Git => Some(words("git")),
             Openblas => Some(words("libopenblas-dev pkg-config")),
-            // This flavour loads no OpenMP runtime, as ggml's own pool runs the other threads.
+            // This flavour loads no OpenMP runtime, because ggml's own pool runs the other threads.
             Blis => Some(words("libblis-pthread-dev")),
-            // MKL in Debian's non-free section is years old, so MKL comes from pip, like the others.
+            // MKL in Debian's non-free section is years old, so MKL comes from pip, like zig and CUDA.
             Mkl | Zig | Cuda | NewCuda => None,
             RustAarch64 => None,
             EmulatorAarch64 => Some(words("qemu-user libc6-arm64-cross")),

@@ -107,7 +107,7 @@ impl Declined {
             Declined::Refused => format!("nothing was installed\nhint: run this command:\n  {command}"),
             Declined::NobodyToAsk => {
                 format!(
-                    "nothing was installed, because there is no terminal for the question\nhint: add \
+                    "nothing was installed, because there is no terminal to ask on\nhint: add \
                      --yes, or run this command:\n  {command}"
                 )
             }

@@ -112,7 +112,7 @@ impl Requirement {
             Requirement::LlvmTools => {
                 let rustc = toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major);
                 let needed = rustc.max(clang(toolchain).map(|clang| clang.version.major));
-                // Only the newest version of each tool counts; both tools come in one package.
+                // Only the newest version of each tool matters; both tools come in one package.
                 let lacks = |tools: &[Tool]| tools.first().is_none_or(|newest| newest.llvm_major < needed);
                 let runtime = clang(toolchain)
                     .is_none_or(|clang| toolchain.profile_runtimes.contains(&clang.version.major));
@@ -203,7 +203,7 @@ impl fmt::Display for Requirement {
 pub struct Needs {
     /// Requirements without which the command cannot run.
     pub required: Vec<Requirement>,
-    /// Requirements without which the command runs, at a cost.
+    /// Requirements that the command can run without, at a cost.
     pub recommended: Vec<Requirement>,
 }
 

@@ -51,7 +51,8 @@ pub enum StepError {
 /// Runs `step` and passes every line of its output to `console`.
 ///
 /// The command stays in this process group, so that sudo can ask for a password and a terminal's ctrl-C reaches the
-/// command. This process does not kill a package manager, because the package manager knows best where it can stop.
+/// command. This process does not kill a package manager, because only the package manager knows where it can safely
+/// stop.
 pub(crate) fn run(
     step: &InstallStep,
     search: &SearchPath,

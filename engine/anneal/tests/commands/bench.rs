@@ -562,8 +562,8 @@ fn parts_that_cannot_be_timed() {
     }
 }
 
-/// Calls and bytes of products grow with the number of graphs, and the figures of attention with the cells that a token can
-/// see.
+/// Calls and bytes of products grow with the number of graphs, and the figures of attention with the cells that a
+/// token can see.
 #[test]
 fn operations_have_the_calls_bytes_and_multiply_adds_of_the_model() {
     let args = ["--ops", "-p", "16", "-n", "4", "-r", "2", "-o", "json", "-t", "2"];

@@ -1,5 +1,5 @@
-//! Tests of memory estimates before loading, and of automatic layer counts. Workers stand in for GPUs: each worker is
-//! a device with its own memory, whose size never changes.
+//! Tests of memory estimates before loading, and of automatic layer counts. Workers replace GPUs: each worker is a
+//! device with its own memory of constant size.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -5,8 +5,7 @@ use std::process::Command;
 
 use crate::common::ANNEAL;
 
-/// Returns a CPU model of qemu that lacks an instruction set that this build needs, and the name of the instruction
-/// set.
+/// Returns a CPU model of qemu that lacks an instruction set of this build, and the name of the instruction set.
 fn older_cpu() -> Option<(&'static str, &'static str)> {
     let asks = |name: &str| crate::common::isa_required().iter().any(|required| required == name);
     match (asks("avx2"), asks("sse4_2")) {

@@ -36,7 +36,7 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         command.env("ANNEAL_STATE_DIR", tiny().with_file_name("state"));
         parts(&command.args(["-c", &script, ANNEAL]).args(arguments).output().expect("a shell"))
     };
-    // The minimum memory for a start depends on the build.
+    // The minimum memory that the program needs to start depends on the build.
     let starts =
         (20_000..400_000).step_by(2_000).find(|limit| limited(*limit, &["run", "--help"]).0 == Some(0));
     let starts = starts.expect("it starts within 400 MB");
@@ -46,8 +46,8 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         let (code, _, stderr) = limited(limit, &run);
         if code != Some(0) {
             failed += 1;
-            // Rust's standard library aborts if an allocation of a few kB fails. These aborts are rare: one happened
-            // with one of 240 memory limits at intervals of 250 kB.
+            // Rust's standard library aborts if an allocation of a few kB fails. These aborts are rare: of 240
+            // memory limits at intervals of 250 kB, one caused an abort.
             if code.is_none() && stderr.contains("memory allocation of") {
                 aborted += 1;
                 continue;

@@ -24,7 +24,7 @@ fn run(executable: &Path, redirection: &str, arguments: &[&str]) -> (Option<i32>
 #[test]
 fn exit_codes_and_output_are_the_same_without_a_stderr() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // A damaged record beside the executable makes every run start with a warning.
+    // A damaged record next to the executable makes every run start with a warning.
     let executable = folder.path().join("anneal");
     std::fs::copy(ANNEAL, &executable).expect("a copy");
     std::fs::write(folder.path().join("build_info.json"), "{").expect("a record");

@@ -1,5 +1,5 @@
 //! Helpers for tests of the executable: a tiny model, and functions that run the program.
-#![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(dead_code, reason = "each test file uses only some of the helpers")]
 
 pub mod worker;
 
@@ -101,8 +101,8 @@ pub fn isa_required() -> &'static [String] {
     })
 }
 
-/// True if this CPU uses Anneal's own kernels by default, whose bits do not depend on batches and threads. Otherwise, the
-/// running test is reported as skipped.
+/// True if this CPU uses Anneal's own kernels by default, whose bits do not depend on batches and threads.
+/// Otherwise, the running test is reported as skipped.
 pub fn has_exact_kernels() -> bool {
     let (code, info, stderr) = parts(&anneal(["info", "--json"]));
     assert_eq!(code, Some(0), "{stderr}");
@@ -153,7 +153,8 @@ pub fn with_text(model: &Path, path: &Path, texts: &[(&str, &str)]) {
     let keys = u64::from_le_bytes(keys.try_into().expect("8 bytes")) + texts.len() as u64;
     let mut copy = [head, &keys.to_le_bytes()].concat();
     for (key, text) in texts {
-        // The rest must stay aligned to 32 bytes, so the last text is padded with a template comment of blanks.
+        // The rest must stay aligned to 32 bytes, so the last text is padded with a template comment that consists
+        // of spaces.
         let size = 8 + key.len() + 4 + 8 + text.len() + "{##}".len();
         let text = format!("{text}{{#{}#}}", " ".repeat(size.next_multiple_of(32) - size));
         copy.extend((key.len() as u64).to_le_bytes());

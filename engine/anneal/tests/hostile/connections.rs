@@ -24,7 +24,7 @@ fn keyed(config: &str) -> Server {
     with(folder, &["--api-key-file", keys.to_str().expect("UTF-8")], config)
 }
 
-/// Starts a server like that of [`keyed`], but without a key.
+/// Starts a server like [`keyed`], but without a key.
 fn open(config: &str) -> Server {
     with(tempfile::tempdir().expect("a temporary folder"), &[], config)
 }

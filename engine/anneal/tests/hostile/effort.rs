@@ -1,4 +1,4 @@
-//! Extent of an attack.
+//! Choice between a part of an attack and the whole attack.
 
 /// Environment variable with which `cargo xtask test --hostile` requests every attack in full.
 const VARIABLE: &str = "ANNEAL_HOSTILE";

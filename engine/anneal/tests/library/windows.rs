@@ -38,7 +38,7 @@ fn text_taken_back_beyond_a_window_is_evaluated_again() {
         session.truncate(keep);
         assert_eq!(greedy(&mut session, prompt + 300 - keep), first[keep - prompt..], "kept {keep}");
     }
-    // The result equals the result of a session that never held more tokens.
+    // The result equals the result of a session that never contained more tokens.
     let mut other = model.session().expect("a session");
     other.push_tokens(&session.tokens()[..prompt + 200]).expect("tokens");
     // With llama.cpp's kernels, the rounding depends on the batch size, so near ties of this model may be resolved

@@ -224,7 +224,7 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
     assert_eq!(error["param"], "messages");
     let both = server.ask(&with(ask(smith()), json!({ "prompt": "hello" })));
     assert_eq!(both["error"]["param"], "messages", "{both}");
-    // The rejected requests had no effect on the server, and null counts as a missing field.
+    // The rejected requests had no effect on the server, and null is treated as a missing field.
     let nulls = json!({ "tools": null, "response_format": null, "stop": null, "n": 1, "logprobs": false, "user": "u" });
     assert_eq!(post(&server, &more(nulls)).0, 200);
 }

@@ -90,7 +90,7 @@ impl Server {
         line.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number")
     }
 
-    /// True if the kernels gave each token the same bits as alone, whatever the batch.
+    /// True if the kernels gave each token the same bits in every batch.
     pub fn is_batch_invariant(&self) -> bool {
         self.metric("anneal_batch_invariant") == 1.0
     }
@@ -110,7 +110,7 @@ impl Server {
         assert!(status.expect("kill runs").success());
     }
 
-    /// Waits for the server's end. Returns its exit code.
+    /// Waits until the server exits. Returns its exit code.
     pub fn code(&mut self) -> Option<i32> {
         common::code(&mut self.child, PATIENCE)
     }

@@ -210,7 +210,7 @@ fn a_full_queue_and_the_end_are_told() {
     }
 }
 
-/// Hundreds of texts of one client do not delay a single text of another client.
+/// Hundreds of texts from one client do not delay a single text from another client.
 #[test]
 fn a_long_job_lets_others_go_before_it() {
     let server = start(&["-c", "512"]);

@@ -178,7 +178,7 @@ fn several_answers_share_the_prompt() {
 
 #[test]
 fn the_first_of_several_is_what_one_alone_is() {
-    // The server has a single slot and no cache, so that rounding is the same.
+    // The server has a single slot and no cache, so that rounding is the same for all requests.
     let server = Server::start(&["--listen", "127.0.0.1:0", "--slots", "1", "--chat-template", "plain"]);
     let messages = json!([{ "role": "user", "content": "hello" }]);
     let body = json!({

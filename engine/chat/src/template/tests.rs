@@ -249,7 +249,7 @@ fn tools_that_a_template_cannot_show_are_described_in_a_message() {
         let text = template.render(&messages, true, Some(&tools)).unwrap();
         assert!(text.starts_with(begin) && text.contains("get_heat") && text.contains("hi"), "{text}");
     }
-    // A template that shows tools, perhaps only after a system message, gets them itself.
+    // A template that shows tools receives the tools, even if it shows them only after a system message.
     for source in
         ["{{ tools | tojson }}", "{% if messages[0].role == 'system' %}{{ tools | tojson }}{% endif %}"]
     {

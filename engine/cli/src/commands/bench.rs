@@ -214,7 +214,7 @@ fn cases(args: &Args) -> llama::error::Result<Vec<Case>> {
             "nothing to measure: every test has 0 tokens\nhint: give a number of tokens with -p, -n or -pg";
         return Err(llama::error::Error::Usage(why.to_string()));
     }
-    // Checked before the model is loaded, because the first test can take minutes.
+    // Check every test before loading the model, because the first test can take minutes.
     cases.iter().try_for_each(|case| case.n_ctx(path(args)).map(drop))?;
     Ok(cases)
 }

@@ -20,15 +20,15 @@ use serde_json::{Value, json};
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Prompt cache")]
 pub struct CacheFlags {
-    /// File that stores the evaluated prompt, so that later runs skip the prefix that their prompts share with this
-    /// prompt; a folder stores several prompts
+    /// File that stores the evaluated prompt, so that later runs can skip a shared prefix; a folder stores several
+    /// prompts
     #[arg(long, value_name = "FILE|DIR")]
     pub prompt_cache: Option<PathBuf>,
     /// Maximum size of the folder, for example 500MiB; the least recently used prompts are deleted first [default:
     /// 2GiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub prompt_cache_size: Option<Bytes>,
-    /// Read the prompt cache, but never write it
+    /// Read the prompt cache, but never write to it
     #[arg(long)]
     pub prompt_cache_ro: bool,
 }

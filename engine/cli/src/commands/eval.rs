@@ -211,7 +211,7 @@ impl EvalRun<'_> {
 
     fn one_at_a_time(&self, reference: &Path) -> Result<Evaluation> {
         let (other, text) = self.open(reference)?;
-        // Checked before the long part; only the model's vocabulary is loaded for this.
+        // Checked before the long evaluation. This check loads only the model's vocabulary.
         let vocabulary = llama::ModelOptions { vocab_only: true, ..self.settings.model_options() };
         model::check_file(&self.args.model, self.settings)?;
         eval::same_vocabulary(&*Model::load(&self.args.model, &vocabulary)?, &other)?;

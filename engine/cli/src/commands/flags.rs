@@ -10,7 +10,7 @@ use tune::tuner::Objective;
 
 use super::option_flags::option_flags;
 
-/// Returns a parser for an unsigned integer. An error lists the valid values in `range`.
+/// Returns a parser for an unsigned integer. Error messages show `range`, which describes the valid values.
 pub fn whole(range: &'static str) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
     move |text| text.parse().map_err(|_| format!("use {range}"))
 }
@@ -40,7 +40,7 @@ option_flags! {
     RequireFlag: Requested = OPTIONS, RequireGpu
 }
 option_flags! {
-    /// Flags for adapters and RoPE scaling, which change the model relative to its file.
+    /// Flags for adapters and RoPE scaling, which make the model differ from its file.
     VariantFlags: Requested = OPTIONS, Adapters Rope
 }
 option_flags! {
@@ -78,7 +78,7 @@ pub struct TuningFlags {
     /// Ignore the tuning record
     #[arg(long)]
     pub no_tuning: bool,
-    /// Use the settings tuned for this purpose: chat, rag, batch, latency, or P:G (tokens of prompt and answer)
+    /// Use the settings tuned for this purpose: chat, rag, batch, latency, or P:G (prompt and answer tokens)
     /// [default: the most recently tuned purpose]
     #[arg(long = "for", value_name = "PURPOSE")]
     pub objective: Option<Objective>,

@@ -109,7 +109,7 @@ struct DownloadProgress {
     total: u64,
     begun: Option<Instant>,
     shown: Option<Instant>,
-    /// Number of printed tenths.
+    /// Number of tenths printed so far.
     tenths: u64,
     line: StatusLine,
 }

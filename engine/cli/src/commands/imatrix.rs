@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(path) => super::read_text(path)?,
         None => built_in_text(),
     };
-    // Checked before the long part, so that the result can be written.
+    // Checked before the long evaluation starts, to make sure that the result can be written.
     refuse_the_same(&args.model, &args.out)?;
     drop(gguf::partial::PartialFile::beside(&args.out, imatrix::file_bytes(&args.model)?)?);
     check_replaced(&args.out)?;

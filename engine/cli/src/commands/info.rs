@@ -299,7 +299,7 @@ fn text(
             }
             lines.push(("record", path.display().to_string()));
         }
-        None => lines.push(("build", "no build_info.json beside the executable".to_string())),
+        None => lines.push(("build", "no build_info.json next to the executable".to_string())),
     }
     lines.push(("needs", required.join(" ")));
     lines.push(("backends", llama::backends().join(", ")));
@@ -445,7 +445,7 @@ fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
     format!("{lto}, {profile}, {bolt}")
 }
 
-/// Returns every setting. A setting that is automatic has the value that was chosen for the model.
+/// Returns every setting. An automatic setting has the value that was chosen for the model.
 fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
     let mut lines = explain_asked(settings);
     let Some(Ok(Estimate { plan: Some(plan), .. })) = takes else { return lines };
@@ -462,7 +462,7 @@ fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
 fn explain_asked(settings: &Settings) -> Vec<Explained> {
     match crate::openmp::runtime() {
         Some(runtime) => {
-            // The environment at program start, because ggml sets KMP_BLOCKTIME later.
+            // Uses the environment as it was at program start, because ggml sets KMP_BLOCKTIME later.
             let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
             let environment = String::from_utf8_lossy(&environment);
             let variable = |name: &str| {

@@ -92,7 +92,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to overwrite a file that contains no logits. Only regular files are examined; [`PartialFile`] refuses others.
+/// Refuses to overwrite a file that contains no logits. Only regular files are examined; [`PartialFile`] refuses
+/// others.
 fn refuse_foreign(out: &Path) -> Result<()> {
     let is_file = std::fs::metadata(out).is_ok_and(|found| found.is_file() && found.len() > 0);
     let mut beginning = Vec::new();

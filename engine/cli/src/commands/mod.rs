@@ -86,8 +86,7 @@ fn tell(runtime_host: RuntimeHost) -> RuntimeHost {
     runtime_host
 }
 
-/// Returns the error that `what` cannot be read from `path` because of `error`. The hint `hint` is only added if the
-/// path is wrong.
+/// Returns the error for a failure to read `what` from `path`. Adds `hint` only if the path is wrong.
 fn unread(what: &str, path: &Path, error: std::io::Error, hint: &str) -> anyhow::Error {
     let hint = if base::is_wrong_path(&error) { format!("\nhint: {hint}") } else { String::new() };
     anyhow::Error::new(error).context(format!("cannot read {what} {}{hint}", path.display()))

@@ -101,7 +101,7 @@ fn arguments<T: Default>(option: &'static OptionSpec<T>) -> Vec<Arg> {
         }
         Flag::ValueOrOff { metavar } => vec![
             value_flag(option, metavar, with_default).conflicts_with(off.clone()),
-            switch(off, format!("The same as --{on} off")),
+            switch(off, format!("Same as --{on} off")),
         ],
         Flag::Switch => vec![switch(on, option.help())],
         Flag::Off(help) => vec![switch(off, help.to_string())],

@@ -186,17 +186,20 @@ fn tensor_type(text: &str) -> Result<GgmlType, String> {
     let kind = GgmlType::from_name(text).filter(|kind| !NONE.contains(&kind.name()));
     kind.ok_or_else(|| {
         format!(
-            "unknown tensor type {text:?}: use one of ggml's types, such as q4_K, q6_K, q8_0, iq4_xs or f16"
+            "unknown tensor type {text:?}\nhint: use one of ggml's types, such as q4_K, q6_K, q8_0, iq4_xs or f16"
         )
     })
 }
 
 fn tensor_override(text: &str) -> Result<(String, GgmlType), String> {
-    let (pattern, kind) = text.rsplit_once('=').ok_or("write it as REGEX=TYPE, for example attn_v=q8_0")?;
+    let (pattern, kind) = text
+        .rsplit_once('=')
+        .ok_or("it contains no =\nhint: write it as REGEX=TYPE, for example attn_v=q8_0")?;
     // An empty pattern would match everything.
     if pattern.is_empty() {
         return Err(
-            "the pattern before the = is empty: write it as REGEX=TYPE, for example attn_v=q8_0".to_string()
+            "the pattern before the = is empty\nhint: write it as REGEX=TYPE, for example attn_v=q8_0"
+                .to_string(),
         );
     }
     Ok((pattern.to_string(), tensor_type(kind)?))

@@ -28,14 +28,15 @@ use super::hub::HubFlags;
 use super::option_flags::option_flags;
 
 option_flags! {
-    /// Flags for the options of the server.
+    /// Flags for the server's options.
     ServerFlags: Config = config::OPTIONS, Model Listening Requests PromptCache Drafts Log
 }
 
 /// Serve a model to other programs
 ///
-/// Clients send lines of JSON over a Unix socket, or HTTP requests of OpenAI's API. On SIGTERM or ctrl-C, the server
-/// finishes running requests and exits; a second signal stops the server at once. SIGHUP reloads the file of --config.
+/// Clients send lines of JSON over a Unix socket, or OpenAI-compatible HTTP requests. On SIGTERM or ctrl-C, the
+/// server finishes running requests and exits; a second signal stops the server at once. SIGHUP reloads the file
+/// of --config.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {

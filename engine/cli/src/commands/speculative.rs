@@ -31,8 +31,8 @@ pub struct SpeculativeFlags {
     /// threads]
     #[arg(long, value_name = "N", value_parser = whole("1 to the number of decode threads"))]
     draft_threads: Option<u32>,
-    /// Use drafts even if a batch rounds differently from single tokens. Where two tokens are nearly equally
-    /// likely, the text may then differ from text without drafts
+    /// Use drafts even if evaluating tokens together rounds differently from evaluating them one by one. Where two
+    /// tokens are nearly equally likely, the text may then differ from text without drafts
     #[arg(long)]
     draft_near: bool,
 }

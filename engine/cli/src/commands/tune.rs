@@ -213,7 +213,8 @@ fn carry_out(
     }
     let throttling = Throttling::read(Path::new("/"), "self");
     let mut on_event = printer();
-    // A run normally takes at most about a hundredth of the budget, so a run that takes half of the budget hangs.
+    // A run normally takes at most about a hundredth of the budget, so a run that takes half of the budget is
+    // assumed to hang.
     let patience = (task.budget / 2).max(Duration::from_secs(30));
     let shape = task.key.model.clone();
     let mut command = own_command(model)?;
@@ -221,7 +222,7 @@ fn carry_out(
     let mut runner = Processes::new(command, shape, task.ceiling, patience, path, &mut on_event)
         .with_context(|| {
             format!(
-                "cannot create a folder beside {}\nhint: choose another record with --tuning",
+                "cannot create a folder next to {}\nhint: choose another record with --tuning",
                 path.display()
             )
         })?;
@@ -236,7 +237,7 @@ fn carry_out(
         Ok(entry) => entry,
         Err(stop) => return stopped(stop, &progress),
     };
-    // An empty result must not replace a result that was found with more time.
+    // An empty result must not replace the result of a longer tuning run.
     if entry.stages.iter().flat_map(|stage| &stage.candidates).all(|candidate| candidate.samples.is_empty()) {
         let _ = fs::remove_file(&partial);
         let _ = writeln!(
@@ -424,7 +425,7 @@ fn print(text: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the path of the progress file, beside the record.
+/// Returns the path of the progress file, next to the record.
 fn partial(path: &Path) -> PathBuf {
     path.with_extension("partial.json")
 }
@@ -454,7 +455,7 @@ fn lock(path: &Path) -> Result<Option<File>> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a valid time: write it as 90s, 3m or 1h (10 s to 24 h)");
+    let wrong = || format!("{text:?} is not a valid time\nhint: write it as 90s, 3m or 1h (10 s to 24 h)");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor = match unit {

@@ -10,7 +10,7 @@ use engine_core::settings::Requested;
 
 use super::flags::RequireFlag;
 
-/// Run candidates for `anneal tune`: stdin receives JSON requests, one per line, and stdout the answers
+/// Run candidates for `anneal tune`: read JSON requests from stdin, one per line, and write the answers to stdout
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model

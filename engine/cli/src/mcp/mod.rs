@@ -1,8 +1,8 @@
 //! Command `anneal mcp`: a model as a server of the Model Context Protocol, on stdin and stdout.
 //!
 //! [`stdio`] reads and writes the messages, [`handler`] answers them, and [`tools`] describes the tools. A server
-//! executes the calls like those of any client ([`remote`](crate::remote)). The server is either a separate process,
-//! or runs in this process without a socket.
+//! executes the calls like calls from any other client ([`remote`](crate::remote)). The server is either a
+//! separate process, or runs in this process without a socket.
 
 mod handler;
 mod stdio;
@@ -116,8 +116,8 @@ fn offer_beside(
     let work = move || {
         let ended = runtime.block_on(offer(place, protocol, stopping));
         runtime.shutdown_background();
-        // The client has gone and loading cannot be cancelled, so the process ends. A short wait lets a loading error
-        // be reported.
+        // The client has disconnected and loading cannot be cancelled, so the process ends. A short wait leaves
+        // time to report a loading error.
         if ended.is_ok() && !is_ready.load(Ordering::Relaxed) {
             std::thread::sleep(LOADING);
             if !is_ready.load(Ordering::Relaxed) {

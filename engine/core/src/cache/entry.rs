@@ -28,7 +28,7 @@ const CHUNK: u64 = 1 << 20;
 
 /// Reason that a file cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each says it in its text")]
+#[expect(missing_docs, reason = "the error text of each variant describes it")]
 pub enum Unfit {
     #[error("it does not exist")]
     Absent,
@@ -116,7 +116,7 @@ impl Head {
         for digest in [&key.model, &key.build, &key.settings, &key.scope, &self.content] {
             bytes.extend(digest);
         }
-        debug_assert_eq!(bytes.len(), SIGNED, "the head has another size");
+        debug_assert_eq!(bytes.len(), SIGNED, "the header has the wrong size");
         let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         let digest = Sha256::new().chain_update(&bytes).chain_update(&tokens).finalize();
         bytes.extend(digest);

@@ -19,7 +19,7 @@ use crate::tuning;
 /// Number of bytes that are read at each of three places in a tensor: the beginning, the middle and the end.
 const SAMPLE: u64 = 4096;
 
-/// Everything except the tokens that the K and V values of a prompt depend on.
+/// All inputs, except the tokens, that determine the K and V values of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheKey {
     /// Digest of the model's files.
@@ -52,13 +52,13 @@ impl CacheKey {
         }
     }
 
-    /// Returns this key, changed to `scope`.
+    /// Returns this key with the scope `scope`.
     #[must_use]
     pub fn in_scope(self, scope: Digest) -> Self {
         CacheKey { scope, ..self }
     }
 
-    /// Returns the hexadecimal digits with which the names of this key's files begin.
+    /// Returns the hexadecimal prefix of the names of this key's files.
     pub(super) fn short(&self) -> String {
         let all = [&MAGIC[..], &VERSION.to_le_bytes(), &self.model, &self.build];
         let all = [all.concat(), self.settings.to_vec(), self.scope.to_vec()].concat();

@@ -10,7 +10,7 @@ use base::{Access as Rights, Unfinished};
 use llama::error::{Error, Result};
 use rustix::fs::Access;
 
-/// Age after which an unfinished temporary file counts as abandoned.
+/// Age after which an unfinished temporary file is considered abandoned.
 const LEFT_BEHIND: Duration = Duration::from_secs(600);
 
 /// Checks that a prompt cache can be read from and written to the file `path`.
@@ -73,9 +73,9 @@ fn check_writable(folder: &Path) -> Result<()> {
     }
 }
 
-/// Writes `parts` to a temporary file beside `path`, readable only by this user, and renames the file to `path` once
-/// it is on disk. Even after a crash, a reader finds either the old file or the new file. Several writers may run at
-/// the same time.
+/// Writes `parts` to a temporary file next to `path`, readable only by this user, and renames the file to `path`
+/// once it is on disk. Even after a crash, a reader finds either the old file or the new file. Several writers may
+/// run at the same time.
 pub fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     base::replace_with(path, Rights::Private, |file| parts.iter().try_for_each(|part| file.write_all(part)))
 }

@@ -20,7 +20,7 @@ pub(super) fn digest() -> &'static str {
         let read = || -> io::Result<Digest> {
             let maps = std::fs::read("/proc/self/maps")?;
             let mut all = Sha256::new();
-            // /proc/self/exe leads to the program even if the program's file was replaced.
+            // /proc/self/exe refers to the running program even if the program's file was replaced.
             for path in std::iter::once(PathBuf::from("/proc/self/exe")).chain(libraries(&maps)) {
                 all.update(of_file(&path)?);
             }

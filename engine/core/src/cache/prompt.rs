@@ -98,7 +98,7 @@ pub fn generate(
 /// State of the session after reading the cache.
 #[derive(Default)]
 struct Begun {
-    /// Number of prompt tokens that the session holds. If the session holds all prompt tokens, `row` contains the
+    /// Number of prompt tokens in the session. If the session contains all prompt tokens, `row` contains the
     /// logits of the last token; otherwise at least one token remains to be evaluated.
     held: usize,
     row: Option<Vec<f32>>,

@@ -1,8 +1,8 @@
 //! Store of prompt caches on disk: one file, or a folder of files with a size limit.
 //!
-//! In a folder, the name of a file consists of the digests of its key, of its first tokens and of all its tokens. The
-//! name alone shows whether a file shares a prefix with a prompt, and no other files are opened. Of the matching
-//! files, only the headers are read; the content is read only from the chosen file.
+//! In a folder, the name of a file consists of the digests of its key, of its first tokens and of all its tokens.
+//! The name alone shows whether a file shares a prefix with a prompt, so no other files are opened. Of the
+//! matching files, only the headers are read; the content is read only from the chosen file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use super::entry::{self, Content, Head, Parts, Unfit};
 use super::key::CacheKey;
 use super::{place, salt};
 
-/// Minimum number of tokens that a prompt must share with a file in a folder, and minimum number of new tokens that
-/// make it worth writing a prompt. Evaluating fewer tokens is nearly as fast as reading them.
+/// Minimum number of tokens that a prompt must share with a file in a folder, and minimum number of new tokens for
+/// which a prompt is written. Evaluating fewer tokens is nearly as fast as reading them.
 pub const BLOCK: usize = 128;
 
 /// Default size limit of a folder.
@@ -32,7 +32,7 @@ const READ_FOR_ONE: usize = 16;
 /// Ending of file names in a folder.
 const ENDING: &str = ".kv";
 
-/// Location of prompt caches, and whether the location may be written.
+/// Location of prompt caches, and a flag that forbids writing to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     place: CacheStorage,
@@ -89,7 +89,7 @@ pub enum Saved {
 }
 
 impl Store {
-    /// Returns a store that is the single file `path`.
+    /// Returns a store that consists of the single file `path`.
     ///
     /// # Errors
     /// If `path` cannot be a prompt cache.
@@ -98,7 +98,7 @@ impl Store {
         Ok(Store { place: CacheStorage::File(path.to_path_buf()), read_only })
     }
 
-    /// Returns a store that is the folder `path`, limited to `bound` bytes. Creates the folder if it does not exist.
+    /// Returns a store in the folder `path`, limited to `bound` bytes. Creates the folder if it does not exist.
     ///
     /// # Errors
     /// If `path` is not a folder, or the folder cannot be created or written.
@@ -111,7 +111,7 @@ impl Store {
     /// `bound` is given; otherwise, the store is a file.
     ///
     /// # Errors
-    /// If the store cannot be at `path`.
+    /// If `path` cannot be used as a store.
     pub fn at(path: &Path, bound: Option<Bytes>, read_only: bool) -> Result<Self> {
         let ends_as_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         if !path.is_dir() && !ends_as_folder && bound.is_none() {
@@ -136,12 +136,12 @@ impl Store {
         }
     }
 
-    /// True if nothing is ever written.
+    /// True if this store is never written.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Returns `key` in `scope`, in the form that this store's file names contain. Returns `None` if the store cannot
+    /// Returns `key` in `scope`, in the form used in this store's file names. Returns `None` if the store cannot
     /// contain a file of the scope.
     ///
     /// # Errors

@@ -204,7 +204,7 @@ fn what_several_devices_hold_together_is_shared_and_nobody_elses() {
         (nameless[0].weights_bytes.0, nameless[1].weights_bytes.0, nameless[2].weights_bytes.0),
         (501, 501, 0)
     );
-    // A device that is not on the list counts as the host, so that its memory is still reported.
+    // The memory of a device that is not on the list is added to the host's, so that it is still reported.
     let other = figures::add_up(&[taken("CUDA7", false, 9)], &takers, 1, 0);
     assert_eq!(other[2].weights_bytes.0, 9);
 }

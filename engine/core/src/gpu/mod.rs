@@ -1,5 +1,5 @@
-//! Detection of a missing GPU. A build for a GPU, or the user, may require a GPU. If no GPU is available, Anneal then
-//! reports an error with the reason and does not silently compute on the CPU.
+//! Detection of a missing GPU. A build for a GPU, or the user, may require a GPU. If no GPU is available, Anneal
+//! then reports an error with the reason, instead of silently falling back to the CPU.
 
 mod reasons;
 
@@ -68,7 +68,7 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
     let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
     let devices = came_up(settings);
     if !devices.is_empty() {
-        // A worker's device also counts as a device, but must not hide that the machine's own GPU is missing.
+        // A worker's device satisfies the requirement, but must not hide that the machine's own GPU is missing.
         let is_unasked = settings.devices.value == Devices::Auto;
         if promised.is_some() && is_unasked && !devices.iter().any(|device| device.backend == "CUDA") {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
@@ -87,7 +87,7 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
     Err(refusal(&what, reasons(&Evidence::gather(runtime_host)), ON_THE_CPU))
 }
 
-/// Returns the usable devices among those that `settings` allow. Other devices are not touched, because CUDA would
+/// Returns the usable devices among those that `settings` allow. Other devices are not queried, because CUDA would
 /// create a context on them.
 fn came_up(settings: &Settings) -> Vec<Device> {
     let mut devices = llama::devices();
@@ -193,7 +193,8 @@ pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings,
     let Some(what) = takes_cublas(parts, settings.flash_attention.value, &cuda.mul_mat) else { return };
     if let Some(why) = llama::missing_cublas() {
         llama::notice::warn(&format!(
-            "cuBLAS is missing ({why}), but {what} need it: a prompt of more than a few tokens will end the program\n\
+            "cuBLAS is missing ({why}), but {what} need it: a prompt of more than a few tokens will abort \
+            the program\n\
              hint: install cuBLAS (pip package nvidia-cublas, or NVIDIA's package libcublas) and add its folder to \
              LD_LIBRARY_PATH"
         ));

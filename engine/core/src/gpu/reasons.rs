@@ -164,9 +164,9 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
     reasons
 }
 
-/// Returns a reason if the driver is too old. Every driver of a major version of CUDA runs programs of every toolkit
-/// of the same major version. A newer major version needs a newer driver: see the table of drivers under "minor
-/// version compatibility" in the CUDA compatibility guide.
+/// Returns a reason if the driver is too old. A driver runs programs from every toolkit of the same CUDA major
+/// version. A newer major version needs a newer driver: see the table of drivers under "minor version
+/// compatibility" in the CUDA compatibility guide.
 fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
     let (major, (knows, minor)) = (cuda.major()?, driver.cuda?);
     if knows >= major {
@@ -180,8 +180,8 @@ fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
             cuda.toolkit
         ),
         format!(
-            "update the driver to {least} or later, or build with a toolkit of CUDA {knows} (set CUDA_HOME to its \
-             folder for `cargo xtask build-cuda`)"
+            "update the driver to {least} or later, or build with a CUDA {knows} toolkit (set CUDA_HOME \
+             to its folder for `cargo xtask build-cuda`)"
         ),
     ))
 }

@@ -39,9 +39,9 @@ pub struct Layers {
 /// Tensors in one type of buffer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stored {
-    /// `host`, or ggml's name of the device.
+    /// `host`, or ggml's name for the device.
     pub device: String,
-    /// ggml's name of the buffer type.
+    /// ggml's name for the buffer type.
     pub buffer: String,
     /// True if the buffer is in the host's memory.
     pub host: bool,
@@ -105,7 +105,7 @@ pub struct Phase {
 /// One device's share of a phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
-    /// `host`, or ggml's name of the device.
+    /// `host`, or ggml's name for the device.
     pub device: String,
     /// True for the host.
     pub host: bool,
@@ -122,7 +122,7 @@ pub struct Share {
 /// Decode operations of one kind that the host computes for one reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostOps {
-    /// ggml's name of the operation.
+    /// ggml's name for the operation.
     pub op: String,
     /// Reason that the host computes the operations.
     pub why: Why,

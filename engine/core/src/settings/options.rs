@@ -19,7 +19,7 @@ use crate::{parsed, slot};
 
 /// Values that flags or a configuration file request; `None` for every option that is not given.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[expect(missing_docs, reason = "the table of options explains them")]
+#[expect(missing_docs, reason = "the table of options describes the fields")]
 pub struct Requested {
     pub policy: Option<Policy>,
     pub decode_threads: Option<u32>,

@@ -86,7 +86,7 @@ pub struct Settings {
     pub cuda_graphs: Option<Setting<bool>>,
     /// True if ggml fuses several operations into one CUDA kernel; `None` in a build without CUDA.
     pub cuda_fusion: Option<Setting<bool>>,
-    /// Method by which a thread waits for a GPU; `None` in a build without CUDA.
+    /// Method of waiting for a GPU; `None` in a build without CUDA.
     pub cuda_wait: Option<Setting<CudaWait>>,
     /// True to always choose the most likely token.
     pub greedy: Setting<bool>,
@@ -180,7 +180,7 @@ impl Settings {
     }
 
     pub(super) fn dispatch_alone(&mut self) {
-        // A requested share of the cores counts as a requested number of threads.
+        // A requested share of the cores is treated as a requested number of threads.
         if self.policy.source != Source::Default {
             return;
         }

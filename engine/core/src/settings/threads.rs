@@ -46,7 +46,7 @@ pub(super) fn resolve(
     // More threads than CPUs would only wait for each other.
     let room = requested.cpus.as_ref().map_or(MAX_THREADS, |cpus| cpus.len().max(1) as u32);
     let (decode, prefill) = (decode.min(room), prefill.min(room));
-    // A requested policy counts as a requested number of threads.
+    // A requested policy is treated as a requested number of threads.
     let tuned_threads = |threads: Option<u32>| {
         let is_free = requested.policy.is_none() && policy.source != Source::Environment;
         threads.filter(|_| is_free).map(|threads| threads.min(room))

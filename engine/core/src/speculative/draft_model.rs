@@ -199,8 +199,8 @@ impl DraftModel {
             }
             match self.context.decode_batch(&mut self.batch) {
                 Ok(Decoded::Done) => self.held[sequence as usize].extend(part),
-                // The number of cells is sufficient, so this only happens if the free cells are fragmented. Texts
-                // that are removed only cost the time to evaluate them again.
+                // The number of cells is sufficient, so this only happens if the free cells are fragmented.
+                // Removed texts only cost the time to evaluate them again.
                 Ok(Decoded::NoRoom) => {
                     for sequence in 0..self.context.sequences() {
                         self.empty(sequence);

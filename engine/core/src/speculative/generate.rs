@@ -12,8 +12,9 @@ use super::speculator::{Drafter, Speculator};
 use crate::generation::{Generation, Stop, Teller};
 use crate::session::Session;
 
-/// Factor on the largest measured logit difference between a batch and single tokens. A token is chosen from a batch
-/// only if its lead exceeds the product. The factor allows for rounding in both compared logits and in the cache.
+/// Safety factor for choosing a token from a batch: the token's logit must lead by more than this factor times the
+/// largest measured difference between batches and single tokens. The factor allows for rounding in both compared
+/// logits and in the cache.
 const AHEAD: f32 = 4.0;
 
 /// Generates like [`crate::generate::go_on`], with drafts. The first token, `token`, is already chosen but not yet
@@ -86,7 +87,7 @@ fn text(
 
 /// Evaluates the last of `tokens`, with a draft if one is found, and chooses the tokens that follow. Of the earlier
 /// tokens, `made` were generated. `room` is the number of tokens that can be evaluated.
-#[expect(clippy::too_many_arguments, reason = "a generation is that much")]
+#[expect(clippy::too_many_arguments, reason = "each argument is a separate part of the generation's state")]
 fn step(
     context: &mut Context,
     chain: &mut Chain,
@@ -111,7 +112,7 @@ fn step(
     if let (Some(_), Drafter::Model(model)) = (found, &mut speculator.drafter)
         && model.behind(ALONE, tokens) > super::options::MOST as usize + 1
     {
-        // Evaluating a prompt is not a step, and would count as a loss.
+        // Evaluating a prompt is not a step, and would look like a loss.
         let start = Instant::now();
         model.catch_up(ALONE, tokens, usize::MAX)?;
         speculator.report.prompt += start.elapsed();
@@ -154,7 +155,7 @@ fn tell(
 
 /// Evaluates the last of `tokens` followed by `draft`. Accepts the drafted tokens that would have been chosen without
 /// a draft, and chooses one more token.
-#[expect(clippy::too_many_arguments, reason = "a generation is that much")]
+#[expect(clippy::too_many_arguments, reason = "each argument is a separate part of the generation's state")]
 fn verify(
     context: &mut Context,
     chain: &mut Chain,
@@ -206,8 +207,8 @@ fn choose(
     let row = context.logits_at(at as i32)?;
     let token = chain.choose(row)?;
     match found {
-        // Sampled tokens have no margin that could be compared, so only the choice of the most likely token can be
-        // decided here.
+        // Sampled tokens have no margin to compare, so only the choice of the most likely token can be decided
+        // here.
         BatchComparison::Differs(worst) if chain.takes_best() => {
             let mut less = row.to_vec();
             if let Some(logit) = usize::try_from(token).ok().and_then(|token| less.get_mut(token)) {

@@ -27,7 +27,7 @@ pub struct SpeculativeOptions {
     pub threads: Option<u32>,
     /// Minimum probability of a token that the smaller model drafts.
     pub least_p: f32,
-    /// True if drafts are used even where a batch rounds differently from single tokens.
+    /// True if drafts are used even if a batch rounds differently from single tokens.
     pub near: bool,
 }
 

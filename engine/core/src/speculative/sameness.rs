@@ -1,11 +1,11 @@
 //! Comparison of a batch's logits with the logits of the same tokens evaluated one by one.
 //!
-//! With Anneal's own kernels, all bits are equal, and nothing is compared. Kernels of llama.cpp add in a different order
-//! for a different number of rows, and split attention over a long context differently for a single token. The kernels
-//! that a model uses depend on the build, the CPU, the layout of the weights, the types of the cache, and the number of
-//! tokens in the cache. Therefore, tokens that were generated one by one are evaluated again as a batch, and the logits
-//! are compared bit for bit. The comparison is made once for each batch size, and again each time the context has
-//! doubled in length.
+//! With Anneal's own kernels, all bits are equal, and nothing is compared. Kernels of llama.cpp add in a different
+//! order for a different number of rows, and split attention over a long context differently for a single token.
+//! The kernels that a model uses depend on the build, the CPU, the layout of the weights, the types of the cache,
+//! and the number of tokens in the cache. Therefore, tokens that were generated one by one are evaluated again as
+//! a batch, and the logits are compared bit for bit. The comparison is made once for each batch size, and again
+//! each time the context has doubled in length.
 
 use std::collections::HashMap;
 use std::sync::Arc;

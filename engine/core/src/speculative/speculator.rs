@@ -82,7 +82,7 @@ impl Speculator {
         }
     }
 
-    /// Sets the tokens that the sequence contains before the next prompt [default: none].
+    /// Sets the tokens that the sequence contains before the next prompt; none by default.
     pub fn after(&mut self, tokens: &[Token]) {
         self.before = tokens.to_vec();
     }
@@ -98,9 +98,9 @@ impl Speculator {
         tokens
     }
 
-    /// Returns the width of the next batch, after `held` tokens, of which the last `pure` were evaluated one by one,
-    /// and with room for `room` more tokens. The result is the largest permitted width with a known result, otherwise
-    /// a width that must be compared first; `None` if no width is possible.
+    /// Returns the width of the next batch: the largest permitted width whose comparison has a known result,
+    /// otherwise a width that must be compared first; `None` if no width is possible. The sequence contains `held`
+    /// tokens, the last `pure` of which were evaluated one by one, and has room for `room` more.
     pub(super) fn width(
         &self,
         held: usize,

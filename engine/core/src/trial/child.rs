@@ -15,7 +15,7 @@ use super::request::{COMMAND, TrialRequest, TrialVerdict};
 use super::worker;
 use crate::child_process::{LastWords, death, lines};
 
-/// Number of last stderr lines that are searched for the reason why a child ended.
+/// Number of last stderr lines to search for the reason why a child ended.
 const LAST_WORDS: usize = 12;
 /// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(20);

@@ -15,8 +15,8 @@ use sha2::{Digest as _, Sha256};
 use super::child;
 use super::request::TrialRequest;
 
-/// Maximum number of header bytes that are digested. The largest real headers, with 262,144 tokens, have about 15
-/// MiB.
+/// Maximum number of header bytes that are digested. The largest real headers, with 262,144 tokens, are about 15
+/// MiB long.
 const LONGEST_HEADER: u64 = 256 << 20;
 
 /// Version of the trial. Increase the version when a trial checks more than before.

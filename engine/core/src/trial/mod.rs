@@ -58,8 +58,8 @@ static PROGRAM: OnceLock<(PathBuf, Fallback)> = OnceLock::new();
 
 /// Makes this process run its trials with its own program. Only the first call has an effect.
 pub fn use_this_program(fallback: Fallback) {
-    // The link leads to the program even if the program's file has been replaced or removed since the start. Without
-    // /proc, the program is found by the name with which it was started.
+    // The link refers to the running program even if the program's file has been replaced or removed since the
+    // start. Without /proc, the program is found by the name with which it was started.
     let link = PathBuf::from("/proc/self/exe");
     let named = || std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
     let found = || std::env::current_exe().ok().or_else(named);
@@ -126,7 +126,8 @@ fn paths(parts: &[&GgufFile]) -> Vec<PathBuf> {
     parts.iter().map(|part| part.path().to_path_buf()).collect()
 }
 
-/// Returns the size of the files. An unreadable file counts as empty, because opening it later reports the error.
+/// Returns the size of the files. An unreadable file is treated as empty, because opening it later reports the
+/// error.
 fn size(parts: &[&GgufFile]) -> u64 {
     parts.iter().filter_map(|part| fs::metadata(part.path()).ok()).map(|found| found.len()).sum()
 }

@@ -5,8 +5,8 @@
 pub enum TrialCause {
     /// The file: every further trial would end in the same way.
     File,
-    /// Too much CPU time for the size of the file. Most such trials would never end, but on a slower machine, an
-    /// intact file might also need as much time.
+    /// Too much CPU time for the size of the file. Most such trials would never end, but on a slow machine, an
+    /// intact file might take just as long.
     CpuTime,
     /// A lack of memory, threads or time, or a signal from outside the process.
     Machine,

@@ -25,14 +25,14 @@ const HOST: &str = "host";
 /// Memory in one kind of buffer, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// ggml's name of the device, such as `CUDA0`.
+    /// ggml's name for the device, such as `CUDA0`.
     pub device: String,
-    /// ggml's name of the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
+    /// ggml's name for the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
     pub buffer: String,
     /// True if the buffer is in the host's memory.
     pub is_host: bool,
-    /// Bytes of weights. For a mapped file, the whole range from the first to the last tensor of this kind of buffer
-    /// counts.
+    /// Bytes of weights. For a mapped file, the whole range from the first to the last tensor in this kind of
+    /// buffer is counted.
     pub weights: u64,
     /// Bytes of K, V and recurrent state.
     pub cache: u64,
@@ -43,7 +43,7 @@ pub struct Taken {
 /// Memory that a model needs on one device, or on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Need {
-    /// `host`, or ggml's name of the device.
+    /// `host`, or ggml's name for the device.
     pub device: String,
     /// True for the host.
     pub host: bool,
@@ -130,7 +130,7 @@ pub fn lack(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// Does the same as [`lack`] for a context only, after the weights were loaded.
+/// Same as [`lack`], but only for a context, after the weights have been loaded.
 pub fn lack_beside_weights(needs: &[Need]) -> Option<String> {
     let beside = |need: &Need| Bytes(need.cache_bytes.0.saturating_add(need.compute_bytes.0));
     short(needs, beside, |need| {
@@ -153,8 +153,8 @@ fn short(needs: &[Need], wanted: impl Fn(&Need) -> Bytes, told: impl Fn(&Need) -
 }
 
 /// Returns the number of bytes by which the fullest device exceeds its memory if `kept` bytes stay free on each
-/// device. The result is negative if memory remains free. Devices that do not report their memory count as large
-/// enough. The host also counts as large enough, because the kernel can swap out or drop its pages.
+/// device. The result is negative if memory remains free. Devices that do not report their memory are assumed to
+/// be large enough. So is the host, because the kernel can swap out or drop its pages.
 pub fn excess(needs: &[Need], kept: Bytes) -> i64 {
     let of = |need: &Need| {
         let free = need.free.filter(|_| !need.host)?;

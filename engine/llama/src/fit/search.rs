@@ -2,13 +2,15 @@
 
 use crate::offload::CpuMoe;
 
-/// Returns the number of layers that go to devices (up to `n_layer` and the output), and the number of layers whose
-/// experts stay on the host. Returns `None` if not even the buffers with which devices would help the host fit.
+/// Returns the number of layers that go to devices (up to `n_layer` and the output), and the number of layers
+/// whose experts stay on the host. Returns `None` if even the buffers that devices need to help the host do not
+/// fit.
 ///
-/// `excess` returns the number of bytes by which a distribution exceeds the memory. Its arguments are the number of
-/// layers on devices and the number of layers with experts on the host. The search prefers all layers on devices,
-/// because at every token the device waits for the CPU at each layer on the host. In a mixture of experts, experts
-/// are the first to stay on the host: experts contain most of the bytes, and a token reads few experts.
+/// `excess` returns the number of bytes by which a distribution exceeds the memory. Its arguments are the number
+/// of layers on devices and the number of layers with experts on the host. The search prefers all layers on
+/// devices, because for every token, the device waits for the CPU at each layer on the host. In a mixture of
+/// experts, experts are the first to stay on the host: experts contain most of the bytes, and a token reads few
+/// experts.
 pub fn choose<E>(
     n_layer: u32,
     is_mixture: bool,

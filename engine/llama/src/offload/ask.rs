@@ -11,7 +11,7 @@ pub enum GpuLayers {
     /// As many layers as fit on the available devices: see `fit` of the engine.
     #[default]
     Auto,
-    /// All layers; an error without a device.
+    /// All layers; an error if no device is available.
     All,
     /// The given number of layers; an error if the number is not 0 and no device is available.
     Some(u32),
@@ -85,7 +85,8 @@ pub enum CpuMoe {
     Some(u32),
 }
 
-/// Pattern of the experts' matrices, as in llama.cpp's own tools (`LLM_FFN_EXPS_REGEX` of common/common.h).
+/// Pattern for the names of the experts' matrices, as in llama.cpp's own tools (`LLM_FFN_EXPS_REGEX` of
+/// common/common.h).
 const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 
 impl CpuMoe {
@@ -205,7 +206,7 @@ impl TensorSplit {
     /// Checks and wraps the proportions `shares`.
     ///
     /// # Errors
-    /// If a share is negative or not a number, or if all shares are zero. The error is a text.
+    /// If a share is negative or not a number, or if all shares are zero. The error is a message for the user.
     pub fn new(shares: Vec<f32>) -> Result<Self, String> {
         let possible = |share: &f32| share.is_finite() && *share >= 0.0;
         match shares.iter().all(possible) && shares.iter().any(|share| *share > 0.0) {

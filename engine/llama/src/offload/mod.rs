@@ -16,8 +16,8 @@ use build_info::Bytes;
 use crate::options::SplitMode;
 
 /// Default memory that stays free on each device. The reserve is for other programs, such as the desktop, and for
-/// errors of the estimate. llama.cpp's tools keep 1024 MiB free (`--fit-target`), with a similar estimate; on a GPU
-/// with 8 GiB, the difference is four layers of an 8B model.
+/// errors in the estimate. llama.cpp's tools keep 1024 MiB free (`--fit-target`), with a similar estimate; on a
+/// GPU with 8 GiB, the difference is four layers of an 8B model.
 pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 
 /// Offload settings of one model.
@@ -25,8 +25,8 @@ pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 pub struct Offload {
     /// Number of layers that go to devices.
     pub gpu_layers: GpuLayers,
-    /// True if the number is a default of the build profile. A default does not cause an error without a device;
-    /// [`RequireGpu`](crate::options::RequireGpu) makes that decision.
+    /// True if the number is a default of the build profile. A default does not cause an error if no device is
+    /// available; [`RequireGpu`](crate::options::RequireGpu) decides that.
     pub is_default: bool,
     /// Number of mixture-of-experts layers whose experts stay on the host.
     pub n_cpu_moe: CpuMoe,
@@ -67,7 +67,7 @@ impl Offload {
     /// Checks that the settings can be combined, on any machine.
     ///
     /// # Errors
-    /// If settings conflict. The text contains the remedy.
+    /// If settings conflict. The message contains the remedy.
     pub fn check(&self) -> Result<(), String> {
         let one = self.split_mode == SplitMode::None;
         if one && !self.tensor_split.0.is_empty() {

@@ -16,8 +16,8 @@ pub struct Placed {
     pub layers: GpuLayers,
     /// Number of layers whose experts stay on the host.
     pub n_cpu_moe: CpuMoe,
-    /// True if weights on the host may be in memory that devices read fast. Such memory is faster if devices compute
-    /// with these weights, but the weights cannot be repacked for the CPU.
+    /// True if weights on the host may be in memory that devices can read quickly. Such memory is faster if
+    /// devices compute with these weights, but the weights cannot be repacked for the CPU.
     pub host_buffers: bool,
 }
 

@@ -1,7 +1,8 @@
 //! Workers on other machines: their addresses, and a check that the workers can be used.
 //!
 //! ggml's client ends the process if a worker does not answer, and waits forever while the worker serves another
-//! client (ggml/src/ggml-rpc/ggml-rpc.cpp; ggml 0.26.0). Therefore, Anneal first queries each worker, in the worker's own protocol, with a time limit.
+//! client (ggml/src/ggml-rpc/ggml-rpc.cpp; ggml 0.26.0). Therefore, Anneal first queries each worker, in the
+//! worker's own protocol, with a time limit.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -20,7 +21,7 @@ pub const DEFAULT_PORT: u16 = 50052;
 pub const NO_RPC: &str = "this build has no RPC support\nhint: use the profile `native` or `portable`, or `rpc = true` \
                           in another profile";
 
-/// Time limit for an answer. A round trip to the other side of the earth takes a third of a second.
+/// Time limit for an answer. A round trip to the other side of the world takes a third of a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// First command of a client in ggml's RPC, `RPC_CMD_HELLO`. The command has the same number in every version.
@@ -113,7 +114,8 @@ impl Workers {
     /// Checks and wraps the workers `all`.
     ///
     /// # Errors
-    /// If a worker is named twice, or if llama.cpp does not support as many workers. The error is a text.
+    /// If a worker is named twice, or if llama.cpp does not support that many workers. The error is a message for
+    /// the user.
     pub fn new(all: Vec<Worker>) -> std::result::Result<Self, String> {
         if let Some((_, twice)) = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)) {
             return Err(format!("{twice} is named twice\nhint: name each worker once"));

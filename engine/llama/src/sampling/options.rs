@@ -64,7 +64,7 @@ pub struct Parameter {
 macro_rules! parameters {
     ($($name:ident: $kind:ident = $default:literal, $flag:literal [$($alias:literal)*],
        $min:literal..=$max:literal, $range:literal, $doc:literal;)*) => {
-        /// Sampling options. The defaults and names are those of llama.cpp.
+        /// Sampling options. The defaults and names match llama.cpp's.
         ///
         /// In JSON, a field may be missing or null, and fields with unknown names are ignored. A field with an
         /// invalid value is refused, and the error lists the valid values.

@@ -7,8 +7,8 @@ use super::grammar::{Gbnf, Id, Node};
 /// Maximum depth of nested brackets.
 const MAX_DEPTH: usize = 200;
 
-/// Maximum number of repetitions of one item, and maximum number of rules that the repetitions expand to. Both are
-/// llama.cpp's limit.
+/// Maximum number of repetitions of one item, and maximum number of rules that the repetitions expand to. llama.cpp has
+/// the same limits.
 const MAX_TIMES: u64 = 2000;
 
 /// Maximum number of elements when all repetitions are expanded.
@@ -17,7 +17,7 @@ const MAX_ELEMENTS: u64 = 1 << 20;
 /// Parses `text`. `token` looks up the token with a name like `<think>`.
 ///
 /// # Errors
-/// The mistake and its position, as text.
+/// The error and its position, as text.
 pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gbnf, String> {
     let mut reader = GrammarReader {
         text,

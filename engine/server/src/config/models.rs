@@ -130,7 +130,7 @@ impl Config {
         Requested { variant: Variant::default(), ..self.engine.clone() }
     }
 
-    /// Returns `models`, in which values of `self` override those of each model.
+    /// Returns `models` with each model's values overridden by the values of `self`.
     pub(super) fn before(&self, models: BTreeMap<String, Config>) -> BTreeMap<String, Config> {
         let engine = self.engine_of_all();
         let first =

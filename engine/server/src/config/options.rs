@@ -240,7 +240,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "metrics-without-key", flag: Flag::None, key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::Truth(false),
-        help: "Answer /metrics at --health-listen without a key",
+        help: "Serve /metrics at --health-listen without a key",
         value: Value::Truth(|all, value| all.metrics_without_key = Some(value)),
         slot: slot!(metrics_without_key),
     },
@@ -315,16 +315,16 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "allowed-hosts", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::depends("none", "\"\""),
-        help: "Names of the server in addition to localhost and IP addresses, separated by commas, for requests \
-               without a key",
+        help: "Host names by which requests without a key may address the server, in addition to localhost and IP \
+               addresses; separated by commas",
         value: Value::Text(Form::Word, parsed!(allowed_hosts)),
         slot: slot!(allowed_hosts),
     },
     OptionSpec {
         name: "keep-alive", flag: Flag::None, key: Key::SERVER.named("keep_alive_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_KEEP_ALIVE_S),
-        help: "Seconds without a token after which a stream over HTTP gets a comment, so that proxies and clients keep \
-              the connection; 0 for never",
+        help: "Seconds without a token after which the server sends a comment on an HTTP stream, so that proxies and \
+              clients keep the connection open; 0 for never",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.keep_alive_s = Some(value) },
         slot: slot!(keep_alive_s),
     },
@@ -420,7 +420,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "prompt-cache-ro", flag: Flag::Switch, key: Key::MODEL, group: Group::PromptCache,
         default: DefaultValue::Truth(false),
-        help: "Read the prompt cache, but never write it",
+        help: "Read the prompt cache, but never write to it",
         value: Value::Truth(|all, value| all.prompt_cache_ro = Some(value)),
         slot: slot!(prompt_cache_ro),
     },
@@ -456,8 +456,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "draft-near", flag: Flag::Switch, key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Truth(false),
-        help: "Use drafts even if a batch rounds differently from single tokens. Where two tokens are nearly equally \
-              likely, the text may then differ from text without drafts",
+        help: "Use drafts even if evaluating tokens together rounds differently from evaluating them one by one. Where \
+              two tokens are nearly equally likely, the text may then differ from text without drafts",
         value: Value::Truth(|all, value| all.draft_near = Some(value)),
         slot: slot!(draft_near),
     },
@@ -479,7 +479,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "log-prompts", flag: Flag::None, key: Key::SERVER, group: Group::Log,
         default: DefaultValue::Truth(false),
-        help: "Log prompts and answers; without this, the log contains no text from clients",
+        help: "Log prompts and answers; without this option, the log contains no text from clients",
         value: Value::Truth(|all, value| all.log_prompts = Some(value)),
         slot: slot!(log_prompts),
     },

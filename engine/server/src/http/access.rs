@@ -66,8 +66,8 @@ fn from_here<B>(
     if !headers.get_all(HOST).iter().all(is_known) {
         return Err(ApiError::new(
             ApiErrorKind::Forbidden,
-            "the header Host is neither an IP address nor localhost: as protection against DNS rebinding, other \
-            names must be listed in allowed_hosts in the configuration, or need an API key",
+            "the header Host is neither an IP address nor localhost: to protect against DNS rebinding, list \
+            other names in allowed_hosts in the configuration, or send an API key",
         ));
     }
     // Browsers send both headers, and a web page cannot suppress them.

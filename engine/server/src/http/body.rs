@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::header::CONTENT_LENGTH;
+use build_info::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use crate::admission::{ConnectionPhase, ConnectionState, Late};
@@ -89,5 +90,5 @@ impl Drop for Reading<'_> {
 }
 
 pub(super) fn too_large(limit: usize) -> ApiError {
-    ApiError::new(ApiErrorKind::TooLarge, format!("the body is larger than {limit} bytes"))
+    ApiError::new(ApiErrorKind::TooLarge, format!("the body is larger than {}", Bytes(limit as u64)))
 }

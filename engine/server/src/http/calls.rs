@@ -164,14 +164,15 @@ impl Calls {
     }
 }
 
-/// Returns the reader that separates the thoughts in an answer to `generate`; `None` if the answer contains none.
+/// Returns the reader that separates the thoughts from the rest of an answer to `generate`; `None` if the answer
+/// contains none.
 pub(super) async fn thoughts(
     server: &Server,
     client: &Client,
     generate: &Generate,
 ) -> Result<Option<ThoughtReader>, ApiError> {
     let Prompt::Messages(conversation) = &generate.prompt else { return Ok(None) };
-    // A schema allows no thoughts.
+    // An answer that must match a schema contains no thoughts.
     if matches!(generate.sampling.constraint, Some(Constraint::JsonSchema(_))) {
         return Ok(None);
     }
@@ -179,8 +180,8 @@ pub(super) async fn thoughts(
     let Some(marks) = template.thought_marks() else {
         return Ok(Some(ThoughtReader::new(ThoughtMarks::default(), false)));
     };
-    // Only the prompt shows if the template opens the thoughts, for example because of `enable_thinking`. An error is
-    // reported when the prompt is made.
+    // Only the prompt shows if the template opens the thoughts, for example because of `enable_thinking`. Errors are
+    // reported when the request's prompt is rendered.
     let conversation = conversation.clone();
     let is_open = server
         .aside(client, move || {

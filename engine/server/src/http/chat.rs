@@ -41,7 +41,7 @@ pub(super) fn take(
     let logprobs = logprobs(fields)?;
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
-    // The name and the values are those of llama-server.
+    // The name and the values come from llama-server.
     let separate_thoughts = match fields.text("reasoning_format")?.as_deref() {
         None | Some("auto" | "deepseek") => true,
         Some("none") => false,

@@ -12,14 +12,14 @@ use axum::response::Response;
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::origins::AllowedOrigins;
 
-/// Request header of a browser that wants to reach a private network from a public page.
+/// Request header with which a browser asks for access to a private network from a public page.
 const PRIVATE: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const ALLOW_PRIVATE: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
-/// Headers of answers that pages may read, in addition to those that every page may read.
+/// Response headers that pages may read, in addition to the headers that are always readable.
 const EXPOSED: HeaderValue = HeaderValue::from_static("anneal-ignored-keywords, retry-after");
 
-/// Time in seconds for which a browser may remember a preflight's answer.
+/// Time in seconds for which a browser may cache the response to a preflight.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
 /// Error for a page of an origin that is not allowed.
@@ -38,8 +38,8 @@ pub(super) fn origin<B>(allowed: &AllowedOrigins, request: &Request<B>) -> Optio
     allowed.allows(origin.to_str().ok()?).then(|| origin.clone())
 }
 
-/// Returns the answer if `request` is a preflight, by which a browser asks if a page may send a request. A preflight
-/// contains no key. `origin` is the allowed origin of the request.
+/// Returns the response if `request` is a preflight, with which a browser asks if a page may send a request. A
+/// preflight contains no key. `origin` is the allowed origin of the request.
 pub(super) fn preflight<B>(
     request: &Request<B>,
     origin: Option<&HeaderValue>,

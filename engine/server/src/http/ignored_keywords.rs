@@ -28,7 +28,7 @@ pub(super) async fn ignored_keywords(
     let Some(constraint @ Constraint::JsonSchema(_)) = &generate.sampling.constraint else {
         return Ok(None);
     };
-    // A schema may be large.
+    // A large schema takes time, so the check runs on the blocking pool.
     let constraint = constraint.clone();
     let places = server.aside(client, move || sampling::ignored_keywords(&constraint)).await?;
     if places.is_empty() {

@@ -39,7 +39,7 @@ macro_rules! client_connection {
     ($stream:ty) => {
         impl ClientConnection for $stream {
             fn is_closed(&self) -> bool {
-                // The known readiness suffices, so no task needs to be woken.
+                // Only the current readiness matters, so no task needs to be woken.
                 let ready = pin!(self.ready(Interest::READABLE | Interest::WRITABLE));
                 match ready.poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Ready(Ok(ready)) => ready.is_read_closed() || ready.is_write_closed(),
@@ -102,7 +102,7 @@ struct Linger {
 }
 
 impl<I> Patient<I> {
-    /// Wraps `stream`, the connection of `state`. The bytes in `read` are returned before those of the stream.
+    /// Wraps `stream`, the connection of `state`. Reads return the bytes in `read` first.
     pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &ServerLimits) -> Self {
         Patient {
             stream: SharedStream(Arc::new(Mutex::new(stream))),

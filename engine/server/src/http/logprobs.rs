@@ -6,7 +6,7 @@ use super::shape::AnswerShape;
 use crate::job::Piece;
 use crate::logprobs::{Likelihood, Likely};
 
-/// Log-probabilities of a choice's tokens that were not sent yet.
+/// Log-probabilities of a choice's tokens that have not been sent yet.
 #[derive(Debug)]
 pub struct Logprobs {
     shape: AnswerShape,

@@ -178,7 +178,7 @@ impl Head {
         }
     }
 
-    /// Returns the last chunks of a choice in a stream. `rest` is the text that was not sent yet.
+    /// Returns the last chunks of a choice in a stream. `rest` is the text that has not been sent yet.
     fn last(&self, index: usize, rest: &str, finish: FinishReason) -> (Option<Value>, Value) {
         let finish = Some(finish_reason(finish));
         match self.shape {
@@ -277,7 +277,7 @@ impl AnswerChoice {
         (0..count).map(one).collect()
     }
 
-    /// True if serialising the answer takes long.
+    /// True if serialising the answer takes a long time.
     fn is_long(&self) -> bool {
         self.text.len() > LONG || self.gathered.is_long()
     }

@@ -1,4 +1,4 @@
-//! Formats of answers, which are the formats of OpenAI's two endpoints for text.
+//! Answer formats of OpenAI's two text endpoints.
 
 use crate::finish_reason::FinishReason;
 
@@ -11,7 +11,7 @@ pub enum AnswerShape {
     Chat,
 }
 
-/// Returns OpenAI's finish reason. Several of Anneal's reasons map to the same one.
+/// Returns OpenAI's finish reason. Several of Anneal's reasons map to the same OpenAI reason.
 pub(super) fn finish_reason(finish: FinishReason) -> &'static str {
     match finish {
         FinishReason::End | FinishReason::StopString => "stop",

@@ -14,7 +14,7 @@ pub fn return_tokens(fields: &mut Fields) -> Result<bool, ApiError> {
     Ok(fields.bool("return_tokens")?.unwrap_or(false))
 }
 
-/// Details of a choice's tokens that were not sent yet.
+/// Details of a choice's tokens that have not been sent yet.
 #[derive(Debug)]
 pub struct Gathered {
     logprobs: Logprobs,
@@ -43,7 +43,7 @@ impl Gathered {
         }
     }
 
-    /// True if serialising the details takes long.
+    /// True if serialising the details takes a long time.
     pub fn is_long(&self) -> bool {
         self.logprobs.has_some()
     }

@@ -20,7 +20,7 @@ pub(super) struct ModelEntry {
     pub(super) users: usize,
     /// Number of requests that wait until the model is loaded.
     pub(super) waiting: usize,
-    /// Value of a counter when the model was last leased, for LRU eviction.
+    /// Counter value when the model was last leased, for LRU eviction.
     pub(super) used: u64,
     /// True if the model will be unloaded when no request holds a lease. Until then, new requests wait.
     pub(super) leaves: bool,

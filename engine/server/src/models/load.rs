@@ -62,7 +62,7 @@ impl ModelRegistry {
         let (ids, is_bounded): (Vec<u64>, bool) = {
             let state = self.lock();
             if state.entries.iter().any(|entry| entry.named.engine.tiled == Some(false)) {
-                // The setting applies to all models, and must be changed before other threads exist.
+                // The setting applies to all models, and can only be changed before other threads exist.
                 llama::turn_off_tiled();
                 let _ = self.tiled.set(false);
             }
@@ -106,7 +106,7 @@ impl ModelRegistry {
         Ok(())
     }
 
-    /// Unloads models while the server runs, each once the model is marked for unloading and no request holds a
+    /// Runs for the server's lifetime, and unloads each model that is marked for unloading when no request holds a
     /// lease.
     pub async fn tidy(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
@@ -133,8 +133,9 @@ impl ModelRegistry {
         Some((entry.named.clone(), Arc::clone(&entry.metrics)))
     }
 
-    /// Keeps the kernels that the first model has chosen for the whole process. For tiled kernels, ggml has read the
-    /// environment variable, and the environment must not be written while other threads read it.
+    /// Sets `settings` to the kernels that the first model chose, because they apply to the whole process. ggml has
+    /// already read the environment variable for tiled kernels, and the environment must not change while other threads
+    /// read it.
     fn as_they_are(&self, settings: &mut Settings) {
         let kernels = &mut settings.kernels;
         if let Some(used) = own_kernels::choice().map(|choice| choice.kernels)
@@ -172,7 +173,7 @@ impl ModelRegistry {
 
     /// Loads the model `id`. `None` if no request waits for the model any more.
     async fn try_load(self: &Arc<Self>, id: u64) -> Result<Option<LoadedModel>> {
-        // The request may be gone, because loading other models may have taken minutes.
+        // The client may have disconnected, because loading other models may have taken minutes.
         if !self.is_wanted(id)? {
             return Ok(None);
         }
@@ -410,7 +411,7 @@ fn failed(entry: &mut ModelEntry, why: String) {
     entry.load_state = LoadState::Failed { why, until: Instant::now() + wait };
 }
 
-/// Marks models for unloading until their memory covers `more` bytes, including models that were already marked.
+/// Marks models for unloading until all marked models, including those marked earlier, free at least `more` bytes.
 /// Unused models are marked first, in the order of their last use. If `may_disturb` is set, models in use follow.
 fn choose_one_to_go(entries: &mut [ModelEntry], more: u64, may_disturb: bool) {
     let goes = |entry: &ModelEntry| {

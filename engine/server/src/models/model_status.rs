@@ -65,14 +65,14 @@ impl ModelEntry {
             "Requests that wait for the model to load.",
             self.waiting as u64,
         );
-        add("model_loads_total", "counter", "Times that the model was loaded.", self.loads);
+        add("model_loads_total", "counter", "Number of times that the model was loaded.", self.loads);
         add("model_load_failures_total", "counter", "Failed attempts to load the model.", self.failures);
         families.iter_mut().for_each(|family| family.label(self.name()));
         families
     }
 }
 
-/// True for metrics that the server has only once, and not for each model.
+/// True for metrics that exist once per server, not once per model.
 fn is_of_server(family: &Family) -> bool {
     family.name.starts_with("connections") || family.name == "waiting_request_bytes"
 }

@@ -55,9 +55,9 @@ pub struct ModelRegistry {
     pub(super) state: Mutex<RegistryState>,
     /// Notified after every change of `state` that other tasks may wait for.
     pub(super) changed: watch::Sender<()>,
-    /// Held while a model is loaded, so that only one model is loaded at any time.
+    /// Held while a model is being loaded, so that models load one at a time.
     pub(super) loading: tokio::sync::Mutex<()>,
-    /// Setting of ggml's tiled kernels, set by the first model.
+    /// Setting for ggml's tiled kernels, determined by the first model.
     pub(super) tiled: OnceLock<bool>,
     /// Becomes true when the only model has failed.
     pub(super) broken: watch::Sender<bool>,

@@ -194,7 +194,7 @@ fn draft_model(
 fn template(options: &ServeOptions, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
     match Template::choose(options.chat_template.as_deref(), model) {
         Ok(template) => {
-            // The answer is kept. Requests then do not wait for the trial rendering.
+            // The template caches the result, so that requests do not wait for the trial rendering.
             template.shows_tools();
             Ok(Ok(Arc::new(template)))
         }
@@ -272,7 +272,7 @@ impl SchedulerStart {
         let roomy = options.workloads.room(&settings, most);
         let rows = options.rules.rows(options.slots);
         let mut context = model::shared_context(&model, &roomy, &runtime_host, options.slots, rows)?;
-        // Requests with a workload set numbers of threads.
+        // With workloads, the scheduler sets the thread counts for each batch.
         if options.workloads.is_empty() {
             threads::follow_load(&mut context, &settings);
         }

@@ -49,7 +49,7 @@ impl Scheduler {
         Ok(self)
     }
 
-    /// Returns the number of jobs whose lookup is pending, or has ended without a slot so far.
+    /// Returns the number of jobs that have no slot yet and whose lookup is pending or has ended.
     pub(super) fn looked_for(&self) -> usize {
         self.disk.as_ref().map_or(0, Disk::asked) + self.found.len()
     }
@@ -175,8 +175,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the number of tokens after the first `keep` tokens of slot `at` that only this slot holds: they are
-    /// missing on the disk and in the other slots. 0 if writing them would not save time.
+    /// Returns the number of tokens after the first `keep` tokens of slot `at` that only this slot holds: neither the
+    /// disk nor another slot has them. 0 if writing them would not save time.
     fn worth_keeping(&self, at: usize, keep: usize) -> usize {
         let Some(disk) = &self.disk else { return 0 };
         let (slot, held) = (&self.slots[at], self.slots[at].held.len());
@@ -191,8 +191,8 @@ impl Scheduler {
         if disk.is_worth(new, held, self.seconds_per_prompt_token) { new } else { 0 }
     }
 
-    /// Queues the tokens of slot `at` for writing, if that saves time, before all tokens except the first `keep` are
-    /// dropped.
+    /// Queues the tokens of slot `at` for writing, if that saves time. Call this before the tokens after the first
+    /// `keep` are dropped.
     pub(super) fn keep_on_disk(&mut self, at: usize, keep: usize) {
         let worth = self.worth_keeping(at, keep) > 0;
         if worth && self.disk.as_ref().is_some_and(Disk::has_room) {

@@ -26,7 +26,7 @@ pub(super) struct Drafts {
     pub(super) rests: bool,
 }
 
-/// Class of comparable steps: the number of generating slots, and true if the draft model drafts for any slot.
+/// Class of comparable steps: the number of generating slots, and whether the draft model drafts for any of them.
 pub(super) type StepClass = (usize, bool);
 
 /// Time for which drafts are turned off after they made decoding slower. Each further loss doubles the time. The

@@ -1,5 +1,5 @@
-//! Perplexity of a model on a text, and divergence of its probabilities from those of a reference, by the method of
-//! llama-perplexity.
+//! Perplexity of a model on a text, and divergence of the model's probabilities from a reference model's probabilities,
+//! computed as in llama-perplexity.
 //!
 //! The text is split into chunks. Each chunk is evaluated in an empty context. If the model expects a begin token,
 //! that token replaces the chunk's first token. Only the second half of a chunk is scored, because its tokens have
@@ -27,7 +27,7 @@ pub(crate) use reader::ChunkContext;
 use saved::Saved;
 use serde::Serialize;
 
-/// Prose of several kinds, with dialogue, code and numbers.
+/// Several kinds of prose, with dialogue, code and numbers.
 const PROSE: &str = include_str!("text.txt");
 
 /// Returns the text that is evaluated if none is given: prose, then code, tables and eight writing systems.

@@ -34,11 +34,12 @@ pub fn collect(
     let collector = Collector::new(with_output)?;
     let mut reader = ChunkContext::collecting(model, text, settings, runtime_host, &collector)?;
     let chunks = each_chunk(text, on_progress, |chunk| {
-        // Logits are requested for every token, because the last layer would skip the other tokens.
+        // Logits are requested for every token, because the last layer skips tokens without requested logits.
         let read = reader.chunk(chunk, 0, |_, _| Ok(()));
         collector.check()?;
         read
     })?;
-    // The evaluated part of an interrupted chunk counts, which is correct because sums and counts belong together.
+    // The result includes the evaluated part of an interrupted chunk. This is correct, because the sums and the counts
+    // cover the same tokens.
     Ok(Collected { entries: collector.entries(), chunks })
 }

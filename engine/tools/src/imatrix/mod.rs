@@ -22,7 +22,7 @@ use crate::quantize::{PlannedTensor, QuantizePlan};
 /// of each expert.
 ///
 /// # Errors
-/// If the file is not a model that can be read.
+/// If the file is not a readable model.
 pub fn file_bytes(path: &Path) -> Result<Bytes> {
     let first = GgufFile::open(path)?;
     let rest = first.other_parts()?;

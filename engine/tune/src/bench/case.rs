@@ -14,7 +14,7 @@ pub struct Case {
     pub n_prompt: u32,
     /// Number of tokens to generate after the prompt.
     pub n_gen: u32,
-    /// Number of tokens that the context holds before the test.
+    /// Number of tokens in the context before the test.
     pub n_depth: u32,
 }
 

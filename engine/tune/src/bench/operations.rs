@@ -18,7 +18,7 @@ use super::kernel::{Random, context, decode, fill, nanoseconds, prefill, refuse_
 use super::record::utc;
 use super::work::Share;
 
-/// Name in place of an operation, for the time of a sample that is in no operation.
+/// Name in place of an operation, for the time of a sample outside all operations.
 pub const BETWEEN: &str = "(between operations)";
 
 /// Operations of one kind in a test.
@@ -70,7 +70,7 @@ pub struct OperationTest<'a> {
 }
 
 /// Runs `test` as [`super::kernel()`] does, and times its operations on the CPU. Returns a record for each kind of
-/// operation, those with the most time first, and one for the time between operations.
+/// operation, longest total time first, and a record for the time between operations.
 ///
 /// `depth` stores the context's state at a depth, for the next test at this depth.
 ///
@@ -167,8 +167,8 @@ fn add(all: &mut Vec<OperationTime>, operation: OperationTime) {
     }
 }
 
-/// Returns the share of the roofline of products and attention, which read weights or the cache. `None` for other
-/// operations, whose operands are usually in the CPU's caches.
+/// Returns the share of the roofline that `operation` reaches. `None` for operations other than products and
+/// attention, because their operands are usually in the CPU's caches.
 fn share(operation: &OperationTime, limits: &Limits<'_>) -> Option<Share> {
     if operation.macs == 0 {
         return None;

@@ -64,7 +64,7 @@ impl Part {
         Part::Gguf,
     ];
 
-    /// Returns the name by which the part is requested.
+    /// Returns the part's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Part::Prefill => "prefill",

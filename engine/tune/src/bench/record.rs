@@ -268,7 +268,7 @@ fn tensor_split(settings: &Settings) -> String {
     if shares.is_empty() { "0.00".to_string() } else { shares.join("/") }
 }
 
-/// Formats the CPUs that threads are bound to like llama-bench; `0x0` means unbound.
+/// Formats, like llama-bench, the mask of the CPUs that threads are bound to; `0x0` means unbound.
 fn cpu_mask(settings: &Settings) -> String {
     if settings.affinity.value != llama::options::Affinity::On {
         return "0x0".to_string();

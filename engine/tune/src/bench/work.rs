@@ -124,16 +124,17 @@ impl Amount {
 }
 
 impl Share {
-    /// Returns the share of something that took `seconds`, where `least` is the shortest possible time and `bound` its limit.
-    /// `None` if there was no work, or with `cached` if memory is the limit, because the bytes came from the CPU's caches.
+    /// Returns the share of the limit for work that took `seconds`. `least` is the shortest possible time, and
+    /// `bound` is the limit that sets it. `None` if there was no work. Also `None` if `cached` is true and memory
+    /// is the limit, because the bytes then came from the CPU's caches.
     fn new((least, bound): (f64, Bound), cached: bool, seconds: f64) -> Option<Self> {
         let of_roof = least / seconds;
         let is_limited = least > 0.0 && !(cached && bound == Bound::Memory);
         (is_limited && of_roof.is_finite()).then_some(Share { of_roof, bound })
     }
 
-    /// Returns the share of an operation that read `bytes` bytes of weights or cache, and needed `macs` multiply-adds with
-    /// operands of the type `kind`.
+    /// Returns the share of an operation that read `bytes` bytes of weights or cache, and needed `macs`
+    /// multiply-adds with operands of the type `kind`.
     pub(super) fn of_operation(
         kind: GgmlType,
         [bytes, macs]: [f64; 2],
@@ -260,8 +261,8 @@ impl Test {
     }
 }
 
-/// Returns the size of one token in the cache of `model`. Returns `None` if the model has another kind of cache, or
-/// if devices other than the CPU compute, whose memory is not known here.
+/// Returns the size of one token in the cache of `model`. Returns `None` if the model has another kind of cache,
+/// or if devices other than the CPU compute, because the rates of their memory are unknown.
 pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
     if !model.placed().takers.is_empty() {
         return None;

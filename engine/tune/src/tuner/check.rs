@@ -16,7 +16,8 @@ use super::space::{changes_numerics, is_lossy};
 const EXACT: GateLimits = GateLimits::GATE;
 /// Limits for settings that lose accuracy by design: between Q8_0 (2.4e-4) and a 5-bit quantisation.
 const LOSSY: GateLimits = GateLimits { mean_kld: 5e-3, top1: 0.97 };
-/// Maximum difference of two logits that count as equally likely, so that the order of their tokens is irrelevant.
+/// Maximum difference between two logits whose tokens are treated as equally likely. The order of such tokens is
+/// irrelevant.
 const TIE: f32 = 0.02;
 
 /// Comparison of two outputs for one text.

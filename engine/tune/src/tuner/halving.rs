@@ -175,7 +175,7 @@ impl RunningContest<'_, '_> {
         let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
         let base = samples.iter().find(|(number, _)| *number == 0);
         let seconds = base.map_or(1.0, |(_, sample)| objective::seconds(self.terms.objective, sample));
-        // Always judged, because the anchor learns from every round.
+        // Every round is judged, because the anchor learns from all of them.
         let judgement = self.anchor.judge(seconds.max(1e-9));
         if busy > DISTURBED * f64::from(self.terms.cores) {
             return Some(format!("other processes kept {busy:.1} cores busy"));

@@ -29,7 +29,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 const LOADING: Duration = Duration::from_secs(600);
 /// Name of the file in a tuning run's folder to which a worker writes its output. The folder contains no other file.
 const LOGITS: &str = "logits";
-/// Minimum age of a folder that counts as abandoned. A tuning run writes to its folder every few minutes.
+/// Age at which a folder is considered abandoned. A tuning run writes to its folder every few minutes.
 const LEFT_BEHIND: Duration = Duration::from_secs(24 * 60 * 60);
 /// Fraction of the available memory that all processes together may use.
 const SHARE: f64 = 0.8;
@@ -83,7 +83,7 @@ fn remove_left_behind(folder: &Path, record: &Path) {
         found.modified().ok().and_then(|time| time.elapsed().ok()).is_some_and(|age| age > LEFT_BEHIND)
     };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        // For a link, the metadata is that of the link itself, so links are not followed.
+        // The metadata of a link describes the link itself, so links are not followed.
         let Ok(found) = entry.metadata() else { continue };
         let is_ours = entry.file_name().to_str().is_some_and(|name| base::is_scratch(name, &prefix));
         if !found.is_dir() || !is_ours || !is_old(found) {
@@ -103,8 +103,8 @@ fn remove_left_behind(folder: &Path, record: &Path) {
 
 impl<'a> Processes<'a> {
     /// Starts processes with `command`: the program and its arguments. A process without output for `patience` is
-    /// killed. The files are in a folder beside `record`. The folder is removed at the end. The caller holds the lock
-    /// of the record.
+    /// killed. The files are in a folder next to `record`. The folder is removed at the end. The caller holds the
+    /// lock of the record.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -150,8 +150,8 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Ends the process with the index `at`. Its CPU time then counts as CPU time of this process, so the current
-    /// round cannot detect disturbances by other processes.
+    /// Ends the process with the index `at`. Its CPU time is then attributed to this process, so the current round
+    /// cannot detect disturbances by other processes.
     fn end(&mut self, at: usize) {
         self.workers.remove(at);
         self.watch = None;

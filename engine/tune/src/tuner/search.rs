@@ -16,7 +16,7 @@ pub(crate) const PAIRS: usize = 8;
 /// Number of pairs for the confirmation, if time is left.
 pub(crate) const CONFIRMATION: usize = 16;
 
-/// Number of confirmation pairs for which the stages leave time. The number is twice the minimum, because the
+/// Number of confirmation pairs that the stages leave time for. The number is twice the minimum, because the
 /// confirmation also starts both processes and checks the output, and a run takes longer than its measured time.
 pub(crate) const KEPT: usize = 2 * FEWEST_PAIRS;
 
@@ -37,7 +37,8 @@ pub fn tune(
     progress.forget_the_undecided();
     let open = task.stages.iter().filter(|stage| progress.position(stage).is_none());
     let pace = Pace::probe(task, runner, total_runs(task, open))?;
-    // The limit of repeats applies to all stages together, because a machine that is always busy is busy in every stage.
+    // The limit of repeats applies to all stages together, because a machine that is always busy is busy in every
+    // stage.
     let mut run = TuningRun { task, pace, repeats: REPEATS, before };
     run.stages(runner, progress, save, false)?;
     // Stages that end early leave time, which is given to undecided stages.
@@ -174,7 +175,8 @@ impl TuningRun<'_> {
             candidates: candidates.len(),
             left: left.as_secs_f64(),
         });
-        // A stage leaves time for the later stages, unless its minimum work needs all the time: the first stages gain the most.
+        // A stage leaves time for the later stages, unless its minimum work needs all the time: the first stages
+        // gain the most.
         let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
         let terms = Terms {
             objective: &task.objective,
@@ -184,7 +186,8 @@ impl TuningRun<'_> {
             ceiling: task.ceiling,
             cores: task.cores,
             repeats: self.repeats,
-            // Results are not tested after each pair, because repeated testing would find differences that do not exist.
+            // Results are not tested after each pair, because repeated testing would find differences that do not
+            // exist.
             rule: Rule { pairs: pairs(task), precision: 0.0 },
             second_look: true,
         };
@@ -203,7 +206,7 @@ pub(crate) struct StageLimits {
     pub later: Duration,
 }
 
-/// Checks that the CPUs that this process may use are still those of the tuning key.
+/// Checks that the CPUs that this process may use still match the tuning key.
 ///
 /// # Errors
 /// [`Stop::Changed`] if the CPUs have changed.
@@ -425,8 +428,8 @@ impl Pace {
         self.overhead = self.overhead.min((wall - prefill - decode).max(0.0));
     }
 
-    /// Returns the work of a run, half of it for each phase: about a hundredth of the budget, or less if the stages have more
-    /// runs.
+    /// Returns the work of a run, half of it for each phase: about a hundredth of the budget, or less if the
+    /// stages have more runs.
     fn work(&self, task: &Task, phases: Phases) -> Work {
         let share = (task.budget.as_secs_f64() / self.runs.max(100) as f64).clamp(0.1, 5.0) / 2.0;
         // The cast saturates.
@@ -474,14 +477,15 @@ impl Pace {
         if stage.least_prompt > 0 { self.amid(task, stage.least_prompt, work.generate) } else { work }
     }
 
-    /// Returns the minimum time of all `stages` together. A stage for which time is short can do without long prompts.
+    /// Returns the minimum time of all `stages` together. A stage that is short of time can do without long
+    /// prompts.
     fn plan<'a>(&self, task: &Task, stages: impl Iterator<Item = &'a TuningStage>) -> Duration {
         stages.map(|stage| self.time_for(self.work(task, stage.phases), stage.changes.len() + 1)).sum()
     }
 }
 
-/// Returns the number of runs among which the budget is divided: the runs of `stages` and of the confirmation, and a quarter
-/// more, because other programs may slow the machine down.
+/// Returns the number of runs among which the budget is divided: the runs of `stages` and of the confirmation, and
+/// a quarter more, because other programs may slow the machine down.
 fn total_runs<'a>(task: &Task, stages: impl Iterator<Item = &'a TuningStage>) -> usize {
     let stages = stages.map(|stage| runs(stage.changes.len() + 1, pairs(task)));
     (stages.sum::<usize>() + 2 * KEPT) * 5 / 4

@@ -121,8 +121,8 @@ fn layout(around: &Surroundings<'_>) -> TuningStage {
     stage("layout", Phases::Both, changes)
 }
 
-/// Returns other CPU variants to try. ggml ranks kernels by the CPU features that they use. More features are not always
-/// faster: some CPUs lower their clock for 512-bit registers.
+/// Returns other CPU variants to try. ggml ranks kernels by the CPU features that they use. More features are not
+/// always faster: some CPUs lower their clock for 512-bit registers.
 fn cpu_variants(around: &Surroundings<'_>) -> Vec<Change> {
     let of = |name: &String| Chosen { cpu_variant: Some(name.clone()), ..Chosen::default() };
     around.cpu_variants.iter().map(|name| change(format!("kernels for {name}"), of(name))).collect()

@@ -14,7 +14,7 @@ use super::space::TuningStage;
 /// time.
 pub(crate) const DEEPEST: u32 = 4096;
 
-/// Number of tokens of one run, and of the tokens before them. Each earlier token makes attention slower.
+/// Number of tokens in a run, and number of tokens before them. Each earlier token makes attention slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {

@@ -125,7 +125,7 @@ fn obey(
     if let WorkerRequest::Load { .. } = request {
         *loaded = None;
         let model = model::open(path, &settings, runtime_host)?;
-        // This run reads the pages of a mapped model, so that the first measured run does not include the reading.
+        // This run reads the pages of a mapped model, so that the first measured run does not have to read them.
         let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
         measure(&model, work, &settings, runtime_host, depths)?;
         *loaded = Some(model);
@@ -213,8 +213,8 @@ fn check(
     Ok(WorkerAnswer::Checked { text: tokens.len() })
 }
 
-/// Resets the peak memory, so that the peak of a run does not count for later runs. A kernel that cannot reset the
-/// peak keeps the old value.
+/// Resets the peak memory, so that later runs do not report the peak of an earlier run. A kernel that cannot reset
+/// the peak keeps the old value.
 fn forget_the_peak() {
     ProcFolder::this().reset_peak();
 }

@@ -119,7 +119,7 @@ pub struct Question<'a> {
     pub isa: &'a [String],
     /// Instruction sets of the host.
     pub offered: &'a BTreeSet<String>,
-    /// CPU variants whose kernels are in libraries beside the program; empty if the program contains its kernels.
+    /// CPU variants with kernels in libraries next to the program; empty if the program contains its kernels.
     pub variants: &'a [CpuVariant],
     /// Oldest glibc that the files must run with; `None` for no requirement.
     pub glibc: Option<Glibc>,
@@ -130,7 +130,7 @@ pub struct Question<'a> {
 }
 
 /// Returns the instruction sets that the file at `path` may use without checking the CPU. A kernel library may use
-/// those of its CPU variant, and any other file only plain x86-64.
+/// those of its CPU variant; any other file may use only plain x86-64.
 fn ceiling(path: &Path, variants: &[CpuVariant]) -> Ceiling {
     let of = |variant: &&CpuVariant| path.file_name() == Some(variants::file(&variant.name).as_ref());
     let variant = variants.iter().find(of);

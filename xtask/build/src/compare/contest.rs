@@ -14,6 +14,7 @@ use super::once::{self, RunRequest};
 use super::phase::Phase;
 use super::provenance::Provenance;
 use super::shape::RunShape;
+use crate::fs;
 use crate::process;
 use crate::ui::Ui;
 
@@ -195,15 +196,7 @@ impl Contest<'_> {
             );
         }
         for (number, model) in self.models.iter().enumerate() {
-            let found = std::fs::metadata(model).with_context(|| {
-                format!("cannot find the model {}\nhint: check the path of -m", model.display())
-            })?;
-            if !found.is_file() {
-                anyhow::bail!("the model {} is not a file", model.display());
-            }
-            if found.len() == 0 {
-                anyhow::bail!("the model {} is empty", model.display());
-            }
+            fs::check_model(model)?;
             if self.models[..number].iter().any(|other| name_of(other) == name_of(model)) {
                 return usage(format!("two models are called {}\nhint: rename one of them", name_of(model)));
             }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Provenance {
     /// Start of the measurement: an RFC 3339 timestamp, or only the date.
     pub date: String,
-    /// Command that repeats the measurement, without the machine's folders.
+    /// Command that repeats the measurement, with file names instead of full paths.
     pub command: String,
     /// Description of the machine: CPU, cores, memory, hypervisor and operating system.
     pub machine: String,

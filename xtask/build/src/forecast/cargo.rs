@@ -239,8 +239,8 @@ struct Node<'a> {
     needs_of_script: BTreeSet<Id<'a>>,
 }
 
-/// Maximum depth of the dependency tree. No real chain of dependencies is longer, so a deeper tree is not output of
-/// cargo.
+/// Maximum depth of the dependency tree. No real chain of dependencies is longer, so a deeper tree did not come
+/// from cargo.
 const DEEPEST: usize = 500;
 
 /// Graph of units under construction.

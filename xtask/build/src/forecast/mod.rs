@@ -22,8 +22,8 @@ const ALONE: f64 = 5.0;
 /// stage from determining the pace.
 const PRIOR: f64 = 0.015;
 
-/// Decay of old observations, as a fraction of all recorded seconds: after this much later work, a finished unit
-/// counts 1/e. Other load on the machine changes, so the newest units predict the rest best.
+/// Decay of old observations, as a fraction of all recorded seconds: after this much further work, a finished unit has
+/// a weight of 1/e. The load from other programs changes, so the newest units predict the rest best.
 const MEMORY: f64 = 0.4;
 
 /// Unit of a stage before it runs.
@@ -258,8 +258,8 @@ impl Forecast {
         }
     }
 
-    /// Returns the ratio of this run's durations to the recorded ones, over units that have ended or already run
-    /// longer than expected.
+    /// Returns the ratio of this run's durations to the recorded ones, over units that have ended or have already
+    /// run longer than expected.
     fn pace(&self, now: f64) -> f64 {
         let all: f64 = self.units.iter().filter_map(|unit| unit.took).map(|took| took.seconds).sum();
         let (mut expected, mut observed) = (0.0, 0.0);
@@ -307,8 +307,8 @@ impl Forecast {
         skipped
     }
 
-    /// Returns one flag per unit: true if the unit waits and was probably made by an earlier build. A unit counts as
-    /// made if most units so far were kept and no dependency of the unit is compiled in this run.
+    /// Returns one flag per unit: true if the unit waits and was probably made by an earlier build. A unit is
+    /// presumed made if most units so far were kept and no dependency of the unit is compiled in this run.
     fn presumed_kept(&self) -> Vec<bool> {
         let count = |what: fn(&UnitState) -> bool| self.states.iter().filter(|state| what(state)).count();
         let kept = count(|state| *state == UnitState::Kept);

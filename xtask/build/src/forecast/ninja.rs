@@ -1,8 +1,8 @@
 //! Units of ninja: the outputs in its plan, and their durations from its log.
 //!
 //! ninja reports the end of each unit but not its start. Its plan (`ninja -n`) lists the units in the order in which
-//! they start, so a unit is assumed to start when a slot is free and all units before it have started. The log has
-//! the exact times, so the records contain no assumptions.
+//! they start. A unit is therefore assumed to start when a slot is free and all units before it have started. The log
+//! contains the exact times, so the records do not depend on these assumptions.
 
 use std::collections::BTreeMap;
 use std::path::Path;

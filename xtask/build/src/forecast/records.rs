@@ -85,7 +85,7 @@ struct Section {
 }
 
 impl Records {
-    /// Reads the file in the folder `anneal`. A missing, damaged or outdated file counts as empty.
+    /// Reads the file in the folder `anneal`. A missing, damaged or outdated file is treated as empty.
     pub fn read(anneal: &Path) -> Self {
         let path = anneal.join("durations.json");
         let is_small =

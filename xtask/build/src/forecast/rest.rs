@@ -1,7 +1,7 @@
-//! Simulates the rest of a stage: which unit runs when on the available slots.
+//! Simulates the rest of a stage: which unit runs at which time on the available slots.
 //!
-//! Dividing the remaining work by the number of slots would be too optimistic for builds that end in a chain, because
-//! the last crates wait for each other and leave all cores but one idle. The simulated time is at least the longest
+//! Dividing the remaining work by the number of slots would be too optimistic for builds that end in a chain: the last
+//! crates wait for each other, and all cores but one are idle. The simulated time is at least the longest
 //! remaining chain and at least the remaining work divided by the number of slots.
 
 use super::{Forecast, Unit, UnitState};

@@ -41,6 +41,18 @@ pub fn text(path: &Path) -> Result<String> {
     String::from_utf8(content(path)?).ok().context("it is not a text file")
 }
 
+/// Checks that `path`, the value of `-m`, is a file with content.
+///
+/// # Errors
+/// If it is not.
+pub fn check_model(path: &Path) -> Result<()> {
+    let found = std::fs::metadata(path)
+        .with_context(|| format!("cannot find the model {}\nhint: check the path of -m", path.display()))?;
+    ensure!(found.is_file(), "the model {} is not a file\nhint: name a .gguf file", path.display());
+    ensure!(found.len() > 0, "the model {} is empty\nhint: copy or download it again", path.display());
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

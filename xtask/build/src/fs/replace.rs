@@ -101,7 +101,7 @@ mod tests {
         assert_eq!((read("there/lib/kernels.so"), read("there/bin/anneal")), ("1".into(), "1".into()));
         assert_eq!((read("new/lib/kernels.so"), read("new/bin/anneal")), ("2".into(), "2".into()));
 
-        // A target that does not exist yet and a leftover of an earlier replacement are not obstacles.
+        // Neither a missing target nor a leftover of an earlier replacement causes an error.
         std::fs::write(path("new").join("record"), "2").unwrap();
         folder_with(&path("there/.lib.before"), "0");
         all(&moves("record")).unwrap();

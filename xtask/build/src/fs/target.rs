@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use base::{Access, Pending};
 
-/// Checks that a file can be created at `path`, by creating an empty file beside it and removing it again.
+/// Checks that a file can be created at `path`, by creating an empty file next to it and removing it again.
 ///
 /// # Errors
 /// If the folder does not exist or is not writable, or if something other than a regular file exists at `path`.

@@ -10,8 +10,8 @@ use crate::fs;
 use crate::process::{Log, Run};
 use crate::ui::Ui;
 
-/// Python program that downloads the URL in its second argument to the file in its first argument. The program
-/// replaces curl, which a fresh container may lack.
+/// Python program that downloads the URL in its second argument to the file in its first argument. It is used if curl
+/// is missing, as it may be in a fresh container.
 const PYTHON: &str = "import shutil, sys, urllib.request
 with urllib.request.urlopen(sys.argv[2], timeout=60) as source, open(sys.argv[1], 'wb') as file:
     shutil.copyfileobj(source, file)
@@ -102,8 +102,8 @@ impl Archive {
 
 /// Unpacks `archive` into `folder` and returns the single folder that it contains.
 ///
-/// The digest was verified before. The checks for paths outside the folder, links and special files guard against a
-/// pin that was changed without a review.
+/// The digest has already been verified. The checks for paths outside the folder, links and special files guard
+/// against a pin that was changed without a review.
 ///
 /// # Errors
 /// If the archive cannot be read, contains a forbidden entry, or is not OpenBLAS.

@@ -107,7 +107,7 @@ fn version_in(name: &str) -> Option<String> {
     (version.split('.').count() >= 2).then(|| version.to_string())
 }
 
-/// Record beside a built library.
+/// Record stored next to a built library.
 #[derive(Debug, Serialize, Deserialize)]
 struct LibraryRecord {
     version: String,

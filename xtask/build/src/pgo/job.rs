@@ -113,7 +113,7 @@ fn parse_scope(text: &str) -> Result<PgoScope, String> {
 }
 
 /// Optimises `profile` for another command, which reports the result itself. Returns the record of the last build;
-/// its gain says if the build was kept.
+/// its gain shows whether the build was kept.
 ///
 /// # Errors
 /// If a step fails or the user stops the command.
@@ -238,7 +238,7 @@ impl Ready {
         Ok(Self { plan, tool, bolt })
     }
 
-    /// Checks the files that the user named and the files beside the tools.
+    /// Checks the files that the user named, and the programs that must be installed with the tools.
     fn check_files(&self, args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         if let Some(file) = &args.profdata {
             let log = Log::new(workspace.anneal().join("pgo.log"), ui.verbose());

@@ -257,7 +257,7 @@ impl<'a> Pipeline<'a> {
     /// If a stage fails, or the compilers ignored so many counts that the profile cannot belong to these sources.
     pub fn rebuild(&self, plan: &Plan, profile: Profile) -> Result<Outcome> {
         let build = self.open(plan)?;
-        // The log of a folder grows from run to run. Only new output says if this profile is stale.
+        // The log of a folder grows from run to run. Only new output shows whether this profile is stale.
         let before = std::fs::metadata(build.log().path()).map_or(0, |meta| meta.len());
         let outcome = build.complete(self.hostname)?;
         let log = std::fs::read(build.log().path()).unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::workload::{Synthetic, Workload};
 
 /// Number of threads in training. Two threads that write counters in the same cache lines slow each other down more
 /// than the second thread helps, and non-atomic counters lose counts. The spin loops of waiting threads would also
-/// count as hot code.
+/// appear as hot code.
 const THREADS: &str = "1";
 
 /// Training runs of the engine.

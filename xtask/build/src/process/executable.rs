@@ -1,4 +1,4 @@
-//! Programs that were built in this checkout, possibly for another architecture than this machine's.
+//! Programs that were built in this checkout, possibly for an architecture other than this machine's.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

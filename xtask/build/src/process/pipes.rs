@@ -36,7 +36,7 @@ pub fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> 
     })
 }
 
-/// Returns the command as typed in a shell, but without folders, for use in records.
+/// Returns the command as typed in a shell, but with file names instead of absolute paths, for use in records.
 pub fn line_without_folders(command: &Command) -> String {
     let word = |word: &OsStr| {
         let word = word.to_string_lossy();

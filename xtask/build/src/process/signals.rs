@@ -18,9 +18,9 @@ static BEGINS_ANEW: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// If a handler cannot be installed.
 pub fn catch_signals() -> Result<()> {
-    // A file larger than `ulimit -f` must cause an error, like a full disk, and not end the process with a partial
-    // file on the disk. The signal is blocked before threads start, because threads inherit the mask. Started
-    // programs do not inherit the mask.
+    // A file larger than `ulimit -f` must cause an error, as a full disk does, instead of ending the process and
+    // leaving a partial file on the disk. The signal is blocked before threads start, because threads inherit the
+    // mask. Started programs do not inherit the mask.
     let mut too_large = SigSet::empty();
     too_large.add(Signal::SIGXFSZ);
     too_large.thread_block().context("cannot block SIGXFSZ")?;

@@ -41,7 +41,7 @@ impl Needs {
             needs.glibc = needs.glibc.max(found.glibc().map(Glibc::from));
             needs.libraries.extend(found.libraries);
         }
-        // Libraries beside the program are not requirements.
+        // Libraries next to the program are not requirements.
         let own = paths.iter().filter_map(|path| path.file_name()?.to_str());
         own.for_each(|name| {
             needs.libraries.remove(name);

@@ -1,5 +1,5 @@
 //! Second build for a reproducibility check. Everything that must not influence the result differs: the folder, the
-//! home, the user's name, the number of jobs and the time.
+//! home folder, the user's name, the number of jobs and the time.
 
 use std::path::{Path, PathBuf};
 

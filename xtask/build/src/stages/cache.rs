@@ -13,11 +13,11 @@ use crate::tools::{Counts, Launcher};
 
 impl Build<'_> {
     /// Returns the environment of compiler caches. The environment lets one checkout reuse the objects of another:
-    /// paths below a checkout count as relative, and zig's scripts are compared by content.
+    /// paths below a checkout are treated as relative, and zig's scripts are compared by content.
     ///
     /// Neither cache considers which CPU `-march=native` stands for, so code that a Zen 4 machine put into a shared
-    /// cache would crash on a Haswell. Code that is compiled for this machine's CPU is therefore only found on equal
-    /// CPUs.
+    /// cache would crash on a Haswell machine. Code that is compiled for this machine's CPU is therefore only reused
+    /// on identical CPUs.
     ///
     /// The environment is set even without a launcher, because a tree that was configured with a launcher keeps that
     /// launcher.
@@ -31,7 +31,7 @@ impl Build<'_> {
         }
         if !self.plan.reproducible {
             let cpu = serde_json::to_vec(&self.host.cpu)?;
-            // The file lies outside the build folder because ccache splits its list at colons, and overrides put a
+            // The file is outside the build folder because ccache splits its list at colons, and overrides put a
             // colon into the folder's name.
             let file = self.workspace.anneal().join("cpu.json");
             if !std::fs::read(&file).is_ok_and(|there| there == cpu) {

@@ -11,8 +11,8 @@ use crate::forecast::{Forecast, Records, ninja};
 use crate::process::{Event, Run};
 use crate::ui::Progress;
 
-/// Parts of the names of the ggml-cuda files that nvcc takes longest for, the slowest first, as measured with CUDA
-/// 13.5 for compute capability 9.0. Without this list, ninja would start these files late, and the last file would
+/// Parts of the names of the ggml-cuda files that take nvcc the longest, slowest first, as measured with CUDA 13.5 for
+/// compute capability 9.0. Without this list, ninja would start these files late, and the last file would
 /// compile alone.
 const SLOW: [&str; 8] = [
     "/mmq-instance-iq",

@@ -72,9 +72,9 @@ pub struct Manner {
     pub variables: BTreeMap<String, Option<String>>,
 }
 
-/// Returns the way to run the engine of `plan` during its build. The plan decides, because the record does not exist
-/// yet or belongs to an earlier build. A program for GPUs can be built without a GPU; if there is a GPU, the program
-/// uses it.
+/// Returns the arguments and environment for running the engine of `plan` during its build. They depend on the plan,
+/// because the record does not exist yet or belongs to an earlier build. A program for GPUs can be built without a GPU;
+/// if there is a GPU, the program uses it.
 pub fn manner(plan: &Plan) -> Manner {
     plan.cuda.as_ref().map(|_| of_defaults(&plan.defaults)).unwrap_or_default()
 }

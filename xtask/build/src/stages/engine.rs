@@ -63,7 +63,7 @@ pub fn source_digest(workspace: &Workspace) -> Result<String> {
     crate::fs::digest_tree(workspace.root(), SOURCES).map(String::from)
 }
 
-/// Builds the engine as a candidate beside the current engine. The candidate replaces the current engine after the
+/// Builds the engine as a candidate next to the current engine. The candidate replaces the current engine after the
 /// smoke test.
 ///
 /// # Errors
@@ -76,8 +76,8 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
         .and_then(|()| std::fs::copy(&program, &candidate))
         .with_context(|| format!("cannot copy {} to {}", program.display(), candidate.display()))?;
     if build.plan.zig.is_some() {
-        // zig's own C++ runtime contains debug information that names zig's folder. Function names stay, for the
-        // audit and for backtraces.
+        // zig's own C++ runtime contains debug information that names zig's folder. Function names are kept for
+        // the audit and for backtraces.
         let strip = build.plan.cross.as_ref().map_or(Path::new("strip"), |cross| &cross.strip);
         Run::new(strip, &build.log).args(["--strip-debug"]).args([&candidate]).watch(|_, _| {})?;
     }

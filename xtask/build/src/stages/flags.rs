@@ -80,7 +80,7 @@ struct Wishes<'a> {
     names_isa: bool,
     /// True if only ggml-cpu must be compiled without the profile.
     spares_kernels: bool,
-    /// Definition with which ggml-blas must be compiled; `None` if the build has no BLAS.
+    /// Definition that ggml-blas must be compiled with; `None` if the build has no BLAS.
     blas: Option<String>,
     /// Parts of words that the command of every GPU file must contain; `None` if the build has no GPU code.
     cuda: Option<Vec<String>>,

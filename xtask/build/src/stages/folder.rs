@@ -38,7 +38,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Returns the duration of the stage `name`, to which this stamp belongs.
+    /// Returns the duration of this stamp's stage, which is called `name`.
     pub fn time(&self, name: &str) -> StageTime {
         StageTime { name: name.to_string(), seconds: self.seconds, cpu_seconds: self.cpu_seconds }
     }
@@ -128,7 +128,7 @@ impl Folder {
         self.path.join("stages").join(format!("{}.json", stage.replace(' ', "-")))
     }
 
-    /// Returns the stamp of `stage` if it has passed. A damaged stamp counts as missing.
+    /// Returns the stamp of `stage` if it has passed. A damaged stamp is treated as missing.
     pub fn stamp(&self, stage: &str) -> Option<Stamp> {
         serde_json::from_slice(&std::fs::read(self.stamp_path(stage)).ok()?).ok()
     }
@@ -145,7 +145,7 @@ impl Folder {
         self.path.join("stages").join(format!("{name}.value.json"))
     }
 
-    /// Returns the stored result of the stage `name`. A damaged result counts as missing.
+    /// Returns the stored result of the stage `name`. A damaged result is treated as missing.
     pub fn value<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_slice(&std::fs::read(self.value_path(name)).ok()?).ok()
     }
@@ -239,8 +239,7 @@ impl CheckoutLock {
         }
         match locked {
             Ok(()) => {
-                // The process number is only for the message of another process; the lock itself is held in the
-                // kernel.
+                // The process number only appears in another process's message; the kernel holds the lock itself.
                 let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
                 Ok(Self { _file: file })
             }
@@ -285,8 +284,8 @@ impl CheckoutLock {
 fn unwritable(mut failed: String, error: std::io::Error) -> anyhow::Error {
     if [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem].contains(&error.kind()) {
         failed.push_str(
-            "\nhint: a build writes to the folder target of the checkout: get write access to this folder, or \
-             clone the repository into a folder of your own",
+            "\nhint: a build writes to the folder `target` in the checkout: get write access to this folder, or \
+             clone the repository into a folder that you own",
         );
     }
     anyhow::Error::new(error).context(failed)

@@ -72,7 +72,7 @@ pub fn write_link(build: &Build, prefix: &Path) -> Result<()> {
     fs::write_atomically(&prefix.join(LINK), &serde_json::to_vec_pretty(&link)?)
 }
 
-/// Takes over the C++ part of another build with this build's own `link.json`, so that nothing is compiled again.
+/// Reuses the C++ part of another build, with this build's own `link.json`, so that nothing is compiled again.
 /// Files are shared as hard links if the file system supports them. Builds replace shared files and never modify
 /// them.
 ///

@@ -107,7 +107,8 @@ impl<'a> Build<'a> {
         Some(Outcome { info, folder: self.folder.path().to_path_buf(), built: false, ran: Vec::new() })
     }
 
-    /// Returns a build of `plan` that links the C++ part of this build, whose record is `info`, in another way.
+    /// Returns a build of `plan` that links the C++ part of this build in a different way. `info` is the record of this
+    /// build.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -267,7 +268,7 @@ impl<'a> Build<'a> {
         Ok(self.folder.prefix())
     }
 
-    /// Runs only the C++ part, for measuring its duration.
+    /// Builds only the C++ part, to measure how long it takes.
     ///
     /// # Errors
     /// If a stage fails or the user stops the build.
@@ -299,7 +300,7 @@ impl<'a> Build<'a> {
             })
     }
 
-    /// Invalidates the stages whose results are gone.
+    /// Invalidates the stages whose results no longer exist.
     fn forget_what_is_lost(&self) {
         let lost = [
             (CONFIGURE, self.borrowed.is_none() && !self.folder.compile_database().is_file()),

@@ -13,8 +13,8 @@ use crate::process::Executable;
 use crate::profile;
 use crate::workspace::Workspace;
 
-/// Returns the folder of the build `name`: the current build of a profile, possibly with overrides
-/// (`native+repack:false`), or a folder as `show` lists it.
+/// Returns the folder of the build `name`. The name is a profile with a current build, possibly with overrides
+/// (`native+repack:false`), or a build folder in the output of `show`.
 ///
 /// # Errors
 /// If the profile `name` has no build; a usage error if no profile and no build is called `name`.

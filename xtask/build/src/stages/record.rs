@@ -82,8 +82,8 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
     })
 }
 
-/// Updates the run-time defaults in the record of the finished build in `folder` to those of `plan`, from which the
-/// build was made. The defaults are not compiled in, so new defaults need no new program.
+/// Copies the run-time defaults of `plan` to the record of the finished build in `folder`, which was made from this
+/// plan. The defaults are not compiled in, so the program need not be built again.
 ///
 /// # Errors
 /// If the record or the plan cannot be written.
@@ -102,7 +102,7 @@ pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Res
 /// Returns the commit of the checkout at `root`, followed by `-dirty` if tracked files differ from the commit. Returns
 /// `None` if `root` is not a git checkout or git is missing.
 fn commit(root: &Path, log: &Log) -> Option<String> {
-    // Without this check, git would name the commit of a repository around unpacked sources.
+    // Without this check, git would name the commit of a repository that contains unpacked sources of Anneal.
     if !root.join(".git").exists() {
         return None;
     }
@@ -111,8 +111,8 @@ fn commit(root: &Path, log: &Log) -> Option<String> {
     Some(told.trim().to_string()).filter(|commit| !commit.is_empty())
 }
 
-/// Returns the instruction sets that the program's CPU guard checks: those of the plan, and those that rustc may also
-/// have used.
+/// Returns the instruction sets that the program's CPU guard checks: those in the plan, and others that rustc may have
+/// used.
 fn isa_required(build: &Build) -> Result<Vec<String>> {
     #[derive(Deserialize)]
     struct Info {
@@ -121,7 +121,7 @@ fn isa_required(build: &Build) -> Result<Vec<String>> {
     Ok(build.ask_engine::<Info>()?.isa_required)
 }
 
-/// Returns the emulator and the CPU with which the program was tested.
+/// Returns the emulator and the CPU that the program was tested with.
 fn emulated(cross: &Cross) -> Emulated {
     let name = cross.emulator.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Emulated { emulator: format!("{name} {}", cross.emulator.version), cpu: cross.cpu.clone() }

@@ -83,8 +83,8 @@ impl<'a> Build<'a> {
         Ok(self.executable(&anneal).run(&self.log).env(profdata::VARIABLE, "/dev/null"))
     }
 
-    /// Returns the program at `path`, which is for this build's target, with the emulator that it needs on this
-    /// machine.
+    /// Returns the program at `path`, which was built for this build's target, and the emulator that it needs on this
+    /// machine, if any.
     pub(super) fn executable(&self, path: &Path) -> Executable {
         Executable::new(path).after(self.plan.cross.iter().flat_map(Cross::command))
     }

@@ -76,7 +76,7 @@ impl Build<'_> {
         self.forget_from(INSTALL);
         let candidate = self.folder.candidate();
         let _ = std::fs::remove_dir_all(candidate.parent().unwrap_or(&candidate));
-        // Only `universal` has kernel libraries beside the program.
+        // Only `universal` has kernel libraries next to the program.
         let kernels = Some((from.join("lib"), self.folder.libraries())).filter(|(from, _)| from.is_dir());
         let places = [
             // The engine follows directly after the kernels, because both must come from the same build.

@@ -11,7 +11,7 @@ use super::state::Build;
 
 const OPENMP: &str = "-DGGML_USE_OPENMP";
 
-/// Checks the definitions with which ggml-cpu is compiled against the plan.
+/// Checks that ggml-cpu is compiled with the definitions in the plan.
 ///
 /// # Errors
 /// If a disabled definition is present, or OpenMP is requested but not found: CMake only warns about missing OpenMP.

@@ -111,7 +111,7 @@ fn variant(words: &[String]) -> Option<String> {
     (!name.ends_with("-feats")).then(|| name.to_string())
 }
 
-/// Moves the variants' libraries, which CMake installed beside the programs, to the folder `to`.
+/// Moves the variants' libraries, which CMake installed next to the programs, to the folder `to`.
 ///
 /// # Errors
 /// If a file cannot be moved.

@@ -52,7 +52,7 @@ fn program(plan: &Plan, zig: &Zig, workspace: &Workspace) -> Result<Tool> {
 pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<String>> {
     let (Some(zig), Some(_)) = (&plan.zig, &plan.cross) else { return Ok(None) };
     let program = program(plan, zig, workspace)?.path;
-    // Links are resolved because zig looks for its files beside the real program, as in pip's wheel.
+    // Links are resolved because zig looks for its files next to the real program, where pip's wheel has them.
     let program = program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
     let headers = zig.headers(program.parent().unwrap_or(Path::new("/")));
     let words = headers.iter().map(|folder| format!("-isystem {}", shell_quote(&folder.to_string_lossy())));
@@ -77,7 +77,7 @@ pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
 
 fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static str, String); 4] {
     // The crate `cc` passes rustc's target, which zig spells differently. rustc passes archives with -Wl, which zig
-    // mistakes for options. rustc also passes --strip-debug, with which zig strips function names as well.
+    // mistakes for options. rustc also passes --strip-debug, with which zig would also strip function names.
     let filter = "for argument; do\n  shift\n  case $argument in\n    \
                   --target=* | -Wl,--strip-debug) continue ;;\n    -Wl,/*) argument=${argument#-Wl,} ;;\n    \
                   -c | -S | -E) compiles=yes ;;\n    \

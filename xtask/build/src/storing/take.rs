@@ -34,7 +34,7 @@ pub struct TakeRequest<'a> {
 /// If the user stops the download.
 pub fn take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     let taken = try_to_take(request, ui);
-    // An interruption must not count as a miss.
+    // An interruption must not be treated as a miss.
     process::check_interrupted()?;
     match taken {
         Ok(Some(outcome)) => Ok(Some(outcome)),

@@ -9,7 +9,7 @@ use crate::fs;
 use crate::ui::Ui;
 
 /// Maximum size of the record after adding entries from a store. The engine reads up to 64 MiB, and settings that are
-/// tuned here need room as well.
+/// tuned here also need room.
 const LARGEST: Bytes = Bytes(32 << 20);
 
 /// Returns the path of the record, as the engine determines it: `given`, else `$ANNEAL_TUNING`, else in the state

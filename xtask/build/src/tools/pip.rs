@@ -19,7 +19,7 @@ pub fn pip_tool(workspace: &Workspace, name: &str, requirements: &str, log: &Log
     if folder.is_dir() {
         return Ok(folder);
     }
-    // The packages are installed into a scratch folder first, because a partial installation would count as complete.
+    // The packages are installed into a scratch folder first, because a partial installation would look complete.
     let scratch = Scratch::make(workspace, name)?;
     let beside = scratch.path().join(name);
     Run::new("python3", log)

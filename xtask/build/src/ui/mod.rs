@@ -9,13 +9,13 @@ mod symbol;
 mod table;
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use anyhow::{Context, Result};
 use build_info::words;
 use serde::Serialize;
 
-use base::exit;
+use base::{colour, exit};
 pub use confirm::confirm;
 pub use global::Global;
 pub use progress::Progress;
@@ -38,16 +38,13 @@ pub struct Ui {
 impl Ui {
     /// Creates the settings from the flags and the properties of the terminal.
     pub fn new(global: &Global) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        // https://no-color.org: the variable counts if it is set and not empty.
-        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let terminal = colour::is_capable();
         Self {
             json: global.json,
             quiet: global.quiet,
             verbose: global.verbose > 0,
-            terminal: terminal && !dumb,
-            color: terminal && !no_color && !dumb,
+            terminal,
+            color: terminal && !colour::are_unwanted(),
         }
     }
 
@@ -117,7 +114,7 @@ impl Ui {
 
     /// Prints an error and its causes, and then the hints.
     pub fn error(&self, error: &anyhow::Error) {
-        let _ = write!(std::io::stderr(), "{}", error_text(error, &self.paint("31;1", "error:")));
+        let _ = write!(std::io::stderr(), "{}", error_text(error, &self.paint(colour::ERROR, "error:")));
     }
 
     /// Starts the progress display of a stage.

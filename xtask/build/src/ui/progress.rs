@@ -1,5 +1,5 @@
-//! Progress of one stage: a bar with counts and an estimate of the remaining time on a terminal, occasional plain
-//! lines elsewhere.
+//! Progress of one stage: on a terminal, a bar with counts and an estimate of the remaining time; otherwise,
+//! occasional plain lines.
 
 use std::io::Write;
 use std::time::{Duration, Instant};

@@ -16,7 +16,7 @@ use build::{profile, setup, tools, workload};
 /// Options of `bolt`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile whose current build to rewrite; a build that uses PGO keeps its PGO profile
+    /// Rewrite the current build of this profile; a build that uses PGO keeps its PGO profile
     #[arg(short, long, default_value = "native")]
     profile: String,
     /// Train and compare on this GGUF file instead of synthetic models
@@ -25,7 +25,7 @@ pub struct Args {
     /// Train on this workload from profiles/workloads; may be repeated [default: all workloads]
     #[arg(short, long, value_name = "NAME")]
     workload: Vec<String>,
-    /// Method of gathering BOLT's profile
+    /// Method for gathering BOLT's profile
     #[arg(long, default_value_t)]
     method: bolt::Gather,
     /// Number of pairs of runs per model in the comparison

@@ -109,7 +109,7 @@ fn remove(path: &Path) -> Result<()> {
         .with_context(|| format!("cannot remove {}", path.display()))
 }
 
-/// Returns the number of bytes below `path`. Entries that cannot be read count as 0.
+/// Returns the number of bytes below `path`, without entries that cannot be read.
 fn size(path: &Path) -> u64 {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return 0 };
     if !meta.is_dir() {

@@ -116,7 +116,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&made, text(&workspace, &made))
 }
 
-/// Settings that the first and the second packing share.
+/// Settings for both the first and the second packing.
 struct PackJob<'a> {
     /// Checkout whose `ship` program packs the archives.
     tools: &'a Workspace,
@@ -146,7 +146,7 @@ pub fn archive(
     Ok(archive)
 }
 
-/// Checks that the archive to compare with exists and is of a kind that `dist` makes.
+/// Checks that the archive to compare with exists and has a type that `dist` creates.
 fn check_against(args: &Args) -> Result<()> {
     let Some(other) = &args.against else { return Ok(()) };
     if !other.is_file() {
@@ -171,7 +171,7 @@ fn check_against(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the kind of an archive, from the end of its file name.
+/// Returns the type of an archive, based on its file name extension.
 fn kind(archive: &Path) -> Option<&str> {
     archive.extension().and_then(OsStr::to_str)
 }

@@ -118,7 +118,7 @@ fn lychee(workspace: &Workspace, log: &Log, ui: &Ui) -> Result<PathBuf> {
 }
 
 /// Copies docs into `to`. Other files of the repository that a page links to are copied into `src/files`, because
-/// links out of the book would be broken.
+/// links that leave the book would be broken.
 fn gather(root: &Path, to: &Path) -> Result<()> {
     copy_folder(&root.join("docs/src"), &to.join("src"))?;
     std::fs::copy(root.join("docs/book.toml"), to.join("book.toml"))?;

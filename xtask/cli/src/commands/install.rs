@@ -152,7 +152,7 @@ fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<Inst
     Ok(installed)
 }
 
-/// Prints the result. The installation stays even if printing fails.
+/// Prints the result. If printing fails, the installation is kept.
 fn tell(installed: &Installed, ui: &Ui) -> Result<()> {
     let verb = if installed.dry_run { "would be" } else { "is" };
     let told = ui.result(installed, installed.program.display());

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Options of `show`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile or build folder whose record to show [default: list all builds]
+    /// Show the record of this profile or build folder [default: list all builds]
     profile: Option<String>,
 }
 

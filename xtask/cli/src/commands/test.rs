@@ -22,7 +22,7 @@ use kernels::Level;
 use sum::{Counts, Sum};
 
 /// Profile that continuous integration builds before the tests, in addition to `native`. Archives of `universal-few`
-/// run on as many CPUs as those of `portable`, so that building `portable` as well would only take time.
+/// run on as many CPUs as those of `portable`, so also building `portable` would only take time.
 const OTHER: &str = "universal-few";
 
 /// Features that enable tests with builds of other profiles, other CPUs, whole chains of builds, or minutes of
@@ -206,7 +206,7 @@ impl Tests<'_> {
         self.cargo_with(what, prefix, &BTreeMap::new())
     }
 
-    /// Does what [`Self::cargo`] does, with additional environment variables.
+    /// Like [`Self::cargo`], with additional environment variables.
     fn cargo_with(
         &mut self,
         what: &[impl AsRef<OsStr>],
@@ -215,7 +215,7 @@ impl Tests<'_> {
     ) -> Result<Result<()>> {
         let mut counts = Counts::default();
         let state = self.workspace.anneal().join("test-state");
-        // Measurements of an earlier run change what some commands print.
+        // Measurements from an earlier run would change the output of some commands.
         match std::fs::remove_dir_all(&state) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("cannot remove {}", state.display()));

@@ -39,7 +39,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let verb = if done.dry_run { "would remove" } else { "removed" };
     let left = match &done.current {
         Some(current) => format!("the current version is {current}"),
-        None => "no file of Anneal is left".to_string(),
+        None => "no files of Anneal are left".to_string(),
     };
     let removed = match done.removed.as_slice() {
         [] => "the files of an interrupted installation".to_string(),

@@ -238,7 +238,7 @@ fn a_program_that_was_linked_without_relocations_is_refused() {
     let (checkout, model) = checkout();
     std::fs::remove_file(checkout.root.join("engine/anneal/build.rs")).unwrap();
     run(&checkout, &model, "").expect(1, "contains no code relocations");
-    assert!(!checkout.current("native").exists(), "what nobody asked for became current");
+    assert!(!checkout.current("native").exists(), "a build that was not requested became current");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_build_with_a_profile_is_rewritten_with_it_and_found_again_behind_the_result
     assert!(current(&checkout).starts_with("native-pgo-bolt-"), "{}", current(&checkout));
     let info = checkout.record("native");
     assert_eq!(info.pgo.as_ref(), Some(&pgo));
-    assert_ne!(info.bolt.as_ref().unwrap().profile, pgo.profile, "BOLT's profile is another");
+    assert_ne!(info.bolt.as_ref().unwrap().profile, pgo.profile, "BOLT used the PGO profile");
     // The second run starts from the current build.
     let again = run(&checkout, &model, "faster").expect(0, "");
     assert!(!again.err.contains("finished bolt"), "{}", again.err);

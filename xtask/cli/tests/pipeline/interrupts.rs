@@ -113,7 +113,7 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     assert!(second.err.contains(&format!("(process {})", child.id())), "{}", second.err);
     kill(pid(child.id()), Signal::SIGKILL).unwrap();
     child.wait().unwrap();
-    assert!(ends(step), "what a killed build had started went on");
+    assert!(ends(step), "a process of the killed build is still running");
     std::fs::remove_file(checkout.source.join("slow")).unwrap();
     checkout.build("native").expect(0, "built");
 }

@@ -81,12 +81,12 @@ pub struct Args {
     source: tools::SourceArgs,
 }
 
-/// Default model, with few layers, so that a round is short, and with the widths of a real model, because speed
-/// depends on the widths.
+/// Default model. It has few layers, to keep rounds short, but the widths of a real model, because speed depends on
+/// the widths.
 const MODEL: &str = "qwen2.5-1.5b-4l/Q4_K_M";
 
-/// Part of the budget that is reserved for --then-tune. A shorter tuning run decides hardly anything, and settings
-/// often gain more than builds.
+/// Part of the budget that is reserved for --then-tune. A shorter tuning run can decide on few settings, and settings
+/// often gain more speed than builds.
 const TUNING: Duration = Duration::from_secs(180);
 
 /// Values of `general.file_type` for F32, F16 and BF16.
@@ -101,7 +101,7 @@ fn parse_budget(text: &str) -> Result<Duration, String> {
 }
 
 impl Args {
-    /// Returns the kind of work that the candidates are chosen for on this model.
+    /// Returns the kind of work that determines the candidates: the objective and the type of the model's weights.
     ///
     /// # Errors
     /// If the file is not a GGUF model.
@@ -116,7 +116,7 @@ impl Args {
         Ok(Work { objective: self.objective.clone(), float_weights })
     }
 
-    /// Returns the command that repeats this optimisation, without the folders of this machine.
+    /// Returns the command that repeats this optimisation, with the file name instead of the full path of the model.
     fn command(&self) -> String {
         let mut words =
             vec![format!("cargo xtask optimize --profile {} --for {}", self.profile, self.objective)];
@@ -262,8 +262,8 @@ struct Later {
 }
 
 impl OptimizeJob<'_> {
-    /// Builds and measures the candidates, and makes the winner the current build of its profile. Before that, no
-    /// current build changes.
+    /// Builds and measures the candidates, and makes the winner the current build of its profile. No current build
+    /// changes until then.
     fn find(&self, until: Instant) -> Result<(Store, Ending, Later, PathBuf)> {
         let OptimizeJob { args, ui, workspace, host, .. } = *self;
         // Hold the lock to the end of the race, so that no build runs during a measurement.
@@ -485,7 +485,7 @@ impl Preview {
             .map(|line| vec![line.name.clone(), line.profile.clone(), state(line), line.why.clone()]);
         let out = self.left_out.iter().map(|out| (out.name.clone(), out.why.clone()));
         format!(
-            "{}\n\n{}\nfor {}: {} tokens of prompt and {} of answer; budget {}, including the measurements",
+            "{}\n\n{}\nfor {}: {} prompt tokens and {} answer tokens; budget {}, including the measurements",
             ui::columns(&["candidate", "profile", "build", "why"], rows),
             ui::reasons(["left out", "why"], out, ui::page_width()),
             args.objective,

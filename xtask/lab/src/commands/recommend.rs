@@ -73,7 +73,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&answer, &answer)
 }
 
-/// Reads the limits in `path`, which the user says are the limits of `host`.
+/// Reads the limits in `path`, which the user supplied for `host`.
 fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     let roofline: Roofline = read_json(path, ROOFLINE_FILE)?;
     if roofline.cpu != host.cpu.name {
@@ -87,7 +87,7 @@ fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     Ok(roofline)
 }
 
-/// Returns the limits that were measured last, if they were measured on `host`'s CPU.
+/// Returns the most recently measured limits, if they were measured on `host`'s CPU.
 fn remembered_roofline(host: &Host, ui: &Ui) -> Option<Roofline> {
     let path = host::state::folder()?.join("roofline.json");
     if !path.is_file() {

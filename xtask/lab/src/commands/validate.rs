@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use base::exit;
 use base::shell_quote;
 use build::compare::{CandidateBuild, Phase, Provenance};
+use build::fs;
 use build::models::Maker;
 use build::process;
 use build::scratch::Scratch;
@@ -75,7 +76,7 @@ pub struct Args {
     /// Additional CPU time per token that B may use, as a fraction of A's
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     cpu_tolerance: f64,
-    /// Fraction by which B may use the GPU less than A; if 1 or more, only a fallback to the CPU fails this check
+    /// Fraction by which B's GPU use may be below A's; if 1 or more, only a fallback to the CPU fails this check
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     gpu_tolerance: f64,
     /// At the end, generate N tokens (10000 if N is omitted) with A and with B, and monitor memory, speed and CPU use
@@ -95,7 +96,7 @@ pub struct Args {
     yes: bool,
 }
 
-/// Default model, with few layers and with the widths of a real model, because speed depends on the widths.
+/// Default model. It has few layers, but the widths of a real model, because speed depends on the widths.
 const MODEL: &str = "llama-1b-4l/Q4_K_M";
 
 /// Number of tokens of the answers that are compared.
@@ -112,11 +113,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
 }
 
-/// Changes the exit code of an error that occurs before any comparison, because the exit code of a failure is a
-/// verdict on B.
+/// Changes the exit code of an error that occurs before any comparison, because the exit code of a failure would mean
+/// that B was rejected.
 fn unjudged(error: anyhow::Error) -> anyhow::Error {
     match exit::code_of(&error) {
-        exit::FAILED => exit::usage(format!("{error:#}")),
+        exit::FAILED => exit::coded(exit::USAGE, error),
         _ => error,
     }
 }
@@ -221,9 +222,8 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
 fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: &Ui) -> Result<Subject> {
     let (name, keys) = setting.build(&workspace.build_profiles())?;
     let flags = flags(&setting.flags)?;
-    // The current build of an unchanged profile may be optimised, and making the plain build current would replace
-    // it. A plain build may come from sources that differ from those of the steps; building it again detects the
-    // difference.
+    // The current build of an unchanged profile may be a PGO or BOLT build, and making the plain build current would
+    // replace it. A plain build may come from different sources than the steps; building it again detects this.
     let current = BuildInfo::read(&workspace.current(&name).join("build_info.json"));
     if !keys.is_empty() || !current.is_ok_and(|info| info.base_plan.is_some()) {
         build::make_with(&setting.profile, &keys, Cache::default(), yes, ui)?;
@@ -242,12 +242,7 @@ fn check(args: &Args) -> Result<()> {
         }
     }
     if let Some(model) = &args.model {
-        let size = std::fs::metadata(model)
-            .with_context(|| format!("cannot find the model {}", model.display()))?
-            .len();
-        if size == 0 {
-            bail!("the model {} is empty", model.display());
-        }
+        fs::check_model(model)?;
     }
     args.out.as_deref().map_or(Ok(()), build::overwrite_guard::check_record)
 }
@@ -307,7 +302,7 @@ fn tolerance(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "use a number of at least 0, such as 0.02".to_string())
 }
 
-/// Returns the command that repeats this validation, without the folders of this machine.
+/// Returns the command that repeats this validation, with file names instead of full paths.
 fn command(args: &Args) -> String {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = |path: &Path| shell_quote(&name(path));

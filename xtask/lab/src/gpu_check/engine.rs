@@ -202,7 +202,7 @@ impl Engine {
         placement(json(&ended)?["placement"].take())
     }
 
-    /// Returns the tokens that follow the prompt, choosing the likeliest token each time.
+    /// Returns the tokens that follow the prompt, choosing the most likely token each time.
     pub fn tokens(&self, model: &Path, count: u32, limit: Duration) -> Result<Vec<u32>> {
         let mut command = self.computing(&["run"], model);
         command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos", "--json"]);

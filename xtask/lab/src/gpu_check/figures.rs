@@ -27,7 +27,7 @@ const LEAST_COPY: f64 = 0.7;
 /// Goal for CPU use: maximum number of busy CPUs in decode while the device chooses the tokens.
 const CPUS: f64 = 0.25;
 
-/// Minimum size of weights that exceed any cache.
+/// Size from which weights exceed every cache.
 const LARGE: Bytes = Bytes(1_000_000_000);
 
 /// Compares every test of `model` with llama-bench's test. Also compares decode tests with sampling.
@@ -88,8 +88,8 @@ fn steady(model: &ModelReport) -> Vec<Value> {
 /// depth equal to the length of the prompt.
 fn their_test(row: &GpuBenchRow) -> String {
     match row.end_to_end {
-        // llama-bench has no test at the depth of a short prompt. The prompt's tokens only make the engine's result
-        // slower.
+        // llama-bench has no test at the depth of a short prompt, so its test at depth 0 is used. The engine's result
+        // can only be slower because of the prompt's tokens.
         true => {
             build_info::bench_row::test_name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 })
         }

@@ -98,7 +98,7 @@ pub fn sizes(models: &[GpuCheckModel]) -> Vec<Size> {
 
 impl Workshop<'_> {
     /// Writes `model` within `limit`. The F16 weights are kept as long as at least one of the `others` must still be
-    /// made from the F16 weights.
+    /// made from them.
     ///
     /// # Errors
     /// If the disk is too small (checked before anything is written), or the model cannot be written or quantised.

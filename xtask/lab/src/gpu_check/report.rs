@@ -18,7 +18,7 @@ pub const SCHEMA_VERSION: &str = "1.1";
 /// Report of a check. The report is written after every step, so that results survive if the machine disappears.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Date, command and machine of the check. As in every file of measurements, this field is the first.
+    /// Date, command and machine of the check. As in every file of measurements, this field comes first.
     #[serde(flatten)]
     pub provenance: Provenance,
     /// Version of this format, `major.minor`.
@@ -293,9 +293,9 @@ pub enum Sampling {
     /// The default samplers choose tokens, from text to text. The engine decides where the samplers run; with a GPU,
     /// mostly on the device.
     Default,
-    /// The host finds the likeliest token.
+    /// The host finds the most likely token.
     GreedyOnHost,
-    /// The device finds the likeliest token.
+    /// The device finds the most likely token.
     GreedyOnDevice,
 }
 
@@ -369,7 +369,7 @@ pub enum FigureVerdict {
     Miss,
     /// The measurements show neither a pass nor a miss.
     Unclear,
-    /// No measurement can decide the verdict.
+    /// The measurement that the verdict needs is missing.
     NotMeasured,
     /// There is no goal; the value is only reported.
     Told,

@@ -154,8 +154,8 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Adds the builds that already exist, including PGO and BOLT builds, to the race. Returns candidates whose
-    /// existing builds were made from other sources.
+    /// Adds the builds that already exist, including PGO and BOLT builds, to the race. Returns the candidates
+    /// whose existing builds were made from other sources.
     pub fn take_what_is_there(&mut self) -> Result<Vec<LeftOut>> {
         let (mut missing, mut left_out) = (Vec::new(), Vec::new());
         for planned in std::mem::take(&mut self.survey.planned) {

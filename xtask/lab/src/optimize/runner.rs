@@ -1,4 +1,4 @@
-//! Execution of the heats: each build runs in its own process, builds are interleaved, and every run is recorded.
+//! Runs the heats: each build runs in its own process, builds are interleaved, and every run is recorded.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -56,7 +56,7 @@ pub struct Space {
     pub requests: Vec<BuildToTry>,
 }
 
-/// Change of a profile.
+/// Change to a profile.
 struct Idea {
     name: &'static str,
     sets: &'static [&'static str],
@@ -129,7 +129,7 @@ fn has_own_kernels(host: &Host, base: &Profile) -> bool {
     base.switches.patched_kernels && InstructionSet::default_for(|name| host.cpu.has(name)).is_ok()
 }
 
-/// Leaves out a change of llama.cpp's kernels, unless the user names it.
+/// Leaves out a change to llama.cpp's kernels, unless the user names it.
 fn leave_to_own_kernels(idea: &mut Idea) {
     idea.on_request = true;
     idea.why =
@@ -227,7 +227,7 @@ fn compilers(host: &Host, toolchain: &Toolchain, base: &Profile) -> Vec<Idea> {
     }
 }
 
-/// Returns changes of the vector width.
+/// Returns changes to the vector width.
 fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
     let mut ideas = Vec::new();
     if base.isa != Isa::Native || !host.cpu.has("avx512f") {
@@ -240,7 +240,7 @@ fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
     ideas
 }
 
-/// Returns changes of the kernels' prefetching.
+/// Returns changes to the kernels' prefetching.
 fn memory(host: &Host, base: &Profile, work: &Work) -> Vec<Idea> {
     // The kernels prefetch only on Intel CPUs.
     let asks = base.switches.prefetch && host.arch == "x86_64" && host.cpu.vendor == "GenuineIntel";

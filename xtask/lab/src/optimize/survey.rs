@@ -21,7 +21,7 @@ use super::space::{self, BuildToTry, LeftOut, Space, Work};
 pub use super::workshop::PlannedCandidate;
 use super::workshop::{self, has_same_cpp, has_same_rust};
 
-/// Name of the profile that all other profiles are compared with, if the profile is built.
+/// Name of the profile that all other profiles are compared with, if it is built.
 pub const UPSTREAM: &str = "upstream-default";
 /// Name of the winner's PGO build.
 pub const PGO: &str = "pgo";
@@ -300,8 +300,8 @@ impl Estimates {
         self.stages.insert(info.profile.clone(), info.stages.clone());
     }
 
-    /// Estimates the seconds that a stage takes on an idle machine, because the machine may have been busy during the
-    /// recorded stage. A compilation takes its CPU time divided by the number of parallel compilations. The
+    /// Estimates the seconds that a stage takes on an idle machine; the machine may have been busy when the stage was
+    /// recorded. A compilation takes its CPU time divided by the number of parallel compilations. The
     /// parallelism of other stages is unknown, so they take the recorded time, but at most their CPU time. Older
     /// records contain no CPU time.
     fn quiet(&self, stage: &StageTime) -> f64 {

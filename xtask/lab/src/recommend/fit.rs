@@ -1,9 +1,9 @@
 //! Checks if a model fits into the memory that a process may use, and computes the longest context that fits.
 //!
-//! All results are computed from the header of a model file and from a description of a host, so the model and the
-//! host need not be on this machine. The engine instead lets llama.cpp compute the memory of a model (`llama::fit`),
-//! so the engine's buffer sizes and number of fitting layers can differ from the results of this module.
-//! `gguf::memory` contains the computations that both share.
+//! The only inputs are the header of a model and the description of a host, so neither the model's weights nor the host
+//! are needed. The engine instead lets llama.cpp compute the memory of a model (`llama::fit`). The engine's buffer
+//! sizes and its number of fitting layers can therefore differ from the results of this module. `gguf::memory`
+//! contains the computations that both share.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ const UNTRAINED_CONTEXT: u64 = 1 << 20;
 const RESERVE_PART: u64 = 16;
 const LEAST_RESERVE: Bytes = Bytes::mib(512);
 
-/// Way in which a model fits into memory.
+/// Degree to which a model fits into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FitVerdict {
@@ -198,11 +198,10 @@ pub fn largest_context(
 /// Returns the size of the buffer that llama.cpp reserves for the largest graph, as an upper estimate.
 ///
 /// With flash attention, as on the CPU backend, the buffer has two parts. The first contains a row of the mask in
-/// half precision for each of `n_ubatch` tokens. The second is the largest set of tensors that exist at one point of
-/// the graph: the logits with the preceding stream (at most six times its width), the two products of the
-/// feed-forward network, or the products of the experts. The estimate was compared with the sizes that llama.cpp
-/// reported for synthetic models (llama.cpp of crate 0.1.161). With a large vocabulary, the estimate is accurate to a
-/// few per cent.
+/// half precision for each of `n_ubatch` tokens. The second is the largest set of tensors that exist at the same
+/// time: the logits with the preceding stream (at most six times its width), the two products of the feed-forward
+/// network, or the products of the experts. The estimate was compared with the sizes that llama.cpp reported for
+/// synthetic models (llama.cpp of crate 0.1.161). With a large vocabulary, the estimate is accurate to a few per cent.
 pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
     const F32: u64 = 4;
     let used = model.experts.map_or(1, |experts| experts.used);
@@ -214,7 +213,7 @@ pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
     Bytes(floats.saturating_add(u64::from(n_ctx) * 2).saturating_mul(n_ubatch.into()))
 }
 
-/// Returns the size of the weights of which the CPU backend makes a repacked copy. A tied embedding is copied as the
+/// Returns the size of the weights that the CPU backend copies and repacks. A tied embedding is copied as the
 /// output matrix.
 pub fn repacked_bytes(model: &ModelFacts, host: &Host) -> Bytes {
     let copied = model

@@ -118,7 +118,7 @@ fn row(kind: GgmlType, elements: u64) -> Option<u64> {
     kind.bytes_of(elements)
 }
 
-/// True if the layer has a recurrent state and no attention. `attn_qkv` does not count as attention, because the
+/// True if the layer has a recurrent state and no attention. `attn_qkv` does not indicate attention, because the
 /// linear attention of Qwen3-Next has such a tensor too.
 fn is_recurrent(layer: u64, tensors: &[Tensor]) -> bool {
     let prefix = format!("blk.{layer}.");

@@ -155,8 +155,8 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
         model.trained_context.filter(|trained| n_ctx > trained.div_ceil(step).saturating_mul(step))
     {
         notes.push(format!(
-            "the context has {n_ctx} tokens, but the model was trained for {trained}: the quality of its text \
-             decreases"
+            "the context has {n_ctx} tokens, but the model was trained for {trained}: expect text of lower \
+             quality"
         ));
     }
     if let Some(offload) = offload {

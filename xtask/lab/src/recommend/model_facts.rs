@@ -1,4 +1,4 @@
-//! Size and work of a model, computed from its header.
+//! Size and computational cost of a model, computed from its header.
 
 use anyhow::{Result, bail};
 use build_info::Bytes;

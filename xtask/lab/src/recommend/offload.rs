@@ -17,7 +17,7 @@ pub struct Offload {
     pub gpus: u64,
     /// Total memory of the GPUs that share the layers. The amount of free memory is unknown.
     pub memory: Bytes,
-    /// Total memory that is left to the driver and the screen.
+    /// Total memory that is left to the driver and the display.
     pub reserve: Bytes,
     /// Size of the KV cache of all layers at this context.
     pub kv: Bytes,
@@ -25,7 +25,7 @@ pub struct Offload {
     pub compute: Bytes,
     /// Size of the largest layer with its keys and values.
     pub layer: Bytes,
-    /// Number of layers that fit. As in llama.cpp, the output matrix counts as one more layer.
+    /// Number of layers that fit. As in llama.cpp, the output matrix is counted as one more layer.
     pub layers: u64,
     /// Total number of layers, including the output matrix.
     pub of_layers: u64,

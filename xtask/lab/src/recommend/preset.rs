@@ -13,7 +13,7 @@ use serde::Deserialize;
 pub struct Preset {
     /// Name of the preset, from its file name.
     pub name: String,
-    /// Description in one line.
+    /// One-line description.
     pub description: String,
     cores: RangeInclusive<u32>,
     memory: RangeInclusive<u64>,

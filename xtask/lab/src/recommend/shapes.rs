@@ -1,4 +1,4 @@
-//! Shapes of models that need not be on this machine, from their authors' config.json.
+//! Shapes of models that need not be on this machine, taken from their authors' config.json.
 
 use gguf::GgmlType;
 

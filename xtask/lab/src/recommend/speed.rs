@@ -89,8 +89,8 @@ pub fn decode_ceiling(read_bytes: f64, weights: u64, kv: u64) -> Option<f64> {
 }
 
 /// Returns the prefill speed in tokens per second if each token takes `macs`. Quantised weights are computed at the
-/// rate of 8-bit integers, half precision at the rate of bf16 if the CPU supports bf16, and all other weights at the
-/// rate of 32-bit floats. The parts run one after the other, so their times are added.
+/// rate of 8-bit integers. Half-precision weights are computed at the rate of bf16 if the CPU supports bf16, and all
+/// other weights at the rate of 32-bit floats. The parts run one after the other, so their times are added.
 pub fn prefill_ceiling(rates: &Rates, macs: Macs) -> Option<f64> {
     let seconds = |macs: u64, rate: f64| if macs == 0 { 0.0 } else { macs as f64 / rate };
     let half = rates.bf16_macs.unwrap_or(rates.f32_macs).max(rates.f32_macs);

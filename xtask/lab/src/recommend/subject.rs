@@ -33,7 +33,7 @@ impl Metadata for Header<'_> {
     }
 
     fn numbers(&self, key: &str) -> Option<Vec<u64>> {
-        // If the file can no longer be read, it was removed a moment ago, so treat the key as absent.
+        // The file was readable a moment ago. If it has been removed since, treat the key as absent.
         self.0.numbers(key).ok().flatten()
     }
 }

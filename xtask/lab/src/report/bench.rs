@@ -173,8 +173,8 @@ fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
 }
 
 /// Returns the rate of multiply-adds that the engine compared the row with: the rate of the weights' float type, or
-/// of 8-bit integers for quantised weights. F16 counts as F32. BF16 also counts as F32 if the CPU does not support
-/// BF16.
+/// of 8-bit integers for quantised weights. F16 is treated as F32. BF16 is also treated as F32 if the CPU does not
+/// support BF16.
 fn compute(row: &TestRow, rates: &Rates) -> f64 {
     match row.floats {
         "BF16" => rates.bf16_macs.unwrap_or(rates.f32_macs),

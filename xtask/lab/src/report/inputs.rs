@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::rows::TestRow;
 use crate::serving::Served;
 
-/// Measurements of a report. Measurements that a reader must be able to tell apart have the name of their file,
-/// without extension.
+/// Measurements of a report. Measurements that readers must be able to tell apart are stored with the name of their
+/// file, without extension.
 #[derive(Debug, Default)]
 pub struct Inputs {
     /// Results of `cargo xtask detect`.

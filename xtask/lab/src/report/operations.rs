@@ -41,9 +41,9 @@ fn plot(rows: &[&OperationRow]) -> Plot {
         title: format!("{model}: time of operations"),
         caption: format!(
             "Time of each kind of operation, with its share of the test; the {MOST} longest of each test, and the sum of the \
-             others.{limit} The type is that of the weights \
-             or of the cache; the shape of a product is the length of a row, rows and columns, and that of attention \
-             is the size of a head, heads, tokens and cells."
+             others.{limit} The type is the type of the weights \
+             or of the cache. The shape of a product lists the row length, rows and columns; the shape of attention \
+             lists the head size, heads, tokens and cells."
         ),
         kind: PlotKind::Bars(Bars {
             unit: "milliseconds".to_string(),

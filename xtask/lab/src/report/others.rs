@@ -1,5 +1,5 @@
 //! Sections with tables only: times of builds and of commands, rankings, validations. The results are read field by
-//! field, because their formats keep growing.
+//! field, because new fields are still being added to their formats.
 
 use measure::{Ratio, median};
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};

@@ -62,7 +62,7 @@ impl Inputs {
     fn take_lines(&mut self, path: &Path, text: &str, whole: serde_json::Error) -> Result<()> {
         let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let Some((_, first)) = lines().next() else { bail!("the file is empty") };
-        // If the first line of a damaged JSON file is not valid by itself, the file is not JSON lines.
+        // A file with a single line, or with a first line that is not valid JSON, does not contain JSON lines.
         if lines().count() < 2 || serde_json::from_str::<Value>(first).is_err() {
             return Err(whole).context("the file is damaged or not JSON");
         }

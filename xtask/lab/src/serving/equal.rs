@@ -1,4 +1,4 @@
-//! Check before the measurement that two servers give the same answers.
+//! Checks that two servers give the same answers, before they are measured.
 
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;

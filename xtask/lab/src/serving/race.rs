@@ -7,6 +7,7 @@ use base::exit;
 use build::compare::candidate::MeasuredProgram;
 use build::compare::comparison::Contender;
 use build::compare::{CandidateBuild, Phase, Provenance, RunRequest, RunShape, measure_once};
+use build::fs;
 use build::process;
 use build::ui::Ui;
 use build_info::words::count;
@@ -89,14 +90,7 @@ impl Race {
                 ours.name()
             ));
         }
-        if !std::fs::metadata(&self.model)
-            .with_context(|| {
-                format!("cannot find the model {}\nhint: check the path of -m", self.model.display())
-            })?
-            .is_file()
-        {
-            anyhow::bail!("the model {} is not a file", self.model.display());
-        }
+        fs::check_model(&self.model)?;
         self.out.as_deref().map_or(Ok(()), build::overwrite_guard::check_record)
     }
 

@@ -1,5 +1,5 @@
 //! Soak test of one server with many requests of all kinds, valid and invalid. The test checks that answers stay
-//! right, slots become free and memory does not grow.
+//! correct, slots become free and memory does not grow.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -69,14 +69,14 @@ pub struct Soaked {
     pub seconds: f64,
     /// Number of requests of each kind.
     pub kinds: BTreeMap<String, u64>,
-    /// Number of right answers to prompts with known answers.
+    /// Number of correct answers to prompts with known answers.
     pub right: u64,
-    /// Number of right answers in which another token with nearly the same probability replaced the likeliest token.
+    /// Number of correct answers in which another token with nearly the same probability replaced the most likely one.
     pub near_ties: u64,
-    /// True if the server reported that tokens have the same bits in each batch. Then near ties are faults.
+    /// True if the server reported that results are bit-identical in every batch. In this case, near ties are errors.
     #[serde(default)]
     pub batch_invariant: bool,
-    /// Largest difference in log probability (natural logarithm) between a replacing token and the likeliest token.
+    /// Largest difference in log probability (natural logarithm) between a replacing token and the most likely token.
     /// The difference is measured when the server has no other clients.
     #[serde(default)]
     pub widest_tie: f64,
@@ -324,7 +324,7 @@ fn complaints(soaked: &Soaked) -> Vec<String> {
             }
         ));
     }
-    // A missing metric is NaN. NaN differs from 0, so it counts as a problem.
+    // A missing metric is NaN. NaN differs from 0, so it is reported as a problem.
     if soaked.stuck_slots != 0.0 || soaked.waiting != 0.0 {
         complaints.push(format!(
             "after all clients had ended, the server still had {} and {}",

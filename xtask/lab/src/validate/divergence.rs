@@ -21,7 +21,7 @@ pub struct Divergence {
     pub mean_kld: Option<f64>,
     /// Largest KL divergence of any position, in nats.
     pub max_kld: Option<f64>,
-    /// Fraction of positions at which A and B have the same likeliest token.
+    /// Fraction of positions at which A and B have the same most likely token.
     pub top1: f64,
     /// True for each side whose logits are all valid numbers.
     pub finite: [bool; 2],

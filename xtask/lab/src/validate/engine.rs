@@ -1,4 +1,4 @@
-//! Execution of a monitored engine.
+//! Runs an engine and monitors it.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -49,7 +49,7 @@ impl Stay {
     }
 }
 
-/// Event while an engine runs.
+/// Event during the run of an engine.
 pub enum EngineEvent<'a> {
     /// The engine printed these bytes on standard output.
     Output(&'a [u8]),
@@ -100,7 +100,7 @@ impl std::error::Error for Broken {}
 ///
 /// # Errors
 /// [`Broken`] if the engine cannot be started, fails, is killed or exceeds its time limit. Another error if the disk
-/// is full, because the engine did not cause it. An interruption if the user stopped the engine.
+/// is full, because that is not the engine's fault. An interruption if the user stopped the engine.
 pub fn run(
     subject: &Subject,
     arguments: Vec<OsString>,
@@ -189,7 +189,7 @@ mod tests {
             let stay =
                 Stay::for_at_most(Duration::from_millis(if script.contains("sleep") { 200 } else { 60_000 }));
             let error = run(script, stay).err().expect("it fails");
-            let broken = error.downcast_ref::<Broken>().expect("of the engine's doing");
+            let broken = error.downcast_ref::<Broken>().expect("a failure of the engine");
             assert_eq!(broken.side, Side::B);
             assert!(error.to_string().contains(words), "{script}: {error}");
             assert!(!error.to_string().contains(stage.folder()), "{error}");

@@ -12,7 +12,7 @@ use super::speed::{DISTURBED, Lap, Rules, Speed, half, most_memory};
 use super::subject::About;
 use super::verdict::{Check, CheckState};
 
-/// Minimum utilisation of a GPU that counts as working for the engine; a desktop uses less.
+/// Minimum utilisation at which a GPU is considered to work for the engine; a desktop uses less.
 const GPU_AT_WORK: f64 = 0.1;
 
 /// Placement of a model's layers, from the settings that `anneal bench` reports.
@@ -24,8 +24,8 @@ pub struct Placement {
     pub devices: String,
     /// GPUs that the engine finds, as text; empty if it finds none.
     pub gpu_info: String,
-    /// Distribution over the GPUs: `layer`, if the GPUs work one after the other; `row` or `tensor`, if they work at
-    /// the same time; or `none`, if only one GPU works.
+    /// Distribution over the GPUs. With `layer`, the GPUs work one after the other; with `row` or `tensor`, they work
+    /// at the same time; with `none`, only one GPU works.
     pub split_mode: String,
     /// Index of the single working GPU among the GPUs that may be used.
     pub main_gpu: usize,
@@ -210,7 +210,7 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     })
 }
 
-/// Judges a ratio of utilisations. As for CPU time, a wide interval does not pass.
+/// Judges a ratio of utilisations. As with CPU time, a wide interval does not pass.
 fn judge(ratio: &Ratio, least: f64) -> (CheckState, &'static str) {
     if ratio.high < least {
         (CheckState::Failed, "less busy")

@@ -32,8 +32,9 @@ const GROWTH: f64 = (16 << 20) as f64;
 /// Maximum growth of B's memory beyond A's, as a fraction of A's peak.
 const GROWTH_PART: f64 = 0.02;
 
-/// Maximum difference between A's and B's change of speed or CPU use, as a fraction of A's change. A run of minutes
-/// is only one sample: on a machine with other load, two runs of the same build differ by several per cent.
+/// Maximum difference between A's and B's change of speed or CPU use, as a fraction of A's change. A run of
+/// several minutes is only one sample: on a machine with other load, two runs of the same build differ by several per
+/// cent.
 const DRIFT: f64 = 0.10;
 
 /// Number of cores that other processes may use before a drift is attributed to the other processes.
@@ -103,7 +104,7 @@ pub struct Text<'a> {
     pub driver: Option<&'a LibrarySource>,
 }
 
-/// Runs A, then B. If B fails, runs B and A once more, because one run of minutes is only one sample. `long` receives
+/// Runs A, then B. If B fails, runs B and A once more, because a single long run is only one sample. `long` receives
 /// the measurements even if a run fails. Calls `tell` with the number of completed runs and the total number of runs.
 pub fn run(
     subjects: [&Subject; 2],

@@ -115,8 +115,8 @@ impl Validation<'_> {
     /// Runs the validation.
     ///
     /// # Errors
-    /// If A does not work, or the user stopped the validation. If B does not work, B is not accepted, which is no
-    /// error.
+    /// If A does not work, or the user stopped the validation. If B does not work, B is not accepted, which is not
+    /// an error.
     pub fn run(&self, ui: &Ui) -> Result<Record> {
         let mut record = Record {
             provenance: self.provenance.clone(),

@@ -192,7 +192,7 @@ impl Output {
         vec![self.same(), self.repeats(), self.numbers()]
     }
 
-    /// Returns the maximum difference of B's logits from A's.
+    /// Returns the limits on the difference between B's logits and A's.
     fn limits(&self) -> GateLimits {
         match self.own {
             Some(Divergence { mean_kld: Some(kld), top1, positions, .. }) => {
@@ -324,8 +324,8 @@ mod tests {
             (5e-3, 0.96, own(8e-3, 0.95), CheckState::Passed, "as close as A to itself: KLD 5.0e-3"),
             (9e-3, 0.96, own(8e-3, 0.95), CheckState::Failed, "KLD 9.0e-3"),
             (5e-3, 0.90, own(8e-3, 0.95), CheckState::Failed, "top-1 90.0 %"),
-            // The gate's limits are the minimum. The gate's limits also apply if A's own logits are not valid
-            // numbers.
+            // The limits are never stricter than the gate's. The gate's limits also apply if A's own logits are not
+            // valid numbers.
             (1e-5, 0.999, own(1e-9, 1.0), CheckState::Passed, "within the gate's limits"),
             (1e-3, 0.999, own(f64::NAN, 0.1), CheckState::Failed, "KLD 1.0e-3"),
         ];

@@ -39,8 +39,8 @@ pub struct Sizes {
     pub pairs: usize,
     /// Half the width of a ratio's interval at which measuring stops.
     pub precision: f64,
-    /// Time after the start of a lap from which a GPU reading describes this lap alone. The driver reports averages
-    /// over the preceding time. Without the delay, readings would include time before the lap. Of two engines with
+    /// Delay after the start of a lap until GPU readings describe only this lap. The driver reports averages over a
+    /// preceding period. Without the delay, readings would include time before the lap. Of two engines with
     /// equal GPU use, the faster engine has shorter laps, so it would appear to use the GPU less.
     pub settles: Duration,
 }
@@ -53,7 +53,7 @@ struct BenchFigures {
     token_times: Option<TokenTimes>,
     placement: Option<Placement>,
     usage: Usage,
-    /// Seconds for which the process ran.
+    /// Seconds that the process ran.
     seconds: f64,
 }
 

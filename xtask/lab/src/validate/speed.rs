@@ -72,9 +72,9 @@ pub struct Speed {
     pub ratio: Option<Ratio>,
     /// B's CPU time per token divided by A's.
     pub cpu_ratio: Option<Ratio>,
-    /// Smallest difference in speed that the measurement can be expected to show.
+    /// Smallest difference in speed that the measurement can be expected to detect.
     pub floor: Option<f64>,
-    /// Smallest difference in CPU time that the measurement can be expected to show.
+    /// Smallest difference in CPU time that the measurement can be expected to detect.
     pub cpu_floor: Option<f64>,
     /// Laps of A and B that count.
     pub laps: [Vec<Lap>; 2],

@@ -11,8 +11,8 @@ use measure::Trace;
 use super::long::{Long, LongRun};
 use super::verdict::{Check, CheckState};
 
-/// Number of tokens of the run if no long run is requested. Such a run takes seconds, and the driver's readings cover
-/// parts of it.
+/// Number of tokens of the run if no long run is requested. Such a run takes long enough for
+/// several readings from the driver.
 const TOKENS: u32 = 1024;
 
 /// Returns [`TOKENS`], or fewer if the model's training context has less room after the prompt. An engine may

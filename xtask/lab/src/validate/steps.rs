@@ -254,7 +254,7 @@ impl Walk {
         self.steps.iter().all(|step| step.verdict.is_none())
     }
 
-    /// True if a quieter machine might have kept a step.
+    /// True if a step might have been kept on a quieter machine.
     pub fn is_unclear(&self) -> bool {
         self.steps.iter().any(|step| step.verdict == Some(Verdict::CannotTell))
     }

@@ -78,8 +78,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// Combines the checks. A single failure decides. An unclear check only prevents acceptance. If there are no
-    /// checks, the verdict is [`Verdict::CannotTell`].
+    /// Combines the checks. A single failed check decides the verdict. An unclear check only prevents acceptance. If
+    /// there are no checks, the verdict is [`Verdict::CannotTell`].
     pub fn of(checks: &[Check]) -> Self {
         let any = |state| checks.iter().any(|check| check.state == state);
         if any(CheckState::Failed) {

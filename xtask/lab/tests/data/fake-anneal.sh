@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fake engine, which prints an engine's output without computing anything. The file `plan` beside this script sets:
+# Fake engine, which prints an engine's output without computing anything. The file `plan` next to this script sets:
 #   speed    tokens per second in prefill (decode: a tenth)         tokens   token that is generated repeatedly
 #   work     number of loops per phase, which use CPU time          crash    command that crashes
 #   unstable non-empty if two runs print different tokens           nan      non-empty if the logits are NaN

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fake anneal for tests of gpu-check, which prints a GPU's results without a GPU. Files beside this script contain the
+# Fake anneal for tests of gpu-check, which prints a GPU's results without a GPU. Files next to this script contain the
 # output of `bench`, the messages of a real `run`, and `plan`, a script that can change the behaviour.
 here=${0%/*}
 . "$here/plan"

@@ -44,7 +44,7 @@ pub(super) fn choose<'a>(
     Err(none_does(toolchain, &refusals, &Mend::of(wanted, host)))
 }
 
-/// Returns the error that no toolkit is suitable, with the reason for each toolkit.
+/// Returns the error for machines without a suitable toolkit, with the reason for each toolkit.
 fn none_does(toolchain: &Toolchain, refusals: &[(&Cuda, String)], mend: &Mend) -> anyhow::Error {
     let home = toolchain.cuda_home.as_ref();
     let fault = home.and_then(|home| Some(format!("{home} contains no toolkit ({})", home.fault.as_ref()?)));

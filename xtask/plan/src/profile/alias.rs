@@ -38,7 +38,7 @@ pub(super) fn of(files: &dyn Files, name: &str) -> Result<Alias> {
         files.text(name).with_context(|| format!("cannot read the build profile {}", path.display()))?;
     let file: AliasFile = toml::from_str(&text).with_context(|| {
         format!(
-            "cannot parse {}: besides `set`, the file may only contain `inherits` and `description`",
+            "cannot parse {}: in addition to `set`, the file may only contain `inherits` and `description`",
             path.display()
         )
     })?;
@@ -101,7 +101,7 @@ mod tests {
             ),
             ("typed", "inherits = \"native\"\ndescription = \"x\"\nset = 3", "cannot parse"),
             ("none", "inherits = \"absent\"\ndescription = \"x\"\nset = []", "absent"),
-            ("ring", "inherits = \"ring\"\ndescription = \"x\"\nset = []", "in a circle"),
+            ("ring", "inherits = \"ring\"\ndescription = \"x\"\nset = []", "in a cycle"),
             ("on", "inherits = \"two\"\ndescription = \"x\"\nset = []", "cannot inherit from"),
         ];
         let mut files: Vec<(&str, &str)> = cases.iter().map(|(name, text, _)| (*name, *text)).collect();

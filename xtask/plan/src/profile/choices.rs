@@ -31,7 +31,7 @@ choice!(
         X86_64V3 = "x86-64-v3",
         /// aarch64 level that corresponds to x86-64-v3.
         Aarch64Dotprod = "armv8.2-a+dotprod",
-        /// Baseline for the program. Next to it is one kernel library per kind of CPU; the program loads one of them.
+        /// Baseline for the program, with a kernel library for each kind of CPU. The program loads one of them.
         AllVariants = "all-variants",
         /// Only the psABI's baseline, without kernels for any instruction set.
         Scalar = "scalar",
@@ -40,7 +40,7 @@ choice!(
     }
 );
 choice!(
-    /// Machines that the program is for.
+    /// Target machines of the program.
     Target {
         /// Machines with the architecture of the build host.
         Host = "host",

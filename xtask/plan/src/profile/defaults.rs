@@ -1,4 +1,4 @@
-//! Table `[defaults]` of a profile. Its keys are those of the record. Records may contain unknown keys of other
+//! Table `[defaults]` of a profile. It has the same keys as the record. Records may contain unknown keys of other
 //! versions; profiles may not.
 
 use build_info::Defaults;

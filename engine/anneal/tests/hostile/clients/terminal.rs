@@ -25,10 +25,10 @@ fn on_terminal(command: &mut Command) -> String {
     let name = ptsname(&terminal, Vec::new()).expect("its name").into_string().expect("a path");
     let end = File::options().read(true).write(true).open(name).expect("its other end");
     let mut child = command.stdout(end).stderr(Stdio::null()).spawn().expect("the executable runs");
-    // The command holds this end of the terminal too, and must release it.
+    // The command also has this end of the terminal open, and must close it.
     command.stdout(Stdio::null());
     let (mut terminal, mut shown, mut part) = (File::from(terminal), Vec::new(), [0; 4096]);
-    // An error is the end of the output: no process has the other end open any more.
+    // An error means the end of the output: no process has the other end open any more.
     while let Ok(count @ 1..) = terminal.read(&mut part) {
         shown.extend_from_slice(&part[..count]);
     }

@@ -46,7 +46,7 @@ fn rise(server: &Server, before: u64, path: &str, body: &str) -> (u64, u16, Stri
 #[test]
 fn the_longest_requests_take_at_most_twelve_times_their_size() {
     let server = Server::start(&["--chat-template", "chatml"]);
-    // The first request allocates memory permanently, which must not count for the long requests.
+    // The first request allocates permanent memory, which must not be attributed to the long requests.
     server.ask(&greedy("hello", 2));
     let before = resident(server.child.id()).expect("a process");
     let chat = "/v1/chat/completions";

@@ -60,7 +60,7 @@ const PRESETS: [(Preset, usize); 6] = [
     (Preset::SmallLlama, 2),
 ];
 
-/// Presets that are too large to write and read repeatedly. Their architectures are those of `PRESETS`.
+/// Presets that are too large to write and read repeatedly. They have the same architectures as `PRESETS`.
 const LARGE: [Preset; 5] =
     [Preset::Llama1B4L, Preset::Qwen2_5_1_5B4L, Preset::Llama1B, Preset::Moe1B, Preset::Qwen2_5_1_5B];
 /// Number of the first file of a large model. Later numbers use the presets in turn.
@@ -378,7 +378,7 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
         println!("{:#?}", lane.outcome.faults);
         return;
     }
-    // A good file of each family must run. Otherwise, the results of the invalid files would mean nothing.
+    // A good file of each family must run. Otherwise, the results of the invalid files would be meaningless.
     let mut lane = Lane::new(&good, 1);
     for family in (0..PRESETS.len()).map(Family::Model).chain([Family::Adapter, Family::Split, Family::Draft])
     {

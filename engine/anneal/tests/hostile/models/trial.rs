@@ -108,7 +108,7 @@ fn a_command_says_what_failed_and_what_to_do() {
         assert!(stderr.contains(&expected) && stderr.contains("\nhint: "), "{command:?}: {stderr}");
         assert_eq!(stderr.contains(KNOWN), number > 0, "{command:?}: {stderr}");
     }
-    // A damaged verdict is ignored. After a change of its modification time, a file counts as a new file.
+    // A damaged verdict is ignored. A file whose modification time has changed is treated as a new file.
     let verdict = || {
         let mut entries = std::fs::read_dir(state.join("trials")).expect("verdicts").flatten();
         entries.find(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains("died")))

@@ -68,8 +68,8 @@ pub struct Args {
     /// Repack weights for the CPU's kernels: on, off [default: on]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lists::on_off, conflicts_with = "no-repack")]
     pub(super) repack: Vec<bool>,
-    /// Replace the defaults with the settings that `anneal tune` found for this purpose: chat, rag, batch, latency,
-    /// or P:G (tokens of prompt and answer); needs a single model
+    /// Replace the defaults with the settings that `anneal tune` found for this purpose: chat, rag, batch,
+    /// latency, or P:G (prompt and answer tokens); requires a single model
     #[arg(long, value_name = "PURPOSE", conflicts_with_all = ["roofline", "parts", "quants"])]
     pub(super) tuned: Option<Objective>,
     /// Tuning record for --tuned [default: $ANNEAL_TUNING, else tuning.json in the state folder]
@@ -82,14 +82,14 @@ pub struct Args {
     #[arg(long)]
     pub(super) no_warmup: bool,
     /// Measure the whole path from prompt text to answer text: tokenizer, prefill, sampling and decode. Runs the
-    /// tests of -pg, or each value of -p with each value of -n
+    /// -pg tests, or every combination of -p and -n
     #[arg(long)]
     pub(super) end_to_end: bool,
     /// Add the time per output token and the load time to the table; --end-to-end always shows both
     #[arg(long)]
     pub(super) latency: bool,
-    /// Time only these parts instead of running llama-bench's tests: prefill and decode (with the sizes of -p, -n and
-    /// -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
+    /// Time only these parts instead of running llama-bench's tests: prefill and decode (with the sizes from -p,
+    /// -n and -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
     #[arg(
         long,
         value_name = "LIST",
@@ -97,7 +97,7 @@ pub struct Args {
         conflicts_with_all = ["end_to_end", "prompt_gen"]
     )]
     pub(super) parts: Vec<Part>,
-    /// Time each kind of operation on the CPU in the tests of -p and -n, with the share of the roofline that it reaches
+    /// Time each kind of CPU operation in the -p and -n tests, and show its share of the roofline
     #[arg(
         long,
         conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "latency", "roofline", "quants"]
@@ -106,8 +106,8 @@ pub struct Args {
     /// UTF-8 text file for --parts [default: built-in text: prose, code, numbers and eight writing systems]
     #[arg(long, value_name = "FILE", requires = "parts")]
     pub(super) text: Option<PathBuf>,
-    /// Measure and save this machine's read bandwidth and multiply-add rates for each thread count of -t; later tests
-    /// then show their speed as a share of these limits
+    /// Measure and save this machine's read bandwidth and multiply-add rates for each thread count in -t; later
+    /// tests then show their speed as a share of these limits
     #[arg(long, conflicts_with_all = ["model", "hf", "end_to_end", "parts", "prompt_gen"])]
     pub(super) roofline: bool,
     /// Do not save the result of --roofline
@@ -141,5 +141,5 @@ fn of_table(name: &str) -> String {
 fn pair(text: &str) -> Result<(u32, u32), String> {
     let number = |text: &str| u32::from_str(text.trim()).ok();
     let numbers = text.split_once(',').and_then(|(prompt, gen_)| Some((number(prompt)?, number(gen_)?)));
-    numbers.ok_or_else(|| format!("{text:?} is not a pair: write it as 512,128"))
+    numbers.ok_or_else(|| format!("{text:?} is not a pair\nhint: write it as 512,128"))
 }

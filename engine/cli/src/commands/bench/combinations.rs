@@ -6,8 +6,8 @@ use engine_core::settings::{Requested, Settings};
 use super::args::Args;
 use super::lists::flat;
 
-/// Returns all combinations of the settings. Settings that require loading the model again vary slowest, and threads
-/// vary fastest. Settings that are not given have the values of `tuned`, or their defaults.
+/// Returns all combinations of the settings. Settings that require loading the model again vary slowest, and
+/// threads vary fastest. Settings that are not given take their values from `tuned`, or their defaults.
 ///
 /// # Errors
 /// If a setting is invalid or contradicts `tuned`.

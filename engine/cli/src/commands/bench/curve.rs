@@ -12,7 +12,7 @@ const WIDTH: usize = 40;
 /// Block characters for zero to seven eighths of a character.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
-/// Curves, one per test. The settings of a curve's results differ only in the number of threads.
+/// Curves, one per test. The results in a curve differ only in the number of threads.
 #[derive(Debug, Default)]
 pub struct Curves(Vec<Curve>);
 
@@ -62,7 +62,7 @@ impl Curves {
         }
     }
 
-    /// Draws all curves that have more than one number of threads. Lines are indented by four blanks, so Markdown
+    /// Draws all curves that have more than one number of threads. Lines are indented by four spaces, so Markdown
     /// shows them verbatim.
     pub fn draw(&self) -> String {
         // Model and settings are part of the title only if they differ between curves.
@@ -115,9 +115,9 @@ impl Point {
     }
 }
 
-/// Returns the smallest number of threads whose mean is close to the best mean: within two standard errors of their
-/// difference. Noise alone exceeds this bound in about one of twenty cases. `None` if a point has only one sample,
-/// which gives no standard error.
+/// Returns the smallest number of threads whose mean is close to the best mean: within two standard errors of
+/// their difference. Noise alone exceeds this bound in about one case in twenty. `None` if a point has only one
+/// sample, which gives no standard error.
 fn knee(points: &[&Point]) -> Option<u32> {
     let best = points.iter().max_by(|a, b| a.mean().total_cmp(&b.mean()))?;
     let mut fewest = best.threads;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use llama::options::{FlashAttention, LoadMode};
 
-/// Maximum number of values in one range. A longer table would be unreadable, and a range such as `1-4294967295` is a
-/// typing error.
+/// Maximum number of values in one range. A longer table would be unreadable, and a range such as `1-4294967295`
+/// is a typo.
 const MOST: usize = 4096;
 
 /// Element of a list of numbers: a number or a range.
@@ -17,8 +17,8 @@ pub fn flat(list: &[Numbers]) -> Vec<u32> {
     list.iter().flat_map(|numbers| &numbers.0).copied().collect()
 }
 
-/// Returns a parser for `8`, `1-8`, `1-8+2` (every second number) and `1-8*2` (doubling). An error lists the valid
-/// values in `range`.
+/// Returns a parser for `8`, `1-8`, `1-8+2` (every second number) and `1-8*2` (doubling). Error messages show
+/// `range`, which describes the valid values.
 pub fn numbers(
     range: &'static str,
 ) -> impl Fn(&str) -> Result<Numbers, String> + Clone + Send + Sync + 'static {
@@ -88,8 +88,8 @@ pub fn on_off(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns the models of `-m`, which may be repeated or contain commas. The name of an existing file is not split at
-/// its commas.
+/// Returns the models of `-m`, which may be repeated or contain commas. The name of an existing file is not split
+/// at commas.
 pub fn models(given: &[PathBuf]) -> Vec<PathBuf> {
     let split = |path: &PathBuf| match path.to_str() {
         Some(text) if text.contains(',') && !path.exists() => text.split(',').map(PathBuf::from).collect(),

@@ -16,7 +16,7 @@ use super::varied::Varied;
 use super::version::commit;
 use crate::commands::table::{Table, UNWRITABLE};
 
-/// Times the operations of every test with each model and each of the settings.
+/// Times the operations of every test, for each model and each combination of settings.
 pub fn run(
     args: &Args,
     models: &[PathBuf],

@@ -27,7 +27,7 @@ struct Bench<'a> {
     repeat: Repeat,
 }
 
-/// Times every part of each model, for each of the settings.
+/// Times every part of each model, for each combination of settings.
 pub fn run(
     args: &Args,
     models: &[PathBuf],

@@ -93,7 +93,7 @@ pub fn run(
         None => built_in_text(),
     };
     let work = QuantBench { args, source, settings, prefill, decode, runtime_host, text };
-    // Types, folder and free space are checked before the long part.
+    // Check the types, the folder and the free space before the long quantisation starts.
     let all = work.options()?;
     let folder = QuantFolder::new(source, args.quants.keep.as_deref())?;
     interrupt::stop_in_order();
@@ -257,8 +257,9 @@ impl QuantBench<'_> {
         Ok(reference.against(model, self.settings, self.runtime_host, &mut silent)?)
     }
 
-    /// Measures every model once per round, in an order that changes between rounds. Each model is loaded, warmed up,
-    /// measured and dropped, so that memory holds only one model at any time. Complete rounds are added to `rounds`.
+    /// Measures every model once per round, in an order that changes between rounds. Each model is loaded, warmed
+    /// up, measured and dropped, so that only one model is in memory at any time. Complete rounds are added to
+    /// `rounds`.
     fn measure(&self, contestants: &mut [Contestant], rounds: &mut Vec<Round>) -> Result<()> {
         let mut bar = self.bar("measure", "rounds");
         for round in 0..self.rounds() {

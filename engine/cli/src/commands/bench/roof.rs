@@ -27,7 +27,7 @@ use crate::commands::table::{ResultRow, Table};
 /// Measures this machine, prints its limits and saves them.
 pub fn run(args: &Args, runtime_host: &RuntimeHost) -> Result<ExitCode> {
     let Some(host) = &runtime_host.host else {
-        bail!("cannot measure this machine: its cores and the affinity mask cannot be read");
+        bail!("cannot measure this machine: cannot read its cores and the affinity mask");
     };
     let place = match (args.no_save, roof::path()) {
         (true, _) => None,
@@ -170,7 +170,7 @@ impl Serialize for RatesRow<'_> {
 pub struct Roof {
     roofline: Roofline,
     caches: Bytes,
-    /// True once the user was warned about a number of threads without measured rates.
+    /// True once the user has been warned about a number of threads without measured rates.
     said: Cell<bool>,
 }
 
@@ -195,7 +195,7 @@ impl Roof {
         }
     }
 
-    /// Returns the limits for operations of a model with `weights` bytes that run on `threads` threads.
+    /// Returns the limits for a model with `weights` bytes of weights, on `threads` threads.
     pub fn limits(&self, weights: u64, threads: u32) -> Option<Limits<'_>> {
         Some(Limits { rates: self.rates(threads)?, caches: self.caches.0, weights })
     }

@@ -39,7 +39,7 @@ pub struct Varied {
 }
 
 impl Varied {
-    /// Determines the columns for runs of each of `models` with each of `settings`.
+    /// Determines the columns for runs of all `models` with all `settings`.
     pub fn of(models: &[PathBuf], settings: &[Settings]) -> Self {
         let differs = |cell: Show| {
             settings.iter().any(|other| settings.first().is_some_and(|first| cell(first) != cell(other)))

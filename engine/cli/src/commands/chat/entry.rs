@@ -1,6 +1,6 @@
-//! Entries of a chat: a single line, several lines that are joined by backslashes, or lines between `"""` and `"""`.
+//! Chat entries: a single line, several lines joined by backslashes, or lines between `"""` and `"""`.
 
-/// Marker at the start and end of an entry of several lines.
+/// Marker at the start and end of a multi-line entry.
 const BLOCK: &str = "\"\"\"";
 
 /// True if `text` is a complete entry. `text` contains all lines typed so far.
@@ -66,7 +66,7 @@ pub const HELP: &str = "\
 /stats          show the context use and the speeds
 /exit           end the chat; ctrl-D does the same
 A line that ends with \\ continues on the next line.
-\"\"\" begins and ends a message of several lines.
+\"\"\" begins and ends a multi-line message.
 Ctrl-C stops an answer.";
 
 impl ChatCommand {
@@ -76,7 +76,7 @@ impl ChatCommand {
         if said.trim().is_empty() {
             return ChatCommand::Empty;
         }
-        // A slash in a text of several lines, or after a space, is part of the message.
+        // In a multi-line text, or after a space, a slash is part of the message.
         let line = said.trim_end();
         if !line.starts_with('/') || line.contains('\n') || text.trim_start().starts_with(BLOCK) {
             return ChatCommand::Say(said);

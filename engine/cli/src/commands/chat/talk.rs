@@ -1,12 +1,13 @@
 //! Handling of chat entries: messages and commands.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use base::colour;
 use build_info::words;
 use engine_core::conversation::{Conversation, Turn};
 use engine_core::generate::Stop;
@@ -52,7 +53,6 @@ impl Talk {
         stats: bool,
         typed: bool,
     ) -> Self {
-        let coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Talk {
             conversation,
             signals,
@@ -60,7 +60,7 @@ impl Talk {
             json,
             stats,
             typed,
-            grey: coloured && io::stderr().is_terminal(),
+            grey: colour::are_shown(),
             last: None,
             saved: HashSet::new(),
         }
@@ -193,7 +193,7 @@ impl Talk {
                 path.display()
             ));
         }
-        // A map, because a JSON value would sort the keys of each message.
+        // Serialised from a map, because a JSON value would sort the keys of each message.
         let text = BTreeMap::from([("messages", self.conversation.messages())]);
         let text = format!("{}\n", serde_json::to_string_pretty(&text).unwrap_or_default());
         match write_atomically(path, text.as_bytes()) {

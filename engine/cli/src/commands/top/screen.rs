@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use base::colour;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,8 +30,7 @@ pub fn run(place: &ServerAddress, looker: Looker) -> Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&told)).context("cannot handle signals")?;
     }
-    let coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let view = View::new(place.to_string(), coloured);
+    let view = View::new(place.to_string(), !colour::are_unwanted());
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let ended = watch(&mut terminal, view, looker, &told);
     let _ = ratatui::try_restore();
@@ -73,12 +73,12 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
     }
 }
 
-/// Waits for a key or a short time. Returns true if the terminal was closed; crossterm would otherwise read the
-/// terminal's end in an endless loop.
+/// Waits for a key or a short time. Returns true if the terminal was closed; otherwise, crossterm would read
+/// end-of-file in an endless loop.
 fn is_gone() -> bool {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        // Keys come from the controlling terminal, whose end is reported by a signal.
+        // Keys come from the controlling terminal. A signal reports when this terminal closes.
         std::thread::sleep(GLANCE);
         return false;
     }

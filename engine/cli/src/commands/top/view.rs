@@ -346,7 +346,7 @@ fn facts(status: &Status, rates: Option<Rates>) -> Vec<String> {
     facts
 }
 
-/// Joins `parts` with blanks between them, on as many lines as needed.
+/// Joins `parts` with spaces, on as many lines as needed.
 fn wrapped(parts: &[String], width: u16) -> Vec<Line<'static>> {
     joined(parts, "   ", width)
 }

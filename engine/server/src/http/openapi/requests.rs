@@ -23,7 +23,7 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
             // Clients send many fields that the server ignores.
             "additionalProperties": true,
             "not": {
-                "description": "At most one of grammar and json_schema.",
+                "description": "Use at most one of grammar and json_schema.",
                 "properties": { "grammar": { "type": "string" }, "json_schema": { "type": ["object", "boolean"] } },
                 "required": ["grammar", "json_schema"],
             },
@@ -105,7 +105,7 @@ fn sampling(facts: &ServerFacts) -> Map<String, Value> {
                 { "type": "null" },
             ],
         },
-        "grammar": { "type": ["string", "null"], "description": "Grammar in GBNF, or in Lark after a first line \
+        "grammar": { "type": ["string", "null"], "description": "Grammar in GBNF, or in Lark if the first line is \
                                                                 %llguidance {}." },
         "json_schema": { "type": ["object", "boolean", "null"], "description": "JSON schema of the answer." },
     });

@@ -8,7 +8,7 @@ use build_info::optimized::BoltMethod;
 /// Requested method of gathering the profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Gather {
-    /// Counters in the program: works on any CPU, counts every branch, several times slower
+    /// Counters in the program: work on any CPU and count every branch, but slow it down several times
     #[default]
     Instrument,
     /// perf with the CPU's branch records: full speed, sampled

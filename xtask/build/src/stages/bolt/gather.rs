@@ -1,4 +1,4 @@
-//! Gathering of a profile: instruments a program, runs it, and merges the counts.
+//! Gathers a profile: instruments a program, runs it, and merges the counts.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -113,7 +113,7 @@ pub fn gather(
     })
 }
 
-/// Invalidates stages whose files are gone, and all stages if the training has changed.
+/// Invalidates stages whose files no longer exist, and all stages if the training has changed.
 fn forget_what_is_lost(build: &Build, files: &Files, training: &str) {
     let trained = build.folder.stamp(TRAIN).is_some_and(|stamp| stamp.input == training);
     let merged = build.folder.stamp(MERGE).is_some()

@@ -118,7 +118,7 @@ fn both(relocatable: Vec<StageTime>, bolted: Vec<StageTime>) -> Vec<StageTime> {
     all
 }
 
-/// Checks that the tools beside `llvm-bolt` exist, before anything is linked.
+/// Checks that the other programs of BOLT exist next to `llvm-bolt`, before anything is linked.
 ///
 /// # Errors
 /// If a tool is missing.

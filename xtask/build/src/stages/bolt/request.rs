@@ -1,4 +1,4 @@
-//! Request to BOLT: the programs, and the way to gather the profile.
+//! Request to BOLT: the programs to rewrite, and the method of gathering the profile.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub struct BoltRequest<'r> {
     pub hostname: bool,
 }
 
-/// Makes `folder` an empty folder.
+/// Empties `folder`, creating it if necessary.
 ///
 /// # Errors
 /// If the folder cannot be emptied or created.

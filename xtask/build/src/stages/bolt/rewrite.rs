@@ -17,7 +17,7 @@ use crate::process::Run;
 use crate::ui::Progress;
 
 /// Maximum growth factor of a program. The old code stays in the file, because pointers that BOLT cannot trace may
-/// lead to the old code. The code, which is a third of the engine, therefore occurs twice. A program that more than
+/// point to it. The code, which is a third of the engine, therefore occurs twice. A program that more than
 /// doubles in size indicates an error in BOLT and would start more slowly.
 const GROWTH: u64 = 2;
 /// Additional bytes allowed for a small program, for padding to pages of 2 MiB.
@@ -44,8 +44,8 @@ pub fn rewrite(
     let candidate = build.folder.candidate();
     let folder = candidate.parent().unwrap_or(build.folder.path());
     fresh(folder)?;
-    // The output is written beside the candidate until it is complete, because the file at the candidate's path
-    // counts as the newest engine. The name is fixed, unlike the temporary names of `base`, because BOLT writes its
+    // The output is written next to the candidate until it is complete, because any file at the candidate's path
+    // is taken for the newest engine. The name is fixed, unlike the temporary names of `base`, because BOLT writes its
     // command line into the program.
     let beside = folder.join(format!("{}.bolt", program.name));
     let mut reader = BoltReader::default();

@@ -31,7 +31,7 @@ pub struct Engine<'a> {
     pub manner: Manner,
 }
 
-/// Way of running one probe.
+/// Settings for one run of a probe.
 #[derive(Clone, Copy)]
 struct Feed {
     probe: Probe,

@@ -118,7 +118,7 @@ impl Counts {
         }
     }
 
-    /// Returns the difference to the earlier counts `before`.
+    /// Returns the difference from the earlier counts `before`.
     pub fn since(&self, before: &Self) -> Self {
         let since = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
             let before = |name: &str| before.get(name).copied().unwrap_or(0);

@@ -14,8 +14,8 @@ pub enum Level {
 /// Instruction sets beyond x86-64-v3 for which ggml has kernels.
 const BEYOND_AVX2: [&str; 3] = ["avx512f", "avx_vnni", "amx_tile"];
 
-/// Tests that continuous integration also runs with llama.cpp's AVX2 kernels if this CPU has no kernels of Anneal's
-/// own, because the tests depend on the layout of the weights, on rounding, or on the CPU guard. Each entry is a test
+/// Tests that continuous integration also runs with llama.cpp's AVX2 kernels if Anneal has no kernels for this
+/// CPU, because the tests depend on the layout of the weights, on rounding, or on the CPU guard. Each entry is a test
 /// program and its modules to run; an empty list runs all modules. Running all tests twice would take too long.
 pub const SENSITIVE: [(&str, &[&str]); 3] = [
     (
@@ -100,7 +100,7 @@ mod tests {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/anneal/tests");
         for (program, modules) in SENSITIVE.into_iter().chain(THREADED).chain(ROUNDING) {
             let folder = folder.join(program);
-            assert!(folder.join("main.rs").is_file(), "there is no test program {program}");
+            assert!(folder.join("main.rs").is_file(), "the test program {program} does not exist");
             for module in modules {
                 assert!(folder.join(format!("{module}.rs")).is_file(), "{program} has no module {module}");
             }

@@ -63,8 +63,8 @@ fn percent(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "use a number of at least 0 and less than 100, such as 1.5".to_string())
 }
 
-/// Default models, with few layers, so that a round is short, and with the widths of real models, because speed
-/// depends on the widths.
+/// Default models. They have few layers, to keep rounds short, but the widths of real models, because speed depends on
+/// the widths.
 const MODELS: [&str; 4] =
     ["llama-1b-4l/Q4_K_M", "llama-1b-4l/Q8_0", "llama-1b-4l/F16", "qwen2.5-1.5b-4l/Q4_K_M"];
 
@@ -95,7 +95,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         ));
     }
     ui.result(&comparison, comparison.table())?;
-    // Write the file again: if the disk was full, it may have space now. If not, this call reports the error.
+    // Write the file again: a disk that was full may have space now. If this fails too, report the error.
     contest.keep(&comparison)
 }
 
@@ -165,7 +165,7 @@ fn synthetic(workspace: &Workspace, builds: &[CandidateBuild], ui: &Ui) -> Resul
     MODELS.iter().map(model).collect()
 }
 
-/// Returns the command that repeats this measurement, without the folders of this machine.
+/// Returns the command that repeats this measurement, with file names instead of full paths.
 fn command(args: &Args, builds: &[CandidateBuild], threads: u32) -> String {
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let quote = base::shell_quote;

@@ -25,7 +25,7 @@ pub struct Args {
     /// Commit or branch of this repository to compare with
     #[arg(long, value_name = "REVISION", default_value = "a7f9393")]
     against: String,
-    /// Steps to measure, always in the order of the possible values; word and test also run the build step
+    /// Steps to measure; they run in the order listed under possible values; word and test also run the build step
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["help", "build", "word", "xtask-word"])]
     steps: Vec<Step>,
     /// Number of pairs of clean clones
@@ -97,7 +97,7 @@ struct Measured {
 /// Seconds and CPU seconds of each step.
 type Times = BTreeMap<Step, (f64, f64)>;
 
-/// Measures the steps that newcomers and contributors wait for, interleaved with another commit of this repository.
+/// Measures the steps that newcomers and contributors wait for, alternating with another commit of this repository.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;

@@ -38,7 +38,7 @@ enum Command {
     Serve(serve::Args),
     /// Measure how long newcomers and contributors wait, compared with another commit
     FirstMinutes(first_minutes::Args),
-    /// Compare the build time of llama.cpp with xtask and with plain cmake and ninja
+    /// Compare the time to build llama.cpp with xtask and with plain cmake and ninja
     Build(builds::Args),
 }
 

@@ -162,7 +162,7 @@ fn soak(
     }
 }
 
-/// Returns the command that repeats this measurement, without the folders of this machine.
+/// Returns the command that repeats this measurement, with file names instead of full paths.
 fn command(args: &Args, threads: u32) -> String {
     let quote = base::shell_quote;
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// Options of `bench` without a subcommand.
 #[derive(Debug, clap::Args)]
-// A struct can name only one clap group, so `bench` flattens these fields next to those of another struct.
+// clap names a group after its struct. `bench` flattens this struct into another `Args`, so the name must differ.
 #[group(id = "side-by-side")]
 pub struct Args {
     /// Builds to compare; the first is the baseline. Each is a profile, a build folder, a program (`anneal` or
@@ -125,7 +125,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             Err(error) => {
                 let rounds = args.repetitions;
                 failure = Some(error.context(format!(
-                    "stopped after {done} of {rounds} rounds, whose results are printed above"
+                    "stopped after {done} of {rounds} rounds; their results are printed above"
                 )));
                 break;
             }
@@ -152,7 +152,7 @@ fn round(number: usize, builds: &[CandidateBuild], tests: &[String]) -> Result<V
 }
 
 /// Returns the rows of a round in the order of the first build's rows, if every build ran the same number of tests as
-/// before. llama-bench nests lists of options in a different order from `anneal bench`.
+/// before. llama-bench and `anneal bench` run combinations of listed options in different orders.
 fn fitting(
     rows: Vec<Vec<Row>>,
     rounds: &[Vec<Vec<Row>>],

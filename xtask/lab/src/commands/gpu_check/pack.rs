@@ -26,7 +26,7 @@ const STRIPPED: [&str; 2] = ["--config", "profile.release.strip=true"];
 /// Profile whose build includes llama-bench.
 const BENCH: &str = "cuda-llama-bench";
 
-/// Instruction sets beyond x86-64-v3, which many machines with a GPU lack.
+/// Instruction sets beyond x86-64-v3. Many machines with a GPU lack them.
 const OF_FEW_CPUS: [&str; 3] = ["avx512", "amx", "avx_vnni"];
 
 /// Options of `gpu-check pack`.

@@ -80,7 +80,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         step: "info".to_string(),
         seconds: asked.elapsed().as_secs_f64(),
         expected: 0.0,
-        // A report without this part is still useful, so the check continues.
+        // The report is still useful without this part, so the check continues.
         error: info.as_ref().err().map(|error| format!("{error:#}")),
     });
     report.info = info.ok();

@@ -58,7 +58,7 @@ fn steady_decodes_are_held_against_the_decode_of_their_round() {
         (device.test.as_str(), device.ratio.map(|ratio| (ratio.median, ratio.pairs))),
         ("tg128", Some((1.0, 1)))
     );
-    // A decode does not count as sampled on the device if the device chose no token.
+    // If the device chose no token, the decode is not treated as sampled on the device.
     let comparisons = of(rounds(2, 110.0, 90.0), vec![of_round(Some(1), Some(0))]);
     assert!(comparisons.iter().any(|of| of.sampling == Sampling::GreedyOnHost));
 }
@@ -182,7 +182,7 @@ fn the_hosts_part_is_that_of_a_host_that_sleeps() {
     let figure = host_cpu(&plain, &[pair(Switch::Waiting)]).unwrap();
     assert_eq!((figure.value, figure.verdict), (Some(0.1), FigureVerdict::Pass));
     assert_eq!(figure.note.as_deref(), Some("with ANNEAL_CUDA_WAIT=block"));
-    // A pair with another switch does not count as a pair for waiting.
+    // A pair with another switch is not used as a pair for waiting.
     assert_eq!(host_cpu(&plain, &[pair(Switch::CudaGraphs)]).unwrap().verdict, FigureVerdict::Miss);
 }
 

@@ -16,10 +16,10 @@ const PROMPTS: u64 = 24;
 pub const LONG: u32 = 24;
 pub const SHORT: u32 = 8;
 
-/// Maximum number of tokens in which a right answer may differ from the known answer.
+/// Maximum number of tokens in which a correct answer may differ from the known answer.
 const TIES: usize = 3;
 
-/// Maximum difference in log probability (natural logarithm) between a deviating token and the likeliest token, when
+/// Maximum difference in log probability (natural logarithm) between a deviating token and the most likely one, when
 /// the server is queried without other clients. Rounding differences between batches are far smaller. Tokens of
 /// another prompt differ far more, even in a random model.
 const NEARLY: f64 = 0.05;
@@ -101,7 +101,7 @@ pub fn tokens_of(answer: &Value) -> Option<Vec<u32>> {
 /// Verdict on an answer that differs from the known answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deviation {
-    /// The answer is right. The value is the largest difference in log probability between a deviating token and the
+    /// The answer is correct. The value is the largest difference in log probability between a deviating token and the
     /// best token.
     Tie(f64),
     /// The answer is wrong; the text gives the reason.
@@ -114,9 +114,9 @@ impl Known {
         answer.tokens.len() == answer.asked as usize && self.tokens.starts_with(&answer.tokens)
     }
 
-    /// Decides if a deviating `answer` is right. A batch of another size is summed in another order, which can decide
-    /// between two tokens of nearly equal probability. Without other clients, the server must therefore give nearly
-    /// the same probability to the deviating token and to its own token, and must continue from the deviating token
+    /// Decides if a deviating `answer` is correct. The order of additions depends on the size of the batch, and can
+    /// decide between two tokens of nearly equal probability. A server without other clients must therefore give nearly
+    /// the same probability to the deviating token and to its own token. It must also continue from the deviating token
     /// as the answer does.
     pub fn judge(&self, server: &Server, answer: &SampledAnswer) -> Result<Deviation> {
         let SampledAnswer { tokens, asked } = answer;

@@ -35,7 +35,7 @@ struct Identity {
     modified_ns: u64,
 }
 
-/// Content of the JSON file beside a quantised model.
+/// Content of the JSON file next to a quantised model.
 #[derive(Serialize, Deserialize)]
 struct Note {
     origin: QuantOrigin,
@@ -69,7 +69,7 @@ impl QuantOrigin {
 }
 
 impl QuantFolder {
-    /// Uses the folder `keep`, or creates a temporary folder beside `source`.
+    /// Uses the folder `keep`, or creates a temporary folder next to `source`.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -104,7 +104,7 @@ impl QuantFolder {
     /// True if the file at `path` was made from `origin`.
     ///
     /// # Errors
-    /// If something other than this command created the file, because such a file must not be overwritten.
+    /// If this command did not create the file. Such a file must not be overwritten.
     pub fn holds(&self, path: &Path, origin: &QuantOrigin) -> Result<bool> {
         if !path.exists() {
             return Ok(false);
@@ -173,7 +173,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(partial.commit()?)
 }
 
-/// Returns the path of the note beside a model.
+/// Returns the path of the note next to a model.
 fn note(path: &Path) -> PathBuf {
     path.with_extension("json")
 }

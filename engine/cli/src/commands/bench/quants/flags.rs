@@ -19,8 +19,8 @@ pub struct Flags {
         conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "repetitions", "no_warmup"]
     )]
     pub(super) quants: Vec<Type>,
-    /// Folder for the quantised models, which are kept; valid models in the folder are reused [default: a temporary
-    /// folder beside the model]
+    /// Folder for the quantised models, which are kept; valid models in the folder are reused [default: a
+    /// temporary folder next to the model]
     #[arg(long, value_name = "DIR", requires = "quants")]
     pub(super) keep: Option<PathBuf>,
     /// Number of rounds; each round measures every model once [default: 6, the minimum for an interval]

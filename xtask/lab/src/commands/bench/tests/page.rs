@@ -1,5 +1,5 @@
 //! Tables of docs/src/tune/results, generated from docs/results/*.json by the test in this file. The prose around the
-//! tables is written by hand.
+//! tables is written manually.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
