@@ -34,7 +34,7 @@ const TIME: Duration = Duration::from_secs(10);
 /// Time limit for each of the trial renderings in [`Template::tool_style`].
 const TIME_OF_PROBE: Duration = Duration::from_secs(2);
 
-/// Text of the special tokens that templates use.
+/// Texts of the special tokens that templates use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Specials {
     /// Text of `bos_token`. Empty if the model has none.
@@ -70,6 +70,12 @@ pub struct Inputs<'a> {
     pub more: &'a [(String, Json)],
 }
 
+/// Returns `source` with the line ends of Unix, as Jinja2 reads templates. Otherwise, prompts would contain carriage
+/// returns that the model never saw in training.
+fn with_newlines(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 /// Compiled chat template.
 #[derive(Debug)]
 pub struct Template {
@@ -103,6 +109,7 @@ impl Template {
         let mut template = Template::new(&source, &origin, Specials::of_model(model))?;
         let key = format!("{KEY}.tool_use");
         if let Some(source) = model.metadata_text(&key) {
+            let source = with_newlines(&source);
             template.tool_use = Some(compile(&source, &format!("{key} of {}", path.display()))?);
             template.calls = CallFormat::of_template(&source).or(template.calls);
             template.thoughts = template.thoughts.or(ThoughtMarks::of_template(&source));
@@ -130,6 +137,7 @@ impl Template {
     /// # Errors
     /// If the template cannot be compiled.
     pub fn new(source: &str, origin: &str, specials: Specials) -> Result<Self> {
+        let source = &with_newlines(source);
         Ok(Template {
             main: compile(source, origin)?,
             tool_use: None,
@@ -149,8 +157,8 @@ impl Template {
         &self.origin
     }
 
-    /// Returns the notation of tool calls in answers to prompts of this template. `None` if the notation is unknown.
-    /// If the template cannot show tools, the prompt asks for the notation of Hermes.
+    /// Returns the notation of tool calls in answers to prompts from this template. `None` if the notation is unknown.
+    /// If the template cannot show tools, the prompt asks the model to use Hermes's notation.
     pub fn call_format(&self) -> Option<CallFormat> {
         if self.shows_tools() { self.calls } else { Some(CallFormat::Hermes) }
     }

@@ -34,6 +34,7 @@ enum Command {
     Worker(commands::worker::Args),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
+    Tokenize(commands::tokenize::Args),
     Tune(commands::tune::Args),
     Eval(commands::eval::Args),
     Imatrix(commands::imatrix::Args),
@@ -55,25 +56,26 @@ const GROUPS: [Group; 4] = [
     ("Run", &["run", "chat"]),
     ("Serve", &["serve", "mcp", "top", "worker"]),
     ("Measure", &["bench", "tune", "eval", "info"]),
-    ("Models", &["quantize", "imatrix"]),
+    ("Models", &["quantize", "imatrix", "tokenize"]),
 ];
 
 /// Runs the program. `required` returns the instruction sets that the CPU guard requires, by the names in
 /// `build_info::host::Cpu::features`.
 pub fn main(required: fn() -> Vec<&'static str>) -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
-        // Not `eprintln!`, because a panic in the hook aborts.
+        // `eprintln!` could panic, and a panic in the hook aborts the process.
         let _ = writeln!(
             std::io::stderr(),
             "error: internal error: {panic}\nhint: report it with the command that you ran"
         );
     }));
-    // The exit code is 1 and not 101, so that scripts see an ordinary failure.
+    // The exit code is 1 instead of 101, so that scripts see an ordinary failure.
     std::panic::catch_unwind(|| run(required)).unwrap_or(ExitCode::FAILURE)
 }
 
 fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
-    // Checked before the command line is parsed, because a trial's child process is started often and has no options.
+    // This check precedes the parsing of the command line, because trial child processes are started often and have no
+    // options.
     if std::env::args_os().nth(1).is_some_and(|command| command == trial::COMMAND) {
         return trial::worker::serve();
     }
@@ -96,6 +98,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
         Command::Worker(args) => commands::worker::run(&args),
         Command::Info(args) => commands::info::run(&args, &required()),
         Command::Quantize(args) => commands::quantize::run(&args),
+        Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
         Command::Imatrix(args) => commands::imatrix::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
@@ -106,7 +109,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        // The reader of the output has closed the pipe, which is not an error.
+        // The output's reader has closed the pipe, which is not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let own = error.downcast_ref::<llama::error::Error>();
@@ -133,7 +136,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
 }
 
 fn parse() -> Result<Cli, clap::Error> {
-    // With this setting, a flag rejects a value such as -1 and names the valid range. Otherwise, clap reports an
+    // With this setting, a flag rejects a value such as -1 and names the valid range. Without it, clap reports an
     // unknown flag.
     let allow = |argument: clap::Arg| {
         let takes_values = argument.get_action().takes_values();
@@ -187,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_list_of_commands_fits_a_terminal_of_80_columns() {
-        // Width 0 turns wrapping off, so the test sees the lines as they are written.
+        // Width 0 turns wrapping off, so the test sees the lines as they are in the source.
         let help = grouped(Cli::command(), &GROUPS).term_width(0).render_help().to_string();
         let wide = help.lines().find(|line| line.chars().count() > 80);
         assert_eq!(wide, None);

@@ -1,4 +1,4 @@
-//! Owner of a llama.cpp model.
+//! Safe wrapper around a llama.cpp model.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::fit::LayerPlan;
 use crate::message::{Message, c_path, owned};
 use crate::model_options::ModelOptions;
+use crate::notice;
 use crate::offload::{self, Placed};
 use crate::options::{LoadMode, SplitMode};
 use crate::own_kernels;
@@ -55,8 +56,8 @@ impl Model {
         Self::load_as(&gguf::check::open(path)?, options, &Variant::default())
     }
 
-    /// Loads `checked` with the adapters of `variant`. This function loads all models, including drafts,
-    /// vocabularies, and models for measuring.
+    /// Loads `checked` with the adapters of `variant`. All models are loaded by this function, including draft models,
+    /// vocabulary-only models, and models for memory estimates.
     pub fn load_as(checked: &Checked, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
         let path = checked.path();
         start(false);
@@ -216,8 +217,8 @@ impl Model {
         unsafe { sys::llama_model_size(self.raw.as_ptr()) }
     }
 
-    /// Returns the size of the weights that were copied into another layout for the CPU's kernels, in bytes, rounded
-    /// to 0.01 MiB.
+    /// Returns the size in bytes, rounded to 0.01 MiB, of the weights that were copied into another layout for the
+    /// CPU's kernels.
     pub fn repacked(&self) -> u64 {
         self.repacked
     }
@@ -308,16 +309,27 @@ impl Model {
         unsafe { sys::llama_vocab_is_eog(self.vocab, token) }
     }
 
-    /// Tokenizes `text`, with the special tokens that the model expects around it.
+    /// Tokenizes `text`, with the special tokens that the model expects around it. Warns if the text already begins with
+    /// the token that the model adds, because models answer such prompts worse.
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
-        self.tokenize_with(text, true)
+        let tokens = self.tokenize_with(text, true)?;
+        if let (Some(begin), [first, second, ..]) = (self.begin_token(), tokens.as_slice())
+            && [*first, *second] == [begin, begin]
+        {
+            notice::warn(
+                "the prompt begins with two begin-of-text tokens, because the model adds one to the one in the text\n\
+                 hint: remove the token from the text",
+            );
+        }
+        Ok(tokens)
     }
 
-    /// Tokenizes `text`. If `add_special` is true, adds the special tokens that the model expects around a text.
-    /// Names of special tokens in `text` become these tokens.
+    /// Tokenizes `text`. If `add_special` is true, adds the special tokens that the model expects around a text. Names
+    /// of special tokens in `text` are converted to these tokens.
     pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
         self.check_vocabulary()?;
-        let too_long = || Error::Tokenize(format!("{} bytes are more than llama.cpp supports", text.len()));
+        let too_long =
+            || Error::Tokenize(format!("its {} bytes are more than llama.cpp supports", text.len()));
         let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
         // Each token has at least one byte, and only a few tokens are special. If the buffer is too small, a second
         // pass follows.
@@ -354,7 +366,7 @@ impl Model {
                 Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
             }
         }
-        Err(Error::Tokenize("llama.cpp returned two different numbers of tokens".to_string()))
+        Err(Error::Tokenize("llama.cpp returned two different token counts".to_string()))
     }
 
     /// Appends the bytes of `token` to `bytes`. The bytes may be only a part of a character; control tokens have no

@@ -307,6 +307,7 @@ impl Config {
             prompt_sharing: self.prompt_sharing.unwrap_or(false),
             origins,
             hosts: self.allowed_hosts.clone().unwrap_or_default(),
+            accept_any_model: self.accept_any_model.unwrap_or(false),
             prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
                 folder,
                 bound: self.prompt_cache_size.unwrap_or(DEFAULT_BOUND),
@@ -424,8 +425,8 @@ mod tests {
             ("slots = -1", "slots: use a whole number from 1 to 256, not -1"),
             ("slots = \"4\"", "slots: use a whole number from 1 to 256, not \"4\""),
             ("queue = 99999999999999999", "queue: use a whole number"),
-            ("timeout_s = -1.0", "timeout_s: use seconds"),
-            ("timeout_s = nan", "timeout_s: use seconds"),
+            ("timeout_s = -1.0", "timeout_s: use 0 to 604800 seconds"),
+            ("timeout_s = nan", "timeout_s: use 0 to 604800 seconds"),
             (
                 "embedding_pooling = \"cls\"",
                 "embedding_pooling: unknown pooling \"cls\": use mean, first or last",
@@ -441,7 +442,7 @@ mod tests {
             ("gpu_layers = -2", "gpu_layers: \"-2\" is not a number of layers"),
             ("gpu_layers = 1.5", "gpu_layers: use a number of layers, \"all\" or \"auto\", not 1.5"),
             ("devices = []", "devices: use a list of devices"),
-            ("tensor_split = [0, 0]", "tensor_split: \"0,0\": use a number for each device"),
+            ("tensor_split = [0, 0]", "tensor_split: \"0,0\": use one number per device"),
             ("tensor_split = [\"a\"]", "tensor_split: use a number, not"),
             ("rpc = [\"[::1]:1\"]", "rpc: \"[::1]:1\": llama.cpp connects to workers over IPv4 only"),
             ("slots = 4\nslots = 5", "invalid TOML: line 2, column 1: duplicate key"),

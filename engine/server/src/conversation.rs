@@ -26,30 +26,44 @@ pub struct Conversation {
     forced_tools: Vec<usize>,
     /// Additional variables of the template.
     more: Vec<(String, Json)>,
+    /// True if the answer continues the last message, which is the assistant's.
+    continues: bool,
 }
 
 impl Conversation {
-    /// Parses `messages`, and takes the fields that belong to a conversation.
+    /// Parses `messages` in OpenAI's format, and takes the fields that belong to a conversation.
     ///
     /// # Errors
     /// If a message or one of the fields is invalid.
     pub fn take(fields: &mut Fields, messages: Box<RawValue>) -> Result<Self, ApiError> {
-        if !messages.get().starts_with('[') {
-            return Err(wrong("messages", "use a list of messages", &sketch(&messages)));
-        }
-        fields.count("messages", &messages)?;
-        let mut reader = serde_json::Deserializer::from_str(messages.get());
-        let read = reader.deserialize_seq(Messages);
-        // `messages` is freed early, because rendering the template also needs memory.
-        drop(messages);
-        let messages = read.map_err(|error| not_json("messages", &error))??;
-        if messages.is_empty() {
+        let mut all = Vec::new();
+        read_list(fields, "messages", messages, &mut all, |all, index, value| {
+            all.push(message(index, value)?);
+            Ok(())
+        })?;
+        if all.is_empty() {
             return Err(ApiError::field("messages", "is empty: give at least one message"));
         }
         let (tools, offered) = tools(fields.take("tools"))?;
-        let (is_wanted, forced_tools) = choice(fields.take("tool_choice"), &offered)?;
+        let choice = choice(fields.take("tool_choice"))?;
+        Self::new(fields, all, (tools, offered), &choice)
+    }
+
+    /// Creates a conversation of `messages` with `tools`: the list for the template, and the functions in it. Takes the
+    /// fields that belong to a conversation in all formats.
+    ///
+    /// # Errors
+    /// If one of the fields is invalid, or if `choice` asks for a tool that does not exist.
+    pub fn new(
+        fields: &mut Fields,
+        messages: Vec<Message>,
+        (tools, offered): (Option<Json>, Vec<Offered>),
+        choice: &ToolChoice,
+    ) -> Result<Self, ApiError> {
+        let forced_tools = choice.forced(&offered)?;
         let called: Vec<&Offered> = forced_tools.iter().map(|index| &offered[*index]).collect();
         let forced = (!called.is_empty()).then(|| forced_schema(&called));
+        let is_wanted = !matches!(choice, ToolChoice::None);
         let (tools, offered) = if is_wanted { (tools, offered) } else { (None, Vec::new()) };
         let more = match fields.take("chat_template_kwargs") {
             None => Vec::new(),
@@ -58,7 +72,21 @@ impl Conversation {
             }
             Some(other) => return Err(wrong("chat_template_kwargs", "use an object", &other)),
         };
-        Ok(Conversation { messages, tools, offered, forced, forced_tools, more })
+        let continues = continues(&messages, fields.bool("continue_final_message")?)?;
+        Ok(Conversation { messages, tools, offered, forced, forced_tools, more, continues })
+    }
+
+    /// Sets the variable `name` of the template, unless the request sets it.
+    pub fn set_default(&mut self, name: &str, value: &Value) {
+        if self.more.iter().all(|(known, _)| known != name) {
+            self.more.push((name.to_string(), value.into()));
+        }
+    }
+
+    /// Returns the messages.
+    #[cfg(test)]
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
     }
 
     /// Returns the functions that the model may call.
@@ -76,42 +104,94 @@ impl Conversation {
         &self.forced_tools
     }
 
-    /// Renders the prompt, up to the start of the answer.
+    /// Renders the prompt, up to the start of the answer. If the last message is the assistant's, the prompt ends with
+    /// its text, as in llama-server and Anthropic's API.
     ///
     /// # Errors
     /// If the template rejects the conversation or exceeds a limit.
     pub fn prompt(&self, template: &Template) -> EngineResult<String> {
-        template.render_with(&Inputs {
-            messages: &self.messages,
+        let (messages, begun) = match self.messages.split_last() {
+            Some((last, rest)) if self.continues => (rest, last.content.as_deref()),
+            _ => (&self.messages[..], None),
+        };
+        let mut prompt = template.render_with(&Inputs {
+            messages,
             add_generation_prompt: true,
             tools: self.tools.as_ref(),
             more: &self.more,
-        })
+        })?;
+        if let Some(begun) = begun {
+            // The text follows the thoughts that the template opens.
+            if let Some(marks) = template.thought_marks().filter(|marks| marks.are_open_after(&prompt)) {
+                prompt = format!("{}\n{}\n\n", prompt.trim_end(), marks.close);
+            }
+            prompt.push_str(begun);
+        }
+        Ok(prompt)
     }
 }
 
-/// Visitor that reads a list of messages. It parses one message at a time into a JSON tree.
-struct Messages;
+/// True if an answer to `messages` continues the last message: `wanted`, the field `continue_final_message`, is true, or
+/// it is missing and the last message is a text of the assistant.
+fn continues(messages: &[Message], wanted: Option<bool>) -> Result<bool, ApiError> {
+    let last = messages.last().filter(|_| messages.len() > 1);
+    let is_begun = last
+        .is_some_and(|last| last.role == "assistant" && last.content.is_some() && last.tool_calls.is_none());
+    match wanted {
+        Some(true) if !is_begun => Err(ApiError::field(
+            "continue_final_message",
+            "needs a last message of the assistant with a text and without tool calls, after another message",
+        )),
+        wanted => Ok(wanted.unwrap_or(is_begun)),
+    }
+}
 
-impl<'de> Visitor<'de> for Messages {
-    type Value = Result<Vec<Message>, ApiError>;
+/// Parses `list`, the value of the field `name`: `read` appends the messages of one item, whose index it gets. One item at
+/// a time is parsed into a JSON tree.
+///
+/// # Errors
+/// If `list` is not a list, has too many values, or has an invalid item.
+pub fn read_list(
+    fields: &mut Fields,
+    name: &'static str,
+    list: Box<RawValue>,
+    messages: &mut Vec<Message>,
+    read: fn(&mut Vec<Message>, usize, Value) -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    if !list.get().starts_with('[') {
+        return Err(wrong(name, "use a list of messages", &sketch(&list)));
+    }
+    fields.count(name, &list)?;
+    let mut reader = serde_json::Deserializer::from_str(list.get());
+    let done = reader.deserialize_seq(Items { messages, read });
+    // `list` is freed here, because rendering the template also needs memory.
+    drop(list);
+    done.map_err(|error| not_json(name, &error))?
+}
+
+/// Visitor that reads a list of items.
+struct Items<'a> {
+    messages: &'a mut Vec<Message>,
+    read: fn(&mut Vec<Message>, usize, Value) -> Result<(), ApiError>,
+}
+
+impl<'de> Visitor<'de> for Items<'_> {
+    type Value = Result<(), ApiError>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut messages = Vec::new();
+        let mut index = 0;
         while let Some(value) = list.next_element::<Value>()? {
-            match message(messages.len(), value) {
-                Ok(message) => messages.push(message),
-                Err(refusal) => {
-                    while list.next_element::<IgnoredAny>()?.is_some() {}
-                    return Ok(Err(refusal));
-                }
+            if let Err(refusal) = (self.read)(self.messages, index, value) {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                return Ok(Err(refusal));
             }
+            index += 1;
         }
-        Ok(Ok(messages))
+        Ok(Ok(()))
     }
 }
 
@@ -157,57 +237,128 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     if !function.is_object() {
         return Err(wrong(&format!("{at}.function"), "use an object", function));
     }
+    offered_function(&format!("{at}.function"), function, "parameters")
+}
+
+/// Reads `function`, which is at `at` in the request and has a JSON schema of its arguments in the key `parameters`.
+///
+/// # Errors
+/// If the name, the description or the schema is invalid.
+pub fn offered_function(at: &str, function: &Value, parameters: &str) -> Result<Offered, ApiError> {
     let name = match &function["name"] {
         Value::String(name) if !name.is_empty() => name.clone(),
-        other => return Err(wrong(&format!("{at}.function.name"), "use a string that is not empty", other)),
+        other => return Err(wrong(&format!("{at}.name"), "use a string that is not empty", other)),
     };
     if let other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) =
         &function["description"]
     {
-        return Err(wrong(&format!("{at}.function.description"), "use a string", other));
+        return Err(wrong(&format!("{at}.description"), "use a string", other));
     }
-    let parameters = match &function["parameters"] {
+    let parameters = match &function[parameters] {
         Value::Null => None,
         Value::Object(schema) => Some(schema.clone()),
         other => {
-            return Err(wrong(
-                &format!("{at}.function.parameters"),
-                "use a JSON schema that is an object",
-                other,
-            ));
+            return Err(wrong(&format!("{at}.{parameters}"), "use a JSON schema that is an object", other));
         }
     };
     Ok(Offered { name, parameters })
 }
 
-/// Returns true if the client wants tools, and the indices of the tools that a required call may use.
-fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Vec<usize>), ApiError> {
-    const NAME: &str = "tool_choice";
+/// Reads `value`, a list of functions in the flat format of the field `tools` in newer APIs, whose JSON schemas are in
+/// the key `parameters`. Returns the list in the format of templates, and the functions. `check` rejects tools that are
+/// no functions; it gets the position of a tool.
+///
+/// # Errors
+/// If a tool is invalid.
+pub fn flat_tools(
+    value: Option<Value>,
+    parameters: &str,
+    check: fn(&str, &Value) -> Result<(), ApiError>,
+) -> Result<(Option<Json>, Vec<Offered>), ApiError> {
+    let list = match value {
+        None => return Ok((None, Vec::new())),
+        Some(Value::Array(list)) => list,
+        Some(other) => return Err(wrong("tools", "use a list of tools", &other)),
+    };
+    let (mut shown, mut offered) = (Vec::new(), Vec::new());
+    for (index, tool) in list.iter().enumerate() {
+        let at = format!("tools[{index}]");
+        if !tool.is_object() {
+            return Err(wrong(&at, "use an object", tool));
+        }
+        check(&at, tool)?;
+        let function = offered_function(&at, tool, parameters)?;
+        let mut described = serde_json::json!({ "name": function.name });
+        for (name, key) in [("description", "description"), ("parameters", parameters)] {
+            if !tool[key].is_null() {
+                described[name] = tool[key].clone();
+            }
+        }
+        shown.push(serde_json::json!({ "type": "function", "function": described }));
+        offered.push(function);
+    }
+    let shown = (!shown.is_empty()).then(|| (&Value::Array(shown)).into());
+    Ok((shown, offered))
+}
+
+/// Tools that the model may or must call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// The model chooses.
+    Auto,
+    /// The model sees no tools.
+    None,
+    /// The model must call one of the tools.
+    Required,
+    /// The model must call the tool `name`, which the field `field` of the request names.
+    Named {
+        /// Name of the tool.
+        name: String,
+        /// Name of the field.
+        field: &'static str,
+    },
+}
+
+impl ToolChoice {
+    /// Returns the indices of the tools that a required call may use; empty if no call is required.
+    fn forced(&self, offered: &[Offered]) -> Result<Vec<usize>, ApiError> {
+        let chosen = |is_chosen: &dyn Fn(&Offered) -> bool| {
+            let chosen = offered.iter().enumerate().filter(|(_, function)| is_chosen(function));
+            chosen.map(|(index, _)| index).collect::<Vec<usize>>()
+        };
+        match self {
+            ToolChoice::Auto | ToolChoice::None => Ok(Vec::new()),
+            ToolChoice::Required if offered.is_empty() => {
+                Err(ApiError::field("tool_choice", "a required call needs tools, but the request has none"))
+            }
+            ToolChoice::Required => Ok(chosen(&|_| true)),
+            ToolChoice::Named { name, field } => match chosen(&|function| function.name == *name) {
+                none if none.is_empty() => {
+                    Err(wrong(field, "use the name of a function in tools", &Value::from(name.as_str())))
+                }
+                chosen => Ok(chosen),
+            },
+        }
+    }
+}
+
+/// Reads `tool_choice` in the format of the chat API.
+fn choice(value: Option<Value>) -> Result<ToolChoice, ApiError> {
     const WORDS: &str =
         "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
     let value = value.unwrap_or_else(|| "auto".into());
-    let named = match (&value, value.as_str()) {
-        (_, Some("auto")) => return Ok((true, Vec::new())),
-        (_, Some("none")) => return Ok((false, Vec::new())),
-        (_, Some("required")) => None,
+    match (&value, value.as_str()) {
+        (_, Some("auto")) => Ok(ToolChoice::Auto),
+        (_, Some("none")) => Ok(ToolChoice::None),
+        (_, Some("required")) => Ok(ToolChoice::Required),
         (Value::Object(choice), _) if choice.get("type").is_some_and(|kind| kind == "function") => {
-            let name = &value["function"]["name"];
-            Some(
-                name.as_str()
-                    .ok_or_else(|| wrong("tool_choice.function.name", "use the name of a tool", name))?,
-            )
+            const FIELD: &str = "tool_choice.function.name";
+            match &value["function"]["name"] {
+                Value::String(name) => Ok(ToolChoice::Named { name: name.clone(), field: FIELD }),
+                other => Err(wrong(FIELD, "use the name of a tool", other)),
+            }
         }
-        _ => return Err(wrong(NAME, WORDS, &value)),
-    };
-    let is_chosen = |function: &Offered| named.is_none_or(|name| function.name == name);
-    let chosen = offered.iter().enumerate().filter(|(_, function)| is_chosen(function));
-    let chosen: Vec<usize> = chosen.map(|(index, _)| index).collect();
-    match (chosen.as_slice(), named) {
-        ([], Some(name)) => {
-            Err(wrong("tool_choice.function.name", "use the name of a function in tools", &Value::from(name)))
-        }
-        ([], None) => Err(ApiError::field(NAME, "\"required\" needs tools, but the request has none")),
-        _ => Ok((true, chosen)),
+        _ => Err(wrong("tool_choice", WORDS, &value)),
     }
 }
 
@@ -254,7 +405,7 @@ mod tests {
                 with(r#""tools": [{"type": "function", "function": {"name": "f", "parameters": true}}]"#),
                 "tools[0].function.parameters: use a JSON schema",
             ),
-            (with(r#""tool_choice": "required""#), "tool_choice: \"required\" needs tools"),
+            (with(r#""tool_choice": "required""#), "tool_choice: a required call needs tools"),
             (with(r#""tool_choice": "f""#), "tool_choice: use \"auto\", \"none\", \"required\""),
             (with(r#""tool_choice": {}"#), "tool_choice: use \"auto\""),
             (with(r#""tool_choice": {"type": "function"}"#), "tool_choice.function.name: use the name"),

@@ -229,6 +229,19 @@ impl Fields {
         }
     }
 
+    /// Takes a number of tokens; -1, which means as many as fit, becomes the largest number.
+    pub fn tokens(&mut self, name: &'static str) -> Result<Option<u32>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match whole(&value) {
+            Some(-1) => Ok(Some(u32::MAX)),
+            Some(number) if (1..=i64::from(u32::MAX)).contains(&number) => Ok(u32::try_from(number).ok()),
+            _ => {
+                let range = format!("use a whole number from 1 to {}, or -1 for no limit", u32::MAX);
+                Err(wrong(name, range, &value))
+            }
+        }
+    }
+
     /// Takes a number in `range`.
     pub fn number(
         &mut self,

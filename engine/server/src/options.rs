@@ -43,6 +43,8 @@ pub struct ServeOptions {
     pub origins: AllowedOrigins,
     /// Names by which clients may address the server.
     pub hosts: AllowedHosts,
+    /// True if a request that names an unknown model gets the default model.
+    pub accept_any_model: bool,
     /// Maximum number of concurrent requests in each pool.
     pub slots: u32,
     /// Number of pools. Each pool is a context with its own cores.
@@ -112,6 +114,7 @@ impl ServeOptions {
             keys: self.keys.clone(),
             origins: self.origins.clone(),
             hosts: self.hosts.clone(),
+            accept_any_model: self.accept_any_model,
             prompt_sharing: self.prompt_sharing,
         }
     }

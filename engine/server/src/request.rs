@@ -98,14 +98,15 @@ impl Generate {
     /// # Errors
     /// If a field is invalid.
     pub fn take(fields: &mut Fields, prompt: Prompt, defaults: &Defaults) -> Result<Self, ApiError> {
-        let max_tokens = fields.whole("max_tokens", 1..=u32::MAX)?.unwrap_or(defaults.max_tokens);
+        let max_tokens = fields.tokens("max_tokens")?.unwrap_or(defaults.max_tokens);
         let most = defaults.deadline.as_secs_f64();
         let deadline = fields.number("timeout_s", 0.001..=most)?;
         let sampling = with_forced(sampling(fields, defaults)?, &prompt)?;
         let schema_field = match &prompt {
-            Prompt::Messages(conversation) if !conversation.forced_tools().is_empty() => {
-                SchemaField::Tools(conversation.forced_tools().to_vec())
-            }
+            Prompt::Messages(conversation) if !conversation.forced_tools().is_empty() => SchemaField::Tools {
+                indices: conversation.forced_tools().to_vec(),
+                path: "function.parameters",
+            },
             _ => SchemaField::Whole("json_schema"),
         };
         Ok(Generate {
@@ -114,7 +115,7 @@ impl Generate {
             stream: fields.bool("stream")?.unwrap_or(false),
             max_tokens,
             ignore_end: fields.bool("ignore_eos")?.unwrap_or(false),
-            stop: stops(fields.take("stop"))?,
+            stop: stops("stop", fields.take("stop"))?,
             sampling,
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
@@ -178,27 +179,31 @@ fn salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     }
 }
 
-fn stops(value: Option<Value>) -> Result<Vec<String>, ApiError> {
+/// Reads `value`, the stop strings in the field `name`.
+///
+/// # Errors
+/// If the value is invalid.
+pub fn stops(name: &str, value: Option<Value>) -> Result<Vec<String>, ApiError> {
     let stops = match value {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![Value::String(text)],
         Some(Value::Array(list)) => list,
-        Some(other) => return Err(wrong("stop", "use a string or a list of strings", &other)),
+        Some(other) => return Err(wrong(name, "use a string or a list of strings", &other)),
     };
     if stops.len() > STOPS {
-        return Err(ApiError::field("stop", format!("use at most {STOPS} strings, not {}", stops.len())));
+        return Err(ApiError::field(name, format!("use at most {STOPS} strings, not {}", stops.len())));
     }
     let check = |stop: Value| match stop {
         Value::String(text) if text.is_empty() => {
-            Err(ApiError::field("stop", "a stop string must not be empty"))
+            Err(ApiError::field(name, "a stop string must not be empty"))
         }
         // The limit counts characters, like `maxLength` in JSON Schema.
         Value::String(text) if text.chars().nth(STOP_CHARACTERS).is_some() => Err(ApiError::field(
-            "stop",
+            name,
             format!("a stop string must have at most {STOP_CHARACTERS} characters"),
         )),
         Value::String(text) => Ok(text),
-        other => Err(ApiError::field("stop", format!("use strings in the list, not {}", shown(&other)))),
+        other => Err(ApiError::field(name, format!("use strings in the list, not {}", shown(&other)))),
     };
     stops.into_iter().map(check).collect()
 }
@@ -301,7 +306,7 @@ mod tests {
             (r#"{"prompt": [1, 1.5]}"#, "prompt: use token numbers in a list, not 1.5"),
             (r#"{"prompt": [99999999999]}"#, "prompt: use token numbers in a list"),
             (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),
-            (r#"{"prompt": "a", "max_tokens": -1}"#, "max_tokens: use a whole number from 1"),
+            (r#"{"prompt": "a", "max_tokens": -2}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "logprobs": 21}"#, "logprobs: use a whole number from 0 to 20, not 21"),
             (r#"{"prompt": "a", "logprobs": true}"#, "logprobs: use a whole number from 0 to 20, not true"),
             (r#"{"prompt": "a", "timeout_s": 61}"#, "timeout_s: use a number from 0.001 to 60"),

@@ -7,20 +7,31 @@ use llama::error::Error;
 pub enum SchemaField {
     /// Field with the whole schema.
     Whole(&'static str),
-    /// Parameters of the tools that the answer may call, by their indices in `tools`. The schema comes from
-    /// [`chat::forced_schema`].
-    Tools(Vec<usize>),
+    /// Parameters of the tools that the answer may call. The schema comes from [`chat::forced_schema`].
+    Tools {
+        /// Indices of the tools in the field `tools`.
+        indices: Vec<usize>,
+        /// Path from a tool to the schema of its parameters, such as `function.parameters`.
+        path: &'static str,
+    },
 }
 
 impl SchemaField {
+    /// Returns the field with `path` as the path from a tool to the schema of its parameters.
+    #[must_use]
+    pub fn with_path(self, path: &'static str) -> Self {
+        match self {
+            SchemaField::Tools { indices, .. } => SchemaField::Tools { indices, path },
+            whole @ SchemaField::Whole(_) => whole,
+        }
+    }
+
     /// Returns the name of the part of the request that is at `place` in the schema.
     pub fn name(&self, place: &str) -> String {
         let (name, rest) = match self {
             SchemaField::Whole(name) => ((*name).to_string(), place),
-            SchemaField::Tools(tools) => match in_arguments(place) {
-                Some((at, rest)) if at < tools.len() => {
-                    (format!("tools[{}].function.parameters", tools[at]), rest)
-                }
+            SchemaField::Tools { indices, path } => match in_arguments(place) {
+                Some((at, rest)) if at < indices.len() => (format!("tools[{}].{path}", indices[at]), rest),
                 _ => ("tools".to_string(), ""),
             },
         };
@@ -56,7 +67,8 @@ mod tests {
     #[test]
     fn a_place_is_named_as_in_the_request() {
         let whole = SchemaField::Whole("response_format.schema");
-        let (one, several) = (SchemaField::Tools(vec![3]), SchemaField::Tools(vec![0, 2]));
+        let tools = |indices| SchemaField::Tools { indices, path: "function.parameters" };
+        let (one, several) = (tools(vec![3]), tools(vec![0, 2]));
         for (field, place, expected) in [
             (&whole, "", "response_format.schema"),
             (&whole, "properties.a", "response_format.schema.properties.a"),

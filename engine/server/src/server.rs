@@ -46,6 +46,8 @@ pub struct Current {
     pub origins: AllowedOrigins,
     /// Names by which clients may address the server.
     pub hosts: AllowedHosts,
+    /// True if a request that names an unknown model gets the default model.
+    pub accept_any_model: bool,
     /// True if clients share evaluated prompts.
     pub prompt_sharing: bool,
 }
@@ -122,7 +124,7 @@ impl Server {
         let bound = self.inbox.bound();
         if choices as usize > bound.max(1) {
             let what = format!(
-                "{choices} answers exceed the queue of {bound} requests (--queue): ask for fewer answers"
+                "{choices} answers do not fit into the queue of {bound} requests (--queue): ask for fewer answers"
             );
             return Err(ApiError::field("n", what));
         }
@@ -209,7 +211,10 @@ impl Server {
     }
 
     /// Returns the tokens of `prompt`. Refuses a text that is too long for the context without tokenizing it.
-    async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, ApiError> {
+    ///
+    /// # Errors
+    /// If the template rejects the conversation, or the prompt is too long.
+    pub async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, ApiError> {
         let field = prompt.field();
         let failed = |error: Error| ApiError { param: Some(field.to_string()), ..self.invalid(&error) };
         match prompt {

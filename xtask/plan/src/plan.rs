@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base::shell_quote;
 use build_info::record::{Source, Tool};
 use build_info::switches::Switches;
 use build_info::{Defaults, Sha256};
@@ -155,7 +156,9 @@ impl Plan {
             // A profile's own definition of these variables has priority. The check of the compile database reports
             // the conflict.
             for name in ["CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"] {
-                all.entry(name.to_string()).or_insert_with(|| self.codegen.cxx.join(" "));
+                // CMake splits the value as a shell does, and a flag may contain the path of the checkout.
+                let quoted = self.codegen.cxx.iter().map(|flag| shell_quote(flag));
+                all.entry(name.to_string()).or_insert_with(|| quoted.collect::<Vec<_>>().join(" "));
             }
         }
         all.iter().map(|(name, value)| format!("-D{name}={value}")).collect()

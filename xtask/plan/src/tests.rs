@@ -260,6 +260,15 @@ fn only_upstreams_own_build_and_the_reference_are_without_our_patches() {
 }
 
 #[test]
+fn a_flag_with_a_space_is_quoted_for_cmake() {
+    let mut plan = plan_for("native", &host("zen5-vm")).unwrap();
+    plan.codegen.cxx = vec!["-fprofile-use=/a b/c.profdata".to_string(), "-O3".to_string()];
+    let flags = plan.cmake_flags();
+    let flag = "-DCMAKE_CXX_FLAGS='-fprofile-use=/a b/c.profdata' -O3";
+    assert!(flags.iter().any(|found| found == flag), "{flags:?}");
+}
+
+#[test]
 fn switches_reach_cmake_the_compilers_and_the_linker() {
     let host = host("zen5-vm");
     let plain = plan_for("native", &host).unwrap();

@@ -21,4 +21,5 @@ mod rpc;
 mod same_bits;
 mod speculative;
 mod streams;
+mod tokenize;
 mod tune;

@@ -176,7 +176,7 @@ fn a_request_is_a_line_of_numbers() {
     assert_eq!(status, 200);
     // The second client belongs to the same user, so its prefix is in the cache.
     server.ask(&greedy("hello", 4));
-    server.ask(&json!({ "prompt": "x", "max_tokens": -1 }));
+    server.ask(&json!({ "prompt": "x", "max_tokens": -2 }));
     let (status, ..) =
         http(UnixStream::connect(server.socket()).expect("it listens"), "GET", "/v1/models/none", &[], b"");
     assert_eq!(status, 404);

@@ -140,7 +140,7 @@ fn more_than_is_offered_is_refused_in_words() {
     }
     let small = Server::start(&["--listen", "127.0.0.1:0", "--queue", "2"]);
     let message = refused(&small, TEXT, &with(text, json!({ "n": 3 })));
-    assert!(message.starts_with("n: 3 answers exceed the queue of 2"), "{message}");
+    assert!(message.starts_with("n: 3 answers do not fit into the queue of 2"), "{message}");
 }
 
 #[test]

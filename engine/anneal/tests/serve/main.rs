@@ -10,6 +10,7 @@ mod client;
 mod common;
 mod crowd;
 mod device;
+mod dialects;
 mod disk;
 mod drafts;
 mod embeddings;

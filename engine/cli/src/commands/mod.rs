@@ -11,6 +11,7 @@ pub mod pages;
 pub mod quantize;
 pub mod run;
 pub mod serve;
+pub mod tokenize;
 pub mod top;
 pub mod tune;
 pub mod tune_worker;
@@ -40,7 +41,7 @@ const LLAMA_FLAGS: [&str; 16] = [
     "-mg", "-kvo", "-nkvo",
 ];
 
-/// Text at the end of the help of commands that accept these flags.
+/// Text at the end of the help for commands that accept these flags.
 const LLAMA_FLAGS_HELP: &str = "llama.cpp's short flags -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, \
                                -dev, -sm, -ts, -mg, -kvo and -nkvo also work.";
 
@@ -71,10 +72,10 @@ fn read_runtime_host() -> RuntimeHost {
     tell(runtime_host)
 }
 
-/// Reads the state of the host, including the NVIDIA GPUs, for a command that shows the machine.
+/// Reads the state of the host, including the NVIDIA GPUs, for a command that prints information about the machine.
 fn read_live_with_gpus() -> RuntimeHost {
     let mut runtime_host = RuntimeHost::read();
-    // ggml's CUDA variables are set before the driver is queried, because the query's thread may outlast its time
+    // ggml's CUDA variables are set before the driver is queried, because the querying thread may outlast its time
     // limit.
     runtime_host.switch_cuda();
     runtime_host.ask_for_gpus();

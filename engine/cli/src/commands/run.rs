@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.options(&settings)?;
     let speculation = args.speculative.options()?;
     device::check(&settings, &speculation, args.cache.prompt_cache.is_some())?;
-    let prompt = prompt(args)?;
+    let prompt = prompt(args.prompt.as_deref(), args.file.as_deref())?;
 
     start(args.load.verbose);
     interrupt::stop_in_order();
@@ -170,10 +170,10 @@ pub(super) fn predict(text: &str) -> Result<u32, String> {
 }
 
 /// Returns the text of `-p`, or the contents of the file or stdin that `-f` names.
-fn prompt(args: &Args) -> Result<String> {
+pub(super) fn prompt(text: Option<&str>, file: Option<&Path>) -> Result<String> {
     const LARGEST: u64 = 256 << 20;
-    let (bytes, name) = match (&args.prompt, &args.file) {
-        (Some(prompt), _) => return Ok(prompt.clone()),
+    let (bytes, name) = match (text, file) {
+        (Some(text), _) => return Ok(text.to_string()),
         (None, Some(path)) if path == Path::new("-") => {
             let read = base::to_end(io::stdin().lock(), LARGEST);
             (read.context("cannot read the prompt from stdin")?, "stdin".to_string())

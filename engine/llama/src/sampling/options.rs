@@ -27,8 +27,8 @@ impl Constraint {
         let what = "JSON schema";
         let schema = serde_json::from_str(text).map_err(|error| {
             let why = format!(
-                "it is not JSON: {error}\nhint: give a JSON object, such as {{\"type\": \"object\"}}; a shell needs \
-                 single quotes around it"
+                "it is not JSON: {error}\nhint: pass a JSON object, such as {{\"type\": \"object\"}}; in a shell, \
+                 enclose it in single quotes"
             );
             Error::Grammar { what, place: String::new(), why }
         })?;
@@ -244,7 +244,11 @@ impl SamplingOptions {
             }
         }
         if self.seed == Some(u32::MAX) {
-            return refuse("seed", &u32::MAX, SEEDS);
+            return refuse(
+                "seed",
+                &u32::MAX,
+                "0 to 4294967294, because 4294967295 means no seed in llama.cpp",
+            );
         }
         if self.dry_sequence_breakers.len() > MAX_BREAKERS {
             let n = self.dry_sequence_breakers.len();
@@ -317,13 +321,16 @@ pub fn whole(value: &Value) -> Option<i64> {
 }
 
 /// Allowed values of a seed. For llama.cpp, 4294967295 means no seed.
-const SEEDS: &str = "0 to 4294967294, or -1 in JSON for a random one";
+const SEEDS: &str = "0 to 18446744073709551615, or -1 in JSON for a random seed";
 
-/// Parses a seed; -1 means a random seed.
+/// Parses a seed; -1 means a random seed. Other clients draw seeds of 64 bits, which are folded into the 32 bits of
+/// llama.cpp's samplers. A smaller seed does not change.
 fn seed(value: &Value) -> Result<Option<u32>> {
-    match whole(value) {
-        Some(-1) => Ok(None),
-        Some(number) if u32::try_from(number).is_ok() => Ok(u32::try_from(number).ok()),
+    let number = value.as_u64().or_else(|| whole(value).and_then(|number| u64::try_from(number).ok()));
+    match (number, whole(value)) {
+        // llama.cpp treats this value as "no seed".
+        (Some(number), _) => Ok(Some((number ^ (number >> 32)) as u32).filter(|seed| *seed != u32::MAX)),
+        (None, Some(-1)) => Ok(None),
         _ => refuse("seed", &shortened(value), SEEDS),
     }
 }
@@ -398,14 +405,29 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_of_64_bits_is_folded() {
+        for (json, expected) in [
+            ("7", Some(7)),
+            ("7.0", Some(7)),
+            ("-1", None),
+            ("4294967294", Some(u32::MAX - 1)),
+            ("4294967295", None),
+            ("4294967296", Some(1)),
+            ("18446744073709551614", Some(1)),
+        ] {
+            let options = read(&format!("{{\"seed\": {json}}}")).expect("options");
+            assert_eq!(options.seed, expected, "{json}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_refused_by_name() {
         let cases = [
             (r#"{"top_k": 1.5}"#, "top_k 1.5: use 0 (all)"),
             (r#"{"mirostat": 3}"#, "mirostat 3: use 0 (off), 1 or 2"),
-            (r#"{"seed": -2}"#, "seed -2: use 0 to 4294967294"),
-            (r#"{"seed": 4294967295}"#, "seed 4294967295: use 0 to 4294967294"),
+            (r#"{"seed": -2}"#, "seed -2: use 0 to 18446744073709551615"),
             (r#"{"seed": 1.5}"#, "seed 1.5"),
-            (r#"{"seed": 4294967296}"#, "seed 4294967296"),
+            (r#"{"seed": 18446744073709551616}"#, "seed 1.8446744073709552e+19"),
             (r#"{"dry_sequence_breakers": "x"}"#, "a list of texts"),
             (r#"{"dry_sequence_breakers": [""]}"#, "1 to 40 bytes"),
             (r#"{"dry_sequence_breakers": [1]}"#, "a list of texts"),

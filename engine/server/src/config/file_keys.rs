@@ -28,7 +28,7 @@ macro_rules! with_option {
 }
 
 impl Key {
-    /// Returns all keys in the order of the printed file. Groups have the order of [`Group`].
+    /// Returns all keys in the order of the printed file. The groups follow the order of [`Group`].
     pub fn all() -> Vec<Key> {
         let mut all: Vec<Key> = Key::each().collect();
         all.sort_by_key(|key| key.group());

@@ -73,7 +73,8 @@ fn model(value: &Value) -> std::result::Result<Config, String> {
     match config.model.is_some() || config.hf.is_some() {
         true => Ok(config),
         false => {
-            Err(": path is missing\nhint: give the GGUF file, or use hf for a model on the hub".to_string())
+            Err(": path is missing\nhint: set it to a GGUF file, or use hf for a model on the hub"
+                .to_string())
         }
     }
 }
@@ -85,7 +86,7 @@ fn mend(name: &str) -> String {
         "model" => "unknown key\nhint: use path for a model's file".to_string(),
         "name" => "unknown key\nhint: the table [models.NAME] gives the model's name".to_string(),
         name if Key::named(name).is_some() => {
-            "this key belongs to the server and not to a model\nhint: put it above all tables".to_string()
+            "this key belongs to the server, not to a model\nhint: move it above all tables".to_string()
         }
         name => match nearest(name, names.iter().map(String::as_str).chain(["path", "preload"])) {
             Some(near) => format!("unknown key\nhint: did you mean {near}?"),

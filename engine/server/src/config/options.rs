@@ -51,6 +51,7 @@ pub struct Config {
     pub prompt_sharing: Option<bool>,
     pub allowed_origins: Option<AllowedOrigins>,
     pub allowed_hosts: Option<AllowedHosts>,
+    pub accept_any_model: Option<bool>,
     pub embedding_pooling: Option<Pooling>,
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
@@ -136,7 +137,7 @@ pub(super) const DEFAULT_CONNECTIONS_PER_ADDRESS: u32 = 256;
 pub(super) const MAX_POOLS: u32 = 64;
 
 const WEEK_S: f64 = 7.0 * 86_400.0;
-const SECONDS: &str = "seconds from 0 to 604800";
+const SECONDS: &str = "0 to 604800 seconds";
 
 /// All options of the server, in the order of the help text and of the printed configuration.
 #[rustfmt::skip]
@@ -144,7 +145,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "model", flag: Flag::None, key: Key::SERVER, group: Group::Model,
         default: DefaultValue::depends("none", "\"model.gguf\""),
-        help: "GGUF file. A relative path is relative to the folder of the configuration file",
+        help: "GGUF file. A relative path is relative to the folder that contains the configuration file",
         value: Value::Path(|all, path| all.model = Some(path)),
         slot: Slot {
             // Both `model` and `hf` set the model.
@@ -173,14 +174,14 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "name", flag: Flag::value("NAME"), key: Key::SERVER, group: Group::Model,
         default: DefaultValue::depends("the file name without extension", "\"model\""),
-        help: "Name of the model for clients",
+        help: "Model name that clients see",
         value: Value::Text(Form::Word, parsed!(name)),
         slot: slot!(name),
     },
     OptionSpec {
         name: "chat-template", flag: Flag::value("NAME|FILE"), key: Key::MODEL, group: Group::Model,
         default: DefaultValue::depends("the model's", "\"chatml\""),
-        help: "Chat template instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file",
+        help: "Chat template to use instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file",
         value: Value::Text(Form::Word, parsed!(chat_template)),
         slot: slot!(chat_template),
     },
@@ -188,14 +189,22 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         name: "default-model", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
         default: DefaultValue::depends("the model set by `model`; if `model` is not set, every request must name a \
                                         model", "\"model\""),
-        help: "Model for requests that name no model, if several are configured",
+        help: "Model for requests that name no model, if several models are configured",
         value: Value::Text(Form::Word, parsed!(default_model)),
         slot: slot!(default_model),
     },
     OptionSpec {
+        name: "accept-any-model", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
+        default: DefaultValue::Truth(false),
+        help: "Answer requests that name an unknown model with the default model, for clients whose model names cannot \
+               be changed",
+        value: Value::Truth(|all, value| all.accept_any_model = Some(value)),
+        slot: slot!(accept_any_model),
+    },
+    OptionSpec {
         name: "memory-limit", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
         default: DefaultValue::depends("the free memory, if several models are configured", "\"24GiB\""),
-        help: "Maximum memory of all loaded models together, estimated from weights and contexts",
+        help: "Maximum total memory of all loaded models, estimated from weights and contexts",
         value: Value::Text(Form::Word, |all, text| {
             all.memory_limit = Some(size::parse(text)?);
             Ok(())
@@ -254,8 +263,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "max-connections", flag: Flag::None, key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_CONNECTIONS as f64),
-        help: "Maximum number of connections to the socket, and to the address; at the limit, a new connection \
-              replaces an idle one",
+        help: "Maximum number of connections to the socket, and separately to the address (at the limit, a new \
+              connection replaces an idle one)",
         value: Value::Whole { least: 1, most: 65_536, range: "1 to 65536", set: |all, value| all.max_connections = Some(value) },
         slot: slot!(max_connections),
     },
@@ -276,31 +285,31 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "max-waiting-bytes", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_WAITING_BYTES as f64),
-        help: "Maximum total size, in bytes, of requests that wait for the rest of their body, a model or a slot; \
-              one client may use half of it, and a single request is always accepted",
+        help: "Maximum total size, in bytes, of requests that wait for the rest of their body, a model or a slot \
+              (each client may use at most half of this size, but a single request is always accepted)",
         value: Value::Whole { least: 1024, most: u32::MAX, range: "1024 to 4294967295", set: |all, value| all.max_waiting_bytes = Some(value) },
         slot: slot!(max_waiting_bytes),
     },
     OptionSpec {
         name: "idle", flag: Flag::None, key: Key::SERVER.named("idle_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_IDLE_S),
-        help: "Seconds without a request after which a connection is closed; the first request must begin within 10 \
-              seconds",
+        help: "Time without a request after which a connection is closed (the first request must begin within 10 \
+              seconds)",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.idle_s = Some(value) },
         slot: slot!(idle_s),
     },
     OptionSpec {
         name: "idle-unauthenticated", flag: Flag::None, key: Key::SERVER.named("idle_unauthenticated_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_IDLE_UNAUTHENTICATED_S),
-        help: "Like idle_s, for TCP clients that have not sent a valid key (on a server without keys: a valid request \
-              other than /health)",
+        help: "Like idle_s, but for TCP clients that have not yet sent a valid key (or, if the server has no keys, a valid \
+              request other than /health)",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.idle_unauthenticated_s = Some(value) },
         slot: slot!(idle_unauthenticated_s),
     },
     OptionSpec {
         name: "stall", flag: Flag::None, key: Key::SERVER.named("stall_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_STALL_S),
-        help: "Seconds for which an answer may stay unread before the request is cancelled",
+        help: "Time for which an answer may stay unread before the request is cancelled",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.stall_s = Some(value) },
         slot: slot!(stall_s),
     },
@@ -323,8 +332,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "keep-alive", flag: Flag::None, key: Key::SERVER.named("keep_alive_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_KEEP_ALIVE_S),
-        help: "Seconds without a token after which the server sends a comment on an HTTP stream, so that proxies and \
-              clients keep the connection open; 0 for never",
+        help: "Time without a token after which the server sends a comment on an HTTP stream, so that proxies and \
+              clients keep the connection open (0 for never)",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.keep_alive_s = Some(value) },
         slot: slot!(keep_alive_s),
     },
@@ -338,14 +347,15 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "pools", flag: Flag::None, key: Key::MODEL, group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_POOLS as f64),
-        help: "Number of contexts of the model, each with its own slots and cores; they share the weights",
+        help: "Number of contexts of the model (each context has its own slots and cores; all contexts share the \
+              weights)",
         value: Value::Whole { least: 1, most: MAX_POOLS, range: "1 to 64", set: |all, value| all.pools = Some(value) },
         slot: slot!(pools),
     },
     OptionSpec {
         name: "queue", flag: Flag::value("N"), key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_QUEUE as f64),
-        help: "Maximum number of waiting requests; further requests are refused with status 429",
+        help: "Maximum number of waiting requests (further requests are refused with status 429)",
         value: Value::Whole { least: 0, most: 1 << 20, range: "0 or more", set: |all, value| all.queue = Some(value) },
         slot: slot!(queue),
     },
@@ -359,23 +369,23 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "timeout", flag: Flag::value("S"), key: Key::MODEL.named("timeout_s").reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_TIMEOUT_S),
-        help: "Maximum time of a request in seconds, including waiting; requests may ask for less",
+        help: "Time limit for a request, including waiting (a request may set a shorter limit)",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.timeout_s = Some(value) },
         slot: slot!(timeout_s),
     },
     OptionSpec {
         name: "drain", flag: Flag::value("S"), key: Key::SERVER.named("drain_s").reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_DRAIN_S),
-        help: "Seconds for which running requests may continue after SIGTERM",
+        help: "Time for which running requests may continue after SIGTERM",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.drain_s = Some(value) },
         slot: slot!(drain_s),
     },
     OptionSpec {
         name: "step-ms", flag: Flag::None, key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_STEP_MS as f64),
-        help: "Maximum delay, in milliseconds, that prompts add to the next token of other requests (up to four times \
-              as long if more slots read prompts than generate); smaller values give smoother output, and larger \
-              values more throughput",
+        help: "Maximum delay, in milliseconds, that prompts add to the next token of other requests, or up to four \
+              times this delay if more slots read prompts than generate (smaller values give smoother output, and \
+              larger values give more throughput)",
         value: Value::Whole { least: 1, most: 60_000, range: "1 to 60000", set: |all, value| all.step_ms = Some(value) },
         slot: slot!(step_ms),
     },
@@ -389,14 +399,14 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "prompt-sharing", flag: Flag::Switch, key: Key::SERVER.reloaded(), group: Group::Requests,
         default: DefaultValue::Truth(false),
-        help: "Let all clients share evaluated prompts. A client can then find out the prompts of other clients",
+        help: "Let all clients share evaluated prompts. A client can then find out other clients' prompts",
         value: Value::Truth(|all, value| all.prompt_sharing = Some(value)),
         slot: slot!(prompt_sharing),
     },
     OptionSpec {
         name: "embedding-pooling", flag: Flag::None, key: Key::MODEL, group: Group::Requests,
         default: DefaultValue::depends("the model's, else mean", "\"mean\""),
-        help: "Pooling of token vectors into an embedding: mean, first or last",
+        help: "Method of combining token vectors into one embedding: mean, first or last",
         value: Value::Text(Form::Word, parsed!(embedding_pooling)),
         slot: slot!(embedding_pooling),
     },
@@ -410,7 +420,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "prompt-cache-size", flag: Flag::value("SIZE"), key: Key::MODEL, group: Group::PromptCache,
         default: DefaultValue::Text("2GiB"),
-        help: "Maximum size of the folder, for example 500MiB; the least recently used prompts are deleted first",
+        help: "Maximum size of the prompt cache, for example 500MiB; the least recently used prompts are deleted \
+              first",
         value: Value::Text(Form::Word, |all, text| {
             all.prompt_cache_size = Some(size::parse(text)?);
             Ok(())
@@ -442,7 +453,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "draft-p-min", flag: Flag::value("P"), key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Number(DEFAULT_LEAST_P as f64),
-        help: "Minimum probability of a token that the draft model proposes",
+        help: "Minimum probability at which the draft model proposes a token",
         value: Value::Number { least: 0.0, most: 1.0, range: "0 to 1", set: |all, value| all.draft_p_min = Some(value as f32) },
         slot: slot!(draft_p_min),
     },
@@ -457,7 +468,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         name: "draft-near", flag: Flag::Switch, key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Truth(false),
         help: "Use drafts even if evaluating tokens together rounds differently from evaluating them one by one. Where \
-              two tokens are nearly equally likely, the text may then differ from text without drafts",
+              two tokens are nearly equally likely, the text may then differ from the text without drafts",
         value: Value::Truth(|all, value| all.draft_near = Some(value)),
         slot: slot!(draft_near),
     },

@@ -39,7 +39,10 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
         return from_here(request, &current.origins, &current.hosts).map(|()| Owner::Open);
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    let given = given.and_then(bearer).unwrap_or_default();
+    // Anthropic's clients send the key in a header of their own.
+    let given = given.and_then(bearer);
+    let given =
+        given.or_else(|| request.headers().get(API_KEY).map(HeaderValue::as_bytes)).unwrap_or_default();
     // The given key is compared with all keys, so that the time does not depend on which key matches.
     let known = keys.iter().fold(None, |known, key| match same(key.as_bytes(), given) {
         true => Some(key),
@@ -49,7 +52,7 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
         Some(key) => Ok(Owner::of_key(key)),
         None => Err(ApiError::new(
             ApiErrorKind::Unauthorized,
-            "the API key is missing or invalid: send the header Authorization: Bearer KEY",
+            "the API key is missing or invalid: send the header Authorization: Bearer KEY or x-api-key: KEY",
         )),
     }
 }
@@ -98,6 +101,9 @@ fn is_own(host: &str, allowed: &AllowedHosts) -> bool {
     };
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() || allowed.allows(name)
 }
+
+/// Header with the key in Anthropic's API.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Returns the key in the value of an `Authorization` header. The name of the scheme is case-insensitive (RFC 9110,
 /// 11.1).

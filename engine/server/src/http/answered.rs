@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 
 use crate::admission::{ConnectionPhase, ConnectionState};
 
-/// Wraps `response` so that its connection becomes idle after the body.
+/// Wraps `response` so that its connection becomes idle once the body has been written.
 pub fn answered(response: Response, state: &Arc<ConnectionState>) -> Response {
     let answering = Answering(Arc::clone(state));
     response.map(|body| Body::new(Answered { body, _answering: answering }))

@@ -6,8 +6,10 @@ use axum::response::Response;
 use super::app::App;
 use super::completions::{choices, include_usage};
 use super::format;
+use super::openai::OpenAiAnswer;
 use super::other::is_called;
-use super::out::{CompletionRequest, respond};
+use super::out::{CompletionRequest, Dialect, respond};
+use super::respond::refuse;
 use super::shape::AnswerShape;
 use super::token_details::return_tokens;
 use crate::api_error::ApiError;
@@ -17,9 +19,11 @@ use crate::logprobs::MOST;
 use crate::request::{Defaults, Generate, Prompt};
 use crate::server::Server;
 
+const CHAT: Dialect = Dialect { shape: AnswerShape::Chat, read, answer: OpenAiAnswer::chat, refuse };
+
 /// Handles `POST /v1/chat/completions`.
 pub async fn chat(State(registry): App, request: Request) -> Response {
-    respond(&registry, request, AnswerShape::Chat, read).await
+    respond(&registry, request, &CHAT).await
 }
 
 /// Reads the request. Unknown fields are ignored, because clients send many fields that the server does not support.
@@ -54,7 +58,7 @@ pub(super) fn take(
         .ok_or_else(|| ApiError::field("messages", "is missing: give the conversation to continue"))?;
     let prompt = Prompt::Messages(Conversation::take(fields, messages)?);
     // `max_completion_tokens` is the newer name of `max_tokens` and overrides it.
-    let max_tokens = fields.whole("max_completion_tokens", 1..=u32::MAX)?;
+    let max_tokens = fields.tokens("max_completion_tokens")?;
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);

@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 
 use super::app::App;
 use super::format;
+use super::openai::OpenAiAnswer;
 use super::other::is_called;
-use super::out::{CompletionRequest, respond};
+use super::out::{CompletionRequest, Dialect, respond};
+use super::respond::refuse;
 use super::shape::AnswerShape;
 use super::token_details::return_tokens;
 use crate::api_error::ApiError;
@@ -15,9 +17,11 @@ use crate::fields::{Fields, shown, wrong};
 use crate::request::{Defaults, Generate, prompt};
 use crate::server::Server;
 
+const TEXT: Dialect = Dialect { shape: AnswerShape::Text, read, answer: OpenAiAnswer::text, refuse };
+
 /// Handles `POST /v1/completions`.
 pub async fn completions(State(registry): App, request: Request) -> Response {
-    respond(&registry, request, AnswerShape::Text, read).await
+    respond(&registry, request, &TEXT).await
 }
 
 /// Reads the request. Unknown fields are ignored, because clients send many fields that the server does not support.

@@ -1,4 +1,4 @@
-//! Requests of web pages from other origins: the CORS protocol (<https://fetch.spec.whatwg.org/#http-cors-protocol>).
+//! Requests from web pages of other origins: the CORS protocol (<https://fetch.spec.whatwg.org/#http-cors-protocol>).
 
 use axum::body::Body;
 use axum::http::header::{
@@ -22,7 +22,7 @@ const EXPOSED: HeaderValue = HeaderValue::from_static("anneal-ignored-keywords, 
 /// Time in seconds for which a browser may cache the response to a preflight.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// Error for a page of an origin that is not allowed.
+/// Returns the error for a page whose origin is not allowed.
 pub(super) fn refused() -> ApiError {
     ApiError::new(
         ApiErrorKind::Origin,
@@ -38,7 +38,7 @@ pub(super) fn origin<B>(allowed: &AllowedOrigins, request: &Request<B>) -> Optio
     allowed.allows(origin.to_str().ok()?).then(|| origin.clone())
 }
 
-/// Returns the response if `request` is a preflight, with which a browser asks if a page may send a request. A
+/// Returns the response if `request` is a preflight, in which a browser asks whether a page may send a request. A
 /// preflight contains no key. `origin` is the allowed origin of the request.
 pub(super) fn preflight<B>(
     request: &Request<B>,

@@ -9,10 +9,10 @@ use crate::request::Generate;
 use crate::schema_field::SchemaField;
 
 /// Constraint on an answer, and the field that contains its schema.
-pub(super) type AnswerFormat = (Constraint, &'static str);
+pub(super) type FieldConstraint = (Constraint, &'static str);
 
 /// Takes the constraint out of `fields`.
-pub(super) fn take(fields: &mut Fields) -> Result<Option<AnswerFormat>, ApiError> {
+pub(super) fn take(fields: &mut Fields) -> Result<Option<FieldConstraint>, ApiError> {
     constraint(fields.take("response_format"))
 }
 
@@ -20,7 +20,7 @@ pub(super) fn take(fields: &mut Fields) -> Result<Option<AnswerFormat>, ApiError
 ///
 /// # Errors
 /// If `generate` already has a constraint.
-pub(super) fn apply(format: Option<AnswerFormat>, generate: &mut Generate) -> Result<(), ApiError> {
+pub(super) fn apply(format: Option<FieldConstraint>, generate: &mut Generate) -> Result<(), ApiError> {
     let Some((constraint, field)) = format else { return Ok(()) };
     if generate.sampling.constraint.is_some() {
         let what =
@@ -32,7 +32,7 @@ pub(super) fn apply(format: Option<AnswerFormat>, generate: &mut Generate) -> Re
     Ok(())
 }
 
-fn constraint(value: Option<Value>) -> Result<Option<AnswerFormat>, ApiError> {
+fn constraint(value: Option<Value>) -> Result<Option<FieldConstraint>, ApiError> {
     const NAME: &str = "response_format";
     let mut format = match value {
         None => return Ok(None),
@@ -59,7 +59,7 @@ fn constraint(value: Option<Value>) -> Result<Option<AnswerFormat>, ApiError> {
     }
 }
 
-fn with_schema(schema: Value, field: &'static str) -> Result<Option<AnswerFormat>, ApiError> {
+pub(super) fn with_schema(schema: Value, field: &'static str) -> Result<Option<FieldConstraint>, ApiError> {
     match schema {
         Value::Object(_) | Value::Bool(_) => Ok(Some((Constraint::JsonSchema(schema), field))),
         other => Err(wrong(field, "use a JSON schema", &other)),

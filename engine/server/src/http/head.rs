@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, Version};
 
 use crate::api_error::{ApiError, ApiErrorKind};
 
-/// Rejects heads that servers and proxies may interpret differently: heads with no `Host` or several, or with a
+/// Rejects heads that servers and proxies may interpret differently: heads without exactly one `Host`, or with a
 /// transfer coding other than `chunked`.
 pub fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get_all(HOST).iter().count() {

@@ -1,4 +1,4 @@
-//! Header of answers that names the keywords of a JSON schema that are not enforced.
+//! Response header that lists the keywords of a JSON schema that the server does not enforce.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::request::Generate;
 use crate::request_log::RequestLog;
 use crate::server::Server;
 
-/// Response header with the keywords of the schema that are not enforced.
+/// Name of the response header that lists the schema's keywords that are not enforced.
 const IGNORED: HeaderName = HeaderName::from_static("anneal-ignored-keywords");
 
 /// Maximum number of keywords in the header.

@@ -64,8 +64,8 @@ impl<I> SharedStream<I> {
 }
 
 impl<I: ClientConnection> SharedStream<I> {
-    /// Completes when the client has disconnected. hyper reads a following request only after the current answer, so
-    /// it does not detect a disconnection behind unread bytes.
+    /// Completes when the client has disconnected. hyper reads the next request only after the current answer, so it
+    /// does not notice a disconnection while bytes are unread.
     pub async fn gone(&self) {
         loop {
             sleep(LOOK).await;

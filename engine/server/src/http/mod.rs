@@ -1,26 +1,32 @@
 //! HTTP server with OpenAI's API, on the TCP address and on the Unix socket.
 
 mod access;
+mod answer_format;
 mod answered;
 mod app;
 mod body;
-mod calls;
 mod chat;
 mod completions;
 mod cors;
 mod embeddings;
 mod format;
 mod head;
+mod ident;
 mod ignored_keywords;
 mod io;
 mod logprobs;
+mod messages;
+mod openai;
 mod openapi;
 mod other;
 mod out;
+mod reader;
 mod respond;
+mod responses;
 pub mod routes;
 mod shape;
 mod status;
+mod stream;
 mod token_details;
 
 use std::convert::Infallible;
@@ -103,6 +109,7 @@ where
     let late = Arc::clone(&state);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         state.set(ConnectionPhase::Answering);
+        routes::drop_trailing_slash(request.uri_mut());
         let allowed = allowed(&registry, &peer, &state, door, &request);
         let origin = cors::origin(&registry.current().origins, &request);
         let preflight = cors::preflight(&request, origin.as_ref());

@@ -14,9 +14,14 @@ use crate::server::Server;
 
 /// Returns an error as a response.
 pub(super) fn refuse(refusal: &ApiError) -> Response {
+    refused(refusal, &json!({ "error": refusal.error() }))
+}
+
+/// Returns an error as a response with the content `body`.
+pub(super) fn refused(refusal: &ApiError, body: &Value) -> Response {
     RequestLog::current().refused(refusal);
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = answer(&json!({ "error": refusal.error() }));
+    let mut response = answer(body);
     *response.status_mut() = status;
     if let Some(seconds) = refusal.retry_after {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

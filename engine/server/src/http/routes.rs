@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::Uri;
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::respond::refuse;
-use super::{chat, completions, embeddings, openapi, other, status};
+use super::{chat, completions, embeddings, messages, openapi, other, responses, status};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::models::ModelRegistry;
 use crate::request_log::{LoggedRoute, Loudness};
@@ -98,6 +99,27 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
+        path: "/v1/responses", shown: "/v1/responses", handler: |by| on(by, responses::responses),
+        request: Some("ResponsesRequest"), answer: AnswerContent::Streamed("Response", "ResponseEvent"), errors: &[BODY, GENERATE],
+        id: "responses", summary: "Answer a conversation with output items.",
+        reference: "OpenAI's Responses API without stored responses; see [responses](#responses)",
+        loudness: Loudness::Generates, at_health_door: false,
+    },
+    Endpoint {
+        path: "/v1/messages", shown: "/v1/messages", handler: |by| on(by, messages::messages),
+        request: Some("MessagesRequest"), answer: AnswerContent::Streamed("AnthropicMessage", "MessagesEvent"), errors: &[BODY, GENERATE],
+        id: "messages", summary: "Answer a conversation in Anthropic's format.",
+        reference: "Anthropic's format; see [Anthropic's API](#anthropics-api)",
+        loudness: Loudness::Generates, at_health_door: false,
+    },
+    Endpoint {
+        path: "/v1/messages/count_tokens", shown: "/v1/messages/count_tokens", handler: |by| on(by, messages::count_tokens),
+        request: Some("MessagesRequest"), answer: AnswerContent::Json("TokenCount"), errors: &[BODY, MODEL],
+        id: "count_tokens", summary: "Count the tokens of a conversation in Anthropic's format.",
+        reference: "the number of prompt tokens of a request to `/v1/messages`: `{\"input_tokens\": N}`",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
         path: "/v1/embeddings", shown: "/v1/embeddings", handler: |by| on(by, embeddings::embeddings),
         request: Some("EmbeddingRequest"), answer: AnswerContent::Json("Embeddings"), errors: &[BODY, GENERATE],
         id: "embeddings", summary: "Compute embeddings of texts.",
@@ -185,6 +207,15 @@ impl Endpoint {
     }
 }
 
+/// Removes a slash from the end of the path of `uri`, because some clients append it to the address of the API.
+pub(super) fn drop_trailing_slash(uri: &mut Uri) {
+    let Some(path) = uri.path().strip_suffix('/').filter(|path| !path.is_empty()) else { return };
+    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+    if let Ok(shorter) = format!("{path}{query}").parse() {
+        *uri = shorter;
+    }
+}
+
 /// Returns the route of `path` for the log. Other parts of `path` come from the client and are not logged.
 pub(super) fn logged(path: &str) -> LoggedRoute {
     match ENDPOINTS.iter().find(|endpoint| endpoint.is_at(path)) {
@@ -245,6 +276,21 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trailing_slash_is_dropped() {
+        for (given, expected) in [
+            ("/v1/models/", "/v1/models"),
+            ("/v1/models/?a=b/", "/v1/models?a=b/"),
+            ("/v1/models", "/v1/models"),
+            ("/", "/"),
+            ("//", "/"),
+        ] {
+            let mut uri: Uri = given.parse().expect("a URI");
+            drop_trailing_slash(&mut uri);
+            assert_eq!(uri.to_string(), expected, "{given}");
+        }
+    }
 
     #[test]
     fn a_path_is_told_as_its_endpoint() {

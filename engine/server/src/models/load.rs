@@ -133,9 +133,9 @@ impl ModelRegistry {
         Some((entry.named.clone(), Arc::clone(&entry.metrics)))
     }
 
-    /// Sets `settings` to the kernels that the first model chose, because they apply to the whole process. ggml has
-    /// already read the environment variable for tiled kernels, and the environment must not change while other threads
-    /// read it.
+    /// Sets the kernels in `settings` to those that the first model chose, because they apply to the whole process.
+    /// ggml has already read the environment variable for tiled kernels, and the environment must not change while
+    /// other threads read it.
     fn as_they_are(&self, settings: &mut Settings) {
         let kernels = &mut settings.kernels;
         if let Some(used) = own_kernels::choice().map(|choice| choice.kernels)

@@ -260,9 +260,20 @@ impl ModelRegistry {
         self.lease(name.as_deref(), arrived + patience).await
     }
 
+    /// Returns the index of the entry for a request whose field `model` is `name`, as [`RegistryState::find`] does, but
+    /// the default model's for an unknown name if the configuration has `accept_any_model`.
+    fn find(&self, state: &RegistryState, name: Option<&str>) -> Result<usize, ApiError> {
+        match state.find(name) {
+            Err(unknown) if name.is_some() && self.current().accept_any_model => {
+                state.find(None).map_err(|_| unknown)
+            }
+            found => found,
+        }
+    }
+
     fn patience(&self, name: Option<&str>) -> Duration {
         let state = self.lock();
-        let entry = state.find(name).ok().map(|at| &state.entries[at]);
+        let entry = self.find(&state, name).ok().map(|at| &state.entries[at]);
         entry.map_or(self.current().defaults.deadline, |entry| entry.named.options.deadline)
     }
 
@@ -292,7 +303,7 @@ impl ModelRegistry {
             self.metrics.refused.add(1);
             return Err(stopping());
         }
-        let at = state.find(name)?;
+        let at = self.find(&state, name)?;
         state.count += 1;
         let count = state.count;
         let entry = &mut state.entries[at];
@@ -306,7 +317,7 @@ impl ModelRegistry {
             LoadState::Failed { why, until } if *until > Instant::now() => {
                 let seconds = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let message = format!(
-                    "cannot load the model {:?} now: {why}; the server retries at the first request after {seconds} s",
+                    "cannot load the model {:?} now: {why}; the server retries on the first request after {seconds} s",
                     entry.name()
                 );
                 return Err(ApiError {

@@ -84,6 +84,14 @@ fn operation(endpoint: &Endpoint, facts: &ServerFacts) -> Value {
             });
             operation["security"] = json!([]);
         }
+        // Anthropic's names of the types differ.
+        "messages" | "count_tokens" => {
+            let responses = operation["responses"].as_object_mut().into_iter().flatten();
+            for (_, response) in responses.filter(|(status, _)| *status != "200") {
+                let schema = &mut response["content"]["application/json"]["schema"]["allOf"][1];
+                schema["properties"]["error"]["properties"]["type"] = json!({ "type": "string" });
+            }
+        }
         "model" => {
             operation["parameters"] = json!([{
                 "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": facts.names },

@@ -43,6 +43,8 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
     let all = json!({
         "CompletionRequest": completion,
         "ChatRequest": chat,
+        "MessagesRequest": request(messages(), "messages"),
+        "ResponsesRequest": request(responses(), "input"),
         "EmbeddingRequest": embedding(facts),
         "Message": message(),
         "Tool": tool(),
@@ -86,7 +88,7 @@ fn sampling(facts: &ServerFacts) -> Map<String, Value> {
         json!({ "anyOf": [{ "type": "number", "minimum": -1000, "maximum": 1000 }, { "const": false }] });
     let more = json!({
         "seed": {
-            "type": ["integer", "null"], "minimum": -1, "maximum": u32::MAX - 1,
+            "type": ["integer", "null"], "minimum": -1, "maximum": u64::MAX,
             "description": "Seed of the random numbers; -1 for a random seed.",
         },
         "dry_sequence_breakers": {
@@ -113,14 +115,24 @@ fn sampling(facts: &ServerFacts) -> Map<String, Value> {
     all
 }
 
+/// Returns the schema of a maximum number of tokens, with its default.
+fn tokens(default: Option<u32>) -> Value {
+    let mut all = json!({
+        "anyOf": [{ "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX }, { "const": -1 }],
+        "description": "Maximum number of tokens; -1 for no limit.",
+    });
+    if let Some(default) = default {
+        all["default"] = default.into();
+    }
+    all
+}
+
 /// Returns the remaining fields of a request for text.
 fn limits(facts: &ServerFacts) -> Map<String, Value> {
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
     let most = facts.defaults.deadline.as_secs_f64();
     let all = json!({
-        "max_tokens": {
-            "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX, "default": facts.defaults.max_tokens,
-        },
+        "max_tokens": tokens(Some(facts.defaults.max_tokens)),
         "timeout_s": {
             "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most,
             "description": "Time limit in seconds, including waiting.",
@@ -195,9 +207,7 @@ fn response_format() -> Value {
 fn chat(_: &ServerFacts) -> Value {
     json!({
         "messages": { "type": "array", "items": { "$ref": "#/components/schemas/Message" }, "minItems": 1 },
-        "max_completion_tokens": {
-            "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX, "description": "Overrides max_tokens.",
-        },
+        "max_completion_tokens": tokens(None),
         "response_format": response_format(),
         "tools": { "type": ["array", "null"], "items": { "$ref": "#/components/schemas/Tool" } },
         "tool_choice": {
@@ -219,6 +229,11 @@ fn chat(_: &ServerFacts) -> Value {
             ],
         },
         "chat_template_kwargs": { "type": ["object", "null"] },
+        "continue_final_message": {
+            "type": ["boolean", "null"],
+            "description": "True to continue the last message, which must be the assistant's. By default, an assistant's \
+                           last message with a text is continued.",
+        },
         "reasoning_format": {
             "enum": ["auto", "deepseek", "none", null], "default": "auto",
             "description": "none leaves thoughts in content; otherwise, they are returned as reasoning_content.",
@@ -230,6 +245,64 @@ fn chat(_: &ServerFacts) -> Value {
                                                                                        to return at each position. \
                                                                                        Needs logprobs.",
         },
+    })
+}
+
+/// Returns the fields of a request in Anthropic's format.
+fn messages() -> Value {
+    let blocks =
+        json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "object" } }] });
+    json!({
+        "messages": { "type": "array", "minItems": 1, "items": {
+            "type": "object",
+            "properties": { "role": { "enum": ["user", "assistant", "system"] }, "content": blocks },
+            "required": ["role", "content"],
+        }},
+        "system": { "anyOf": [{ "type": ["string", "null"] }, { "type": "array", "items": { "type": "object" } }] },
+        "tools": { "type": ["array", "null"], "items": {
+            "type": "object",
+            "properties": {
+                "type": { "enum": ["custom", null] },
+                "name": { "type": "string", "minLength": 1 },
+                "description": { "type": ["string", "null"] },
+                "input_schema": { "type": ["object", "null"], "description": "JSON schema of the input." },
+            },
+            "required": ["name"],
+        }},
+        "tool_choice": { "type": ["object", "null"], "properties": { "type": { "enum": ["auto", "any", "tool", "none"] } } },
+        "thinking": {
+            "type": ["object", "null"], "properties": { "type": { "enum": ["enabled", "adaptive", "disabled"] } },
+        },
+        "output_config": { "type": ["object", "null"] },
+        "stop_sequences": { "type": ["array", "null"], "items": { "type": "string", "minLength": 1 } },
+    })
+}
+
+/// Returns the fields of a request for a response.
+fn responses() -> Value {
+    json!({
+        "input": { "anyOf": [
+            { "type": "string" },
+            { "type": "array", "minItems": 1, "items": { "type": "object" } },
+        ]},
+        "instructions": { "type": ["string", "null"] },
+        "tools": { "type": ["array", "null"], "items": {
+            "type": "object",
+            "properties": {
+                "type": { "const": "function" },
+                "name": { "type": "string", "minLength": 1 },
+                "description": { "type": ["string", "null"] },
+                "parameters": { "type": ["object", "null"], "description": "JSON schema of the arguments." },
+            },
+            "required": ["type", "name"],
+        }},
+        "tool_choice": { "anyOf": [{ "enum": ["auto", "none", "required", null] }, { "type": "object" }] },
+        "max_output_tokens": tokens(None),
+        "reasoning": { "type": ["object", "null"] },
+        "text": { "type": ["object", "null"] },
+        "background": { "enum": [false, null] },
+        "previous_response_id": { "type": "null", "description": "The server stores no responses." },
+        "conversation": { "type": "null", "description": "The server stores no responses." },
     })
 }
 

@@ -12,7 +12,10 @@ pub fn schemas() -> Map<String, Value> {
     let numbers = json!({ "type": "array", "items": { "type": "number" } });
     let states = states();
     let all = json!({
-        "Error": object(&["error"], json!({ "error": {
+        "AnthropicMessage": answer_object("message", &["content", "stop_reason", "usage"]),
+        "Response": answer_object("response", &["output", "status", "usage"]),
+        "TokenCount": object(&[], json!({ "input_tokens": count })),
+        "Error": object(&["error"], json!({ "type": { "const": "error", "description": "Only in Anthropic's format." }, "error": {
             "type": "object",
             "properties": {
                 "message": text,
@@ -86,6 +89,17 @@ pub(super) fn object(required: &[&str], properties: Value) -> Value {
     let required: Vec<&str> =
         if required.is_empty() { names.map(String::as_str).collect() } else { required.to_vec() };
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// Returns the schema of an answer whose other fields are those of the API that the field `kind` names.
+fn answer_object(kind: &str, required: &[&str]) -> Value {
+    let name = if kind == "message" { "type" } else { "object" };
+    let required: Vec<&str> = ["id", name, "model"].iter().chain(required).copied().collect();
+    json!({
+        "type": "object",
+        "properties": { "id": { "type": "string" }, name: { "const": kind }, "model": { "type": "string" } },
+        "required": required,
+    })
 }
 
 /// Returns the schema of a model's state.

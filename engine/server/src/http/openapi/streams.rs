@@ -41,10 +41,13 @@ pub fn schemas() -> Map<String, Value> {
         json!({
             "role": { "const": "assistant" },
             "content": text,
+            "reasoning_content": text,
             "tool_calls": { "type": "array", "items": call, "minItems": 1 },
         }),
     );
     let all = json!({
+        "MessagesEvent": typed_event(),
+        "ResponseEvent": typed_event(),
         "CompletionChunk":
             chunk("text_completion", json!({ "text": text, "logprobs": text_logprobs() }), json!(["stop", "length", null])),
         "ChatChunk": chunk(
@@ -54,6 +57,11 @@ pub fn schemas() -> Map<String, Value> {
         ),
     });
     all.as_object().cloned().unwrap_or_default()
+}
+
+/// Returns the schema of an event that says its type.
+fn typed_event() -> Value {
+    json!({ "type": "object", "properties": { "type": { "type": "string" } }, "required": ["type"] })
 }
 
 /// Returns the schema of an object in which only the properties in `required` are required.

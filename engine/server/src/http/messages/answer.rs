@@ -1,0 +1,202 @@
+//! Answers of the Messages API: content blocks of thoughts, text and tool calls.
+
+use chat::Part;
+use serde_json::{Value, json};
+
+use super::error;
+use crate::api_error::ApiError;
+use crate::done::Done;
+use crate::finish_reason::FinishReason;
+use crate::http::answer_format::{AnswerChoice, AnswerFormat, EventBuffer};
+use crate::http::ident::answer_id;
+use crate::http::openai::add_ours;
+use crate::http::out::CompletionRequest;
+use crate::http::token_details::TokenDetails;
+use crate::server::Server;
+
+/// Answer to one request.
+pub(super) struct MessagesAnswer {
+    id: String,
+    model: String,
+    /// Type of the block that is being sent.
+    open: Option<&'static str>,
+    /// Number of blocks that have begun.
+    blocks: usize,
+}
+
+impl MessagesAnswer {
+    /// Creates the answer to a request.
+    pub fn boxed(server: &Server, _: &CompletionRequest) -> Box<dyn AnswerFormat> {
+        let (id, model) = (answer_id("msg_"), server.name.clone());
+        Box::new(MessagesAnswer { id, model, open: None, blocks: 0 })
+    }
+
+    fn message(&self, content: Value) -> Value {
+        json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": usage(None),
+        })
+    }
+
+    /// Begins `block`, and ends the block before it.
+    fn open(&mut self, events: &mut EventBuffer, kind: &'static str, block: &Value) {
+        self.close(events);
+        events.put_typed(
+            &json!({ "type": "content_block_start", "index": self.blocks, "content_block": block }),
+        );
+        self.open = Some(kind);
+        self.blocks += 1;
+    }
+
+    /// Ends the open block, if there is one.
+    fn close(&mut self, events: &mut EventBuffer) {
+        if self.open.take().is_some() {
+            events.put_typed(&json!({ "type": "content_block_stop", "index": self.blocks - 1 }));
+        }
+    }
+
+    fn delta(&self, events: &mut EventBuffer, delta: &Value) {
+        let index = self.blocks.saturating_sub(1);
+        events.put_typed(&json!({ "type": "content_block_delta", "index": index, "delta": delta }));
+    }
+
+    fn part(&mut self, events: &mut EventBuffer, part: Part) {
+        match part {
+            Part::Thought(text) => {
+                if self.open != Some(THINKING) {
+                    self.open(events, THINKING, &thinking(""));
+                }
+                self.delta(events, &json!({ "type": "thinking_delta", "thinking": text }));
+            }
+            Part::Text(text) if text.is_empty() => {}
+            Part::Text(text) => {
+                if self.open != Some(TEXT) {
+                    self.open(events, TEXT, &json!({ "type": TEXT, "text": "" }));
+                }
+                self.delta(events, &json!({ "type": "text_delta", "text": text }));
+            }
+            Part::Call(name) => self.open(events, TOOL_USE, &tool_use(&name, json!({}))),
+            Part::Arguments(more) => {
+                self.delta(events, &json!({ "type": "input_json_delta", "partial_json": more }));
+            }
+        }
+    }
+}
+
+const THINKING: &str = "thinking";
+const TEXT: &str = "text";
+const TOOL_USE: &str = "tool_use";
+
+/// Returns a block of thoughts. Only Anthropic's servers use the signature, but the SDK requires it.
+fn thinking(text: &str) -> Value {
+    json!({ "type": THINKING, "thinking": text, "signature": "" })
+}
+
+fn tool_use(name: &str, input: Value) -> Value {
+    json!({ "type": TOOL_USE, "id": answer_id("toolu_"), "name": name, "input": input })
+}
+
+impl AnswerFormat for MessagesAnswer {
+    fn whole(&mut self, choices: Vec<AnswerChoice>) -> Value {
+        let Some(choice) = choices.into_iter().next() else { return self.message(json!([])) };
+        let mut blocks: Vec<Value> = Vec::new();
+        // Arguments of the last call, which are parsed at its end.
+        let mut arguments: Vec<String> = Vec::new();
+        for part in choice.parts {
+            let last = blocks.last_mut().filter(|block| match &part {
+                Part::Thought(_) => block["type"] == THINKING,
+                Part::Text(_) => block["type"] == TEXT,
+                Part::Call(_) | Part::Arguments(_) => false,
+            });
+            match (part, last) {
+                (Part::Text(text), None) if text.is_empty() => {}
+                (Part::Thought(text), Some(block)) => append(&mut block["thinking"], &text),
+                (Part::Text(text), Some(block)) => append(&mut block["text"], &text),
+                (Part::Thought(text), None) => blocks.push(thinking(&text)),
+                (Part::Text(text), None) => blocks.push(json!({ "type": TEXT, "text": text })),
+                (Part::Call(name), _) => {
+                    blocks.push(tool_use(&name, Value::Null));
+                    arguments.push(String::new());
+                }
+                (Part::Arguments(more), _) => {
+                    arguments.iter_mut().last().into_iter().for_each(|all| all.push_str(&more))
+                }
+            }
+        }
+        let calls = blocks.iter_mut().filter(|block| block["type"] == TOOL_USE);
+        for (block, arguments) in calls.zip(arguments) {
+            // A call that was cut off has no complete arguments.
+            block["input"] = serde_json::from_str(&arguments).unwrap_or_else(|_| json!({}));
+        }
+        let mut message = self.message(blocks.into());
+        let (reason, sequence) = stop(&choice.done, choice.has_calls);
+        message["stop_reason"] = reason.into();
+        message["stop_sequence"] = sequence;
+        message["usage"] = usage(Some(&choice.done));
+        add_ours(&mut message, &choice.done);
+        message
+    }
+
+    fn begin(&mut self, events: &mut EventBuffer, _: usize) {
+        events.put_typed(&json!({ "type": "message_start", "message": self.message(json!([])) }));
+    }
+
+    fn parts(&mut self, events: &mut EventBuffer, _: usize, parts: Vec<Part>, _: TokenDetails) {
+        parts.into_iter().for_each(|part| self.part(events, part));
+    }
+
+    fn end(&mut self, events: &mut EventBuffer, choice: AnswerChoice) {
+        choice.parts.into_iter().for_each(|part| self.part(events, part));
+        self.close(events);
+        let (reason, sequence) = stop(&choice.done, choice.has_calls);
+        let mut event = json!({
+            "type": "message_delta",
+            "delta": { "stop_reason": reason, "stop_sequence": sequence },
+            "usage": usage(Some(&choice.done)),
+        });
+        add_ours(&mut event, &choice.done);
+        events.put_typed(&event);
+    }
+
+    fn over(&mut self, events: &mut EventBuffer, _: &[Box<Done>]) {
+        events.put_typed(&json!({ "type": "message_stop" }));
+    }
+
+    fn failed(&mut self, events: &mut EventBuffer, refusal: &ApiError) {
+        events.put_typed(&error(refusal));
+    }
+}
+
+fn append(text: &mut Value, more: &str) {
+    if let Value::String(text) = text {
+        text.push_str(more);
+    }
+}
+
+/// Returns the stop reason and the stop string of an answer that ended with `done`.
+fn stop(done: &Done, has_calls: bool) -> (&'static str, Value) {
+    match done.finish {
+        _ if has_calls => ("tool_use", Value::Null),
+        FinishReason::End => ("end_turn", Value::Null),
+        FinishReason::StopString => ("stop_sequence", json!(done.stop_string)),
+        FinishReason::ContextFull => ("model_context_window_exceeded", Value::Null),
+        FinishReason::Length | FinishReason::Deadline | FinishReason::Shutdown => ("max_tokens", Value::Null),
+    }
+}
+
+/// Returns the token counts of an answer; zeros while it has no end. `input_tokens` excludes the cached tokens.
+fn usage(done: Option<&Done>) -> Value {
+    let usage = done.map(|done| done.usage).unwrap_or_default();
+    json!({
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    })
+}
