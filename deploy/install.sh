@@ -478,7 +478,7 @@ check_archive() { # checks $archive against $archive.sha256 or --sha256, and aga
         expected=$(told_sum "$archive.sha256" "$file")
     elif [ "$check" = no ]; then
         expected=''
-        warn "$from is installed without a checksum (--no-check), so damage or forgery is not detected"
+        warn "installing $from without verifying its checksum (--no-check), so corruption or tampering will not be detected"
     else
         fail 1 "cannot check the archive: $from.sha256 does not exist
 hint: download that file too, or give the checksum with --sha256 HEX; --no-check installs without a check"

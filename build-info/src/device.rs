@@ -51,9 +51,9 @@ impl Cuda {
         self.toolkit.split('.').next()?.parse().ok()
     }
 
-    /// Returns true if a GPU with compute capability `major.minor` can run the build: with binary code for the same
-    /// major version and an equal or lower minor version, or with PTX for an equal or lower version. `None` if no
-    /// architecture can be parsed.
+    /// Returns true if a GPU with compute capability `major.minor` can run the build. The build must contain
+    /// binary code for the same major version and an equal or lower minor version, or PTX for an equal or lower
+    /// version. `None` if no architecture can be parsed.
     pub fn runs_on(&self, (major, minor): (u32, u32)) -> Option<bool> {
         let gpu = major * 10 + minor;
         let mut known = false;

@@ -49,14 +49,14 @@ impl Host {
     fn impossible_name(&self) -> Option<String> {
         if !ARCHITECTURES.contains(&self.arch.as_str()) {
             let arch = &self.arch;
-            return Some(format!("arch is {arch:?}: use a name such as x86_64 or aarch64"));
+            return Some(format!("arch is {arch:?}\nhint: use a name such as x86_64 or aarch64"));
         }
         match self.cpu.x86_64_level {
             Some(level) if self.arch != "x86_64" => {
-                Some(format!("cpu.x86_64_level is {level}, but arch is {}: omit the level", self.arch))
+                Some(format!("cpu.x86_64_level is {level}, but arch is {}\nhint: omit the level", self.arch))
             }
             Some(level) if !(1..=4).contains(&level) => {
-                Some(format!("cpu.x86_64_level is {level}: use 1 to 4"))
+                Some(format!("cpu.x86_64_level is {level}\nhint: use 1 to 4"))
             }
             _ => None,
         }
@@ -86,7 +86,7 @@ impl Host {
             ));
         }
         let quota = limits.cpu_quota.filter(|quota| !(quota.is_finite() && *quota > 0.0))?;
-        Some(format!("limits.cpu_quota is {quota}: use a number of cores above 0, or omit the quota"))
+        Some(format!("limits.cpu_quota is {quota}\nhint: use a number of cores above 0, or omit the quota"))
     }
 
     /// Escapes control characters in all strings.

@@ -13,7 +13,7 @@ pub const VERSION: u32 = 2;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Roofline {
-    /// Version of the loops: [`VERSION`] if they are the current ones.
+    /// Version of the loops; the current version is [`VERSION`].
     #[serde(default = "first")]
     pub version: u32,
     /// Date of the measurement, RFC 3339 in UTC.

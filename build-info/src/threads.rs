@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::{CoreKind, Host};
 
-/// Share of the usable cores that decode uses. Prefill always uses all usable cores.
+/// Thread policy: it determines what share of the usable cores decode uses. Prefill always uses all usable cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -70,8 +70,9 @@ pub struct ThreadBudget {
     pub bound_by: String,
 }
 
-/// Assumed speed of an efficiency core relative to a performance core. A thread on an efficiency core makes the threads
-/// on performance cores wait at each barrier, so efficiency cores are used only if they are most of the machine.
+/// Assumed speed of an efficiency core relative to a performance core. A thread on an efficiency core makes the
+/// threads on performance cores wait at each barrier, so efficiency cores are used only if they provide most of
+/// the machine's speed.
 const EFFICIENCY_SPEED: f64 = 0.5;
 
 /// Returns the thread budget of `host` under `policy`.

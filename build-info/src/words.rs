@@ -1,5 +1,5 @@
-//! Text for terminals: escapes control characters, omits repeated causes, forms plurals, and suggests the name that was
-//! probably meant.
+//! Text for terminals: escapes control characters, omits repeated causes, forms plurals, and suggests corrections
+//! of misspelt names.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::{fmt, iter};
 
 /// Start of the hint line that follows an error message.
 const HINT: &str = "\nhint: ";
-/// Minimum similarity, from 0 to 1, of a misspelt name and the name that was probably meant.
+/// Minimum similarity, from 0 to 1, between a misspelt name and a suggestion.
 const SIMILAR: f64 = 0.8;
 /// Maximum number of characters of a misspelt name that are compared.
 const COMPARED: usize = 60;
@@ -74,15 +74,13 @@ fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     None
 }
 
-/// Error of Linux for links that lead to each other. The variant of [`ErrorKind`] is unstable.
+/// Linux error number for symbolic links that form a loop. The variant of [`ErrorKind`] is unstable.
 const ELOOP: i32 = 40;
 
 /// Returns a hint for `error`.
 fn io_hint(error: &io::Error) -> Option<&'static str> {
     match error.kind() {
-        _ if error.raw_os_error() == Some(ELOOP) => {
-            Some("check the path: its symbolic links lead to each other")
-        }
+        _ if error.raw_os_error() == Some(ELOOP) => Some("check the path: its symbolic links form a loop"),
         ErrorKind::FileTooLarge => Some("check that this is the right file"),
         ErrorKind::NotADirectory => Some("check the path: a part of it is not a folder"),
         ErrorKind::IsADirectory => Some("name a file, not a folder"),
@@ -95,7 +93,7 @@ fn io_hint(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// Returns the entry of `names` that was probably meant by the misspelt `name`.
+/// Returns the entry of `names` that the user probably meant by the misspelt `name`.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A long name is not a misspelling, and its comparison would be slow.
     let name: String = name.chars().take(COMPARED).collect();

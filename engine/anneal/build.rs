@@ -1,5 +1,5 @@
-//! Passes linker arguments that llama-link cannot set, because cargo accepts them only from the executable's package.
-//! Also embeds the list of crates, if it exists.
+//! Passes linker arguments on for llama-link, because cargo accepts them only from the executable's package. Also
+//! embeds the list of crates, if it exists.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -7,9 +7,7 @@ fn main() {
     let arguments: Vec<String> = match serde_json::from_str(&arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            println!(
-                "cargo::error=llama-link passed linker arguments that cannot be read ({error}): {arguments}"
-            );
+            println!("cargo::error=llama-link passed invalid linker arguments ({error}): {arguments}");
             return;
         }
     };

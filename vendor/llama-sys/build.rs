@@ -46,7 +46,7 @@ fn find_libclang_as(prefix: &Path) -> Result<()> {
     println!("cargo::rerun-if-changed={}", path.display());
     let text = std::fs::read(&path).with_context(|| {
         format!(
-            "cannot read {}: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built",
+            "cannot read {}\nhint: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built",
             path.display()
         )
     })?;

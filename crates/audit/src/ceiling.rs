@@ -11,9 +11,9 @@ pub struct Ceiling {
     beyond: BTreeSet<String>,
 }
 
-/// Instruction sets that every CPU with a given instruction set also has. The list follows clang, whose flag for an
-/// instruction set enables the implied sets, too (X86.td, `FeatureSSE42` and so on), and adds `popcnt`, which came
-/// with SSE4.2.
+/// Instruction sets, each with the sets that it implies: every CPU with the first also has the others. The list
+/// follows clang (X86.td, `FeatureSSE42` and so on), where a flag for an instruction set also enables the implied
+/// sets. It adds `popcnt`, which came with SSE4.2.
 const IMPLIED: [(&str, &[&str]); 7] = [
     ("sse4_2", &["sse3", "ssse3", "sse4_1", "popcnt"]),
     ("avx", &["sse3", "ssse3", "sse4_1", "sse4_2"]),

@@ -8,7 +8,7 @@ use crate::packed::{Width, is_arithmetic};
 use crate::program::{Function, Program, Unknown, Use};
 use crate::spill::Loops;
 
-/// Counts per instruction set and loops of the current function; the buffers are reused for the next function.
+/// Instruction counts and loops of the current function; the buffers are reused for the next function.
 pub struct Decode {
     slots: Vec<Slot>,
     touched: Vec<CpuidFeature>,
@@ -90,12 +90,12 @@ impl Decode {
         let instruction = &self.instruction;
         let code = instruction.code();
         for feature in code.cpuid_features() {
-            // On CPUs without 3DNow!, its plain prefetch does nothing, like prefetchw.
+            // 3DNow!'s plain prefetch, like prefetchw, does nothing on CPUs without 3DNow!.
             let feature = match (code, feature) {
                 (Code::Prefetch_m8, CpuidFeature::D3NOW) => &CpuidFeature::PREFETCHW,
-                // tzcnt is encoded as `rep bsf`, which CPUs without BMI1 execute as `bsf`. The two instructions only
-                // differ for an operand of 0. Compilers for plain x86-64 emit tzcnt if the operand cannot be 0,
-                // because tzcnt is faster on newer CPUs.
+                // tzcnt is encoded as `rep bsf`, which CPUs without BMI1 execute as `bsf`. The two instructions
+                // differ only if the operand is 0. Compilers for plain x86-64 emit tzcnt if the operand cannot be
+                // 0, because tzcnt is faster on newer CPUs.
                 (code, CpuidFeature::BMI1) if code.mnemonic() == Mnemonic::Tzcnt => &CpuidFeature::INTEL386,
                 _ => feature,
             };
@@ -129,7 +129,7 @@ impl Decode {
     }
 }
 
-/// Returns `length` of `bytes`, starting at `start`, or fewer if `bytes` is shorter.
+/// Returns `length` bytes of `bytes`, starting at `start`, or fewer if `bytes` is shorter.
 fn within(bytes: &[u8], start: u64, length: u64) -> &[u8] {
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
     &bytes[place(start)..place(start.saturating_add(length))]

@@ -1,9 +1,9 @@
-//! Code for NVIDIA GPUs in a program, and its architectures.
+//! NVIDIA GPU code in a program, and the architectures that it was compiled for.
 //!
 //! nvcc stores the code in the section `.nv_fatbin` as a sequence of containers. Each container has a header of 16
-//! bytes, followed by entries of a header and a payload. NVIDIA documents the contents (CUDA Binary Utilities), but
-//! not the format; the fields used here match the output of `cuobjdump` from CUDA 11 to 13. All sizes are untrusted
-//! and checked before use.
+//! bytes, followed by entries. Each entry has a header and a payload. NVIDIA documents the contents (CUDA Binary
+//! Utilities), but not the format; the fields used here match the output of `cuobjdump` from CUDA 11 to 13. All
+//! sizes are untrusted and checked before use.
 
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, SectionHeader};

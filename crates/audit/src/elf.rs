@@ -11,8 +11,8 @@ use object::{
 use crate::error::Error;
 use crate::program::Symbols;
 
-/// Maximum number of names stored per address. Linkers fold identical functions into one, but a file with more names
-/// than this limit is an attempt to waste time.
+/// Maximum number of names stored per address. Linkers fold identical functions into one, so several names per
+/// address are normal. A file with more names than this was crafted to waste time.
 const NAMES: usize = 256;
 
 /// Audited parts of a file.
@@ -88,7 +88,7 @@ pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
     Ok(Image { sections: sections.into_iter().map(|(_, section)| section).collect(), symbols })
 }
 
-/// Returns a description of `bytes` that are not an ELF file; `None` for an ELF file.
+/// Returns a description of the format of `bytes`; `None` for an ELF file.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x7f, b'E', b'L', b'F', ..] => None,
@@ -212,8 +212,8 @@ impl Section<'_> {
         }
     }
 
-    /// Splits the whole section at the beginnings and ends of symbols. Data in the code then does not corrupt the
-    /// disassembly of the following code.
+    /// Splits the whole section at the beginnings and ends of symbols, so that data within the code does not
+    /// corrupt the disassembly of the code that follows.
     pub fn ranges(&self) -> Vec<Range<'_>> {
         let mut ranges = Vec::new();
         let mut at = self.address;

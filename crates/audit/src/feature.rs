@@ -66,8 +66,7 @@ impl Feature {
             F::CLDEMOTE | F::MPX => Level::V1,
             F::CMPXCHG16B | F::POPCNT | F::SSE3 | F::SSSE3 | F::SSE4_1 | F::SSE4_2 => Level::V2,
             F::AVX | F::AVX2 | F::BMI1 | F::BMI2 | F::F16C | F::FMA | F::LZCNT | F::MOVBE => Level::V3,
-            // OSXSAVE is part of v3 and implies xgetbv, which programs use to detect OSXSAVE. Every v3 CPU has
-            // rdtscp.
+            // v3 requires OSXSAVE, which implies xgetbv. Every v3 CPU has rdtscp.
             F::XSAVE | F::RDTSCP => Level::V3,
             F::AVX512F | F::AVX512BW | F::AVX512CD | F::AVX512DQ | F::AVX512VL => Level::V4,
             _ => Level::Beyond,

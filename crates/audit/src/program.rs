@@ -62,8 +62,8 @@ pub struct Function {
     pub instructions: u64,
     /// Instruction sets that the function uses.
     pub uses: Vec<Use>,
-    /// Instructions that the disassembler does not know. Details of an instruction set that is newer than the
-    /// disassembler are not available.
+    /// Instructions that the disassembler does not know. If their instruction set is newer than the disassembler,
+    /// no details are available.
     pub unknown: Option<Unknown>,
     /// Width of the widest vector register used.
     pub registers: Width,
@@ -85,7 +85,7 @@ pub struct Unknown {
 }
 
 impl Unknown {
-    /// Number of bytes of the first unknown instruction that are stored: the maximum length of an x86 instruction.
+    /// Number of bytes stored for the first unknown instruction: the maximum length of an x86 instruction.
     const SHOWN: usize = 15;
 
     pub(crate) fn first(address: u64, bytes: &[u8]) -> Self {

@@ -27,7 +27,7 @@ pub struct Rules {
     /// Kernels whose inner loops should keep their vectors in registers.
     #[serde(default, rename = "inner_loop")]
     pub inner_loops: Vec<InnerLoopRule>,
-    /// Families of GPU kernels, which are counted.
+    /// Families of GPU kernels to count.
     #[serde(default, rename = "device_kernel")]
     pub device_kernels: Vec<DeviceKernels>,
 }
@@ -52,7 +52,7 @@ pub struct DeviceKernels {
     pub symbols: Vec<Pattern>,
 }
 
-/// Functions that only run on CPUs with the instruction sets that these functions use.
+/// Functions that run only on CPUs with the instruction sets that they use.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allow {
@@ -72,7 +72,7 @@ pub struct InstructionSet {
     pub name: String,
     /// Purpose of the kernels.
     pub kernels: String,
-    /// Other instruction sets without which ggml omits these kernels.
+    /// Other instruction sets that ggml also requires for these kernels.
     #[serde(default)]
     pub needs: Vec<String>,
     /// Other instruction sets that ggml prefers to this one.

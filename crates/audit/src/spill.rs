@@ -12,7 +12,7 @@ use crate::packed::{Width, is_arithmetic};
 pub struct Spills {
     /// Address of the loop's first instruction.
     pub address: u64,
-    /// Number of loads and stores of vector registers in stack slots that the loop both stores and loads.
+    /// Number of vector-register loads and stores in stack slots that the loop both writes and reads.
     pub moves: usize,
     /// Number of packed arithmetic instructions in the loop.
     pub arithmetic: usize,
@@ -47,7 +47,7 @@ type StackSlot = (Register, u64);
 #[derive(Debug, Default)]
 pub struct Loops {
     vectors: Vec<VectorInstruction>,
-    /// Address of the first and of the last instruction of each loop.
+    /// Addresses of the first and last instruction of each loop.
     loops: Vec<(u64, u64)>,
     /// True if RBP points to the stack. Otherwise, it is an ordinary register.
     has_frame_pointer: bool,
@@ -85,7 +85,7 @@ impl Loops {
         }
     }
 
-    /// Returns the inner loop with the most spills for its arithmetic, and resets the buffers.
+    /// Returns the inner loop with the most spills relative to its arithmetic, and resets the buffers.
     pub fn drain(&mut self) -> Option<Spills> {
         self.loops.sort_unstable();
         // Several branches to the same address belong to the same loop.

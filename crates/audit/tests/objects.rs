@@ -277,7 +277,7 @@ fn an_instruction_set_that_is_offered_and_unused_fails_native() {
     let without = Object::new(&[("ggml_vec_dot_x", ZMM)]);
     let verdict = native::check(&[without.program()], &rules(), &isa, &isa);
     assert!(verdict.instruction_sets[0].is_missed() && !verdict.passed());
-    // Code in every build does not prove that a kernel exists.
+    // Code that every build contains does not prove that a kernel exists.
     let measured = Object::new(&[("ggml_vec_dot_x", ZMM), ("roofline_x", "vpdpbusd %zmm0, %zmm1, %zmm2")]);
     let verdict = native::check(&[measured.program()], &rules(), &isa, &isa);
     assert!(verdict.instruction_sets[0].is_missed() && !verdict.passed());
@@ -413,5 +413,8 @@ fn damaged_files_never_panic() {
             }
         }
     }
-    assert!(taken > 200 && refused > 200, "{taken} taken, {refused} refused: the damage says nothing");
+    assert!(
+        taken > 200 && refused > 200,
+        "{taken} accepted and {refused} refused, but the test needs more than 200 of each"
+    );
 }

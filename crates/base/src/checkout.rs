@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-/// Returns the root of the checkout of the package that cargo runs, otherwise of the package in the folder `compiled`,
-/// which is the caller's `env!("CARGO_MANIFEST_DIR")`. Returns `None` if neither folder exists. Packages are two
-/// folders below the root.
+/// Returns the root of the checkout that contains the package that cargo runs, or else the package in the folder
+/// `compiled`. `compiled` is the caller's `env!("CARGO_MANIFEST_DIR")`. Returns `None` if neither folder exists.
+/// Packages are two folders below the root.
 ///
 /// The two folders can differ, because cargo may run a program that was compiled in another checkout with the same
 /// target folder.

@@ -11,7 +11,7 @@ pub fn are_unwanted() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
-/// True if standard error is a terminal that moves its cursor and shows colours.
+/// True if standard error is a terminal that supports cursor movement and colours.
 pub fn is_capable() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

@@ -11,9 +11,9 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 /// The command line is invalid. clap exits with the same code.
 pub const USAGE: u8 = 2;
-/// The CPU or a device does not meet the requirements of the build (`EX_UNAVAILABLE` of sysexits.h).
+/// The CPU or a device does not meet the requirements of the build (`EX_UNAVAILABLE` in sysexits.h).
 pub const UNAVAILABLE: u8 = 69;
-/// The same command may succeed later (`EX_TEMPFAIL` of sysexits.h).
+/// The same command may succeed later (`EX_TEMPFAIL` in sysexits.h).
 pub const TRY_AGAIN: u8 = 75;
 /// The user stopped the program with ctrl-C. By shell convention, the code is 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
@@ -28,7 +28,7 @@ pub const TABLE: [(u8, &str); 6] = [
     (INTERRUPTED, "stopped by ctrl-C"),
 ];
 
-/// Error that sets the exit code. Its message and its causes are those of the error in it.
+/// Error that sets the exit code. Its message and causes are those of the wrapped error.
 #[derive(Debug)]
 pub struct Coded {
     /// Exit code of the program.

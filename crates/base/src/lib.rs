@@ -1,8 +1,8 @@
 //! Atomic replacement of files, temporary files and folders, and exit codes.
 //!
-//! This crate creates every temporary file and folder of Anneal. The name has a random part, the file is created with
-//! `O_EXCL`, which never follows a link, and its access rights are set at creation. If another user places a link, a
-//! pipe or a file under a guessed name, it is therefore never followed or truncated.
+//! This crate creates every temporary file and folder of Anneal. The name has a random part, the file is created
+//! with `O_EXCL`, which never follows a link, and its access rights are set at creation. A link, pipe or file that
+//! another user places under a guessed name is therefore never followed or truncated.
 //!
 //! - [`Pending`] is a file under a temporary name; [`Pending::commit`] renames it to its destination.
 //! - [`replace`] and [`replace_with`] replace a file atomically.
@@ -10,8 +10,8 @@
 //! - [`Pending::commit_durably`] and [`sync_folder`] also wait for the disk.
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
-//! - [`open`], [`read`] and [`read_text`] read only regular files, up to a size limit. [`is_wrong_path`] recognises the
-//!   errors of a wrong path.
+//! - [`open`], [`read`] and [`read_text`] read only regular files, up to a size limit. [`is_wrong_path`]
+//!   recognises errors that a wrong path causes.
 //! - [`shell_quote`] quotes a word for a shell.
 //! - [`checkout`] finds the checkout that a program works in.
 //! - [`exit`] lists the exit codes of all programs.

@@ -90,7 +90,7 @@ impl Pending {
     /// Flushes the content to the disk.
     ///
     /// # Errors
-    /// If the disk reports an error, for example that it is full.
+    /// If the disk reports an error, for example because it is full.
     pub fn sync(&self) -> io::Result<()> {
         // The mode must also reach the disk.
         self.set_mode()?;

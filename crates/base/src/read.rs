@@ -51,8 +51,8 @@ fn too_large(most: u64) -> String {
     format!("it is larger than {limit} {unit}")
 }
 
-/// True if `error`, which opening or reading a file returned, means that the path is wrong: it names nothing, or a
-/// folder.
+/// True if `error`, returned when a file was opened or read, means that the path is wrong: it does not exist, or
+/// is a folder.
 pub fn is_wrong_path(error: &io::Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
     matches!(error.kind(), IsADirectory | NotADirectory | NotFound)

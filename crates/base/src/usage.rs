@@ -1,4 +1,4 @@
-//! Usage errors of clap in the form of all other errors: the message, the usage, and then the hints.
+//! Formats clap's usage errors like all other errors: the message, the usage, and then the hints.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -8,7 +8,8 @@ use clap::Command;
 use crate::colour;
 
 /// Prints `error`, a usage error of `command` with the arguments of this process, on standard error. `hint` is
-/// appended if clap knows none. `escape` makes texts printable, because the message repeats arguments.
+/// appended if clap has no hint. `escape` makes text printable; it is needed because the message repeats
+/// arguments.
 pub fn print(error: &clap::Error, command: &Command, hint: Option<&str>, escape: fn(&str) -> Cow<'_, str>) {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -22,8 +23,8 @@ pub fn print(error: &clap::Error, command: &Command, hint: Option<&str>, escape:
 /// Start of a message.
 const BEGIN: &str = "error:";
 
-/// Returns the lines that report `error`, a usage error of `command` with the arguments `words`. If there is no hint,
-/// the hint names the help of the subcommand.
+/// Returns the lines that report `error`, a usage error of `command` with the arguments `words`. If there is no
+/// other hint, the report refers to the subcommand's help.
 fn report(error: &clap::Error, command: &Command, words: &[String], hint: Option<&str>) -> String {
     let text = error.render().to_string();
     let (mut lines, mut hints) = (String::new(), Vec::new());

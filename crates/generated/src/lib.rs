@@ -16,8 +16,8 @@ pub fn check(path: impl AsRef<Path>, text: &str) {
     check_by(path, text, &command());
 }
 
-/// Compares a file like [`check`], for a test that `cargo test -p PACKAGE TEST` does not run. `command` is the
-/// command that runs the test.
+/// Compares a file like [`check`], for a test that cannot be run with `cargo test -p PACKAGE TEST`. `command` is
+/// the command that runs the test.
 ///
 /// # Panics
 /// If [`check`] would panic.
@@ -37,7 +37,8 @@ pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
     let line = found.lines().zip(text.lines()).take_while(|(found, wanted)| found == wanted).count() + 1;
     assert!(
         found == text,
-        "{shown} differs from the program's output, first in line {line}: run `{command}` and review the change"
+        "{shown} differs from the program's output, first in line {line}\nhint: run `{command}` and \
+         review the change"
     );
 }
 

@@ -26,8 +26,8 @@ fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
     }
 }
 
-/// Checks that `adapter` is a LoRA adapter for the model in `model`, all parts of which must be given. Returns the
-/// size of the adapter's tensors.
+/// Checks that `adapter` is a LoRA adapter for the model in `model`, which must contain all parts of the model.
+/// Returns the size of the adapter's tensors.
 ///
 /// # Errors
 /// A description of the fault, worded to follow the adapter's name.

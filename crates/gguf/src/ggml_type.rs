@@ -75,7 +75,7 @@ const fn layout(id: u32, name: &'static str, elements: u64, bytes: u64) -> Layou
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownType {
     /// llama.cpp has removed the type.
-    #[error("type {0} was removed from llama.cpp: quantise the original weights again")]
+    #[error("type {0} was removed from llama.cpp\nhint: quantise the original weights again")]
     Removed(&'static str),
     /// The number is unknown; a later llama.cpp may know it.
     #[error("type number {0} is unknown: the file is damaged, or newer than this program")]

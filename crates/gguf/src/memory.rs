@@ -8,8 +8,8 @@ use crate::value::{Scalar, Value};
 /// Granularity of a context's size in tokens. llama.cpp rounds the size up to a multiple of this number.
 pub const CTX_STEP: u32 = 256;
 
-/// Returns the size of the largest context whose cache fits into `room`, in tokens and in whole steps of
-/// [`CTX_STEP`]. One step takes `step` bytes.
+/// Returns the size in tokens of the largest context whose cache fits into `room`, as a multiple of [`CTX_STEP`].
+/// One step takes `step` bytes.
 pub fn longest_context(room: Bytes, step: Bytes) -> u32 {
     let steps = u32::try_from(room.0 / step.0.max(1)).unwrap_or(u32::MAX);
     steps.min(u32::MAX / CTX_STEP) * CTX_STEP
@@ -48,7 +48,7 @@ pub enum Number {
 
 impl CacheShape {
     /// Derives the shape from the metadata keys `{architecture}.KEY`. `None` for models with another kind of cache
-    /// (latent attention, a recurrent state, a sliding window), or with a different size per layer.
+    /// (latent attention, a recurrent state, a sliding window), or with layers of different sizes.
     pub fn new(number: impl Fn(&str) -> Number) -> Option<Self> {
         let other = ["attention.kv_lora_rank", "attention.sliding_window", "ssm.state_size", "wkv.head_size"];
         if other.iter().any(|key| !matches!(number(key), Number::Absent | Number::Is(0))) {

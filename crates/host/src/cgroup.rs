@@ -197,7 +197,7 @@ fn quota_in_cores(quota: &str, period: &str, path: &str, warnings: &mut Vec<Stri
         (Ok(quota), Ok(period)) if quota > 0 && period > 0 => Some(quota as f64 / period as f64),
         _ => {
             warnings
-                .push(format!("cannot read the CPU quota in {path}: {quota:?} in a period of {period:?}"));
+                .push(format!("cannot parse the CPU quota in {path}: {quota:?} in a period of {period:?}"));
             None
         }
     }
@@ -212,7 +212,7 @@ fn memory(root: &Root, path: &str, warnings: &mut Vec<String>) -> Option<Bytes> 
         Ok(limit) => (limit < NO_LIMIT).then_some(Bytes(limit)),
         Err(_) if text == "max" => None,
         Err(_) => {
-            warnings.push(format!("cannot read the memory limit in {path}: {text:?}"));
+            warnings.push(format!("cannot parse the memory limit in {path}: {text:?}"));
             None
         }
     }

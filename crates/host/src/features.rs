@@ -113,7 +113,7 @@ const ROWS: &[CpuidRow] = &[
 ];
 
 /// Instruction sets that each level adds to the level below: x86-64 psABI, "Micro-Architecture Levels". OSFXSR is
-/// left out, because it is a bit of CR4, which no program can read and without which no 64-bit program starts.
+/// left out: it is a bit of CR4, which programs cannot read, and no 64-bit program starts without it.
 const LEVELS: [&[&str]; 4] = [
     &["cmov", "cx8", "fpu", "fxsr", "mmx", "syscall", "sse", "sse2"],
     &["cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"],

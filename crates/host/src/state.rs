@@ -10,14 +10,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the folder for tuning records, rooflines and verdicts: `$ANNEAL_STATE_DIR`, otherwise `anneal` in
 /// `$XDG_STATE_HOME`, otherwise `.local/state/anneal` in `$HOME`. `None` if none of these variables is set. A
-/// relative `$ANNEAL_STATE_DIR` is resolved against the current folder. Other relative values are ignored, as the XDG
-/// Base Directory Specification demands.
+/// relative `$ANNEAL_STATE_DIR` is resolved against the current folder. Other relative values are ignored, as the
+/// XDG Base Directory Specification requires.
 pub fn folder() -> Option<PathBuf> {
     folder_of(|name| std::env::var_os(name))
 }
 
 fn folder_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    // An empty value has no absolute path.
+    // An empty value cannot be made absolute, so it is ignored.
     variable("ANNEAL_STATE_DIR")
         .and_then(|own| std::path::absolute(own).ok())
         .or_else(|| base_folder(&variable, "XDG_STATE_HOME", ".local/state"))

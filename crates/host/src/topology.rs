@@ -88,7 +88,8 @@ fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
                 return cores;
             }
             warnings.push(format!(
-                "cannot read the siblings of CPU {cpu} in {topology}: the CPU is treated as a separate core"
+                "cannot read the siblings of CPU {cpu} in {topology}, so the CPU is treated as a \
+                 separate core"
             ));
             cores.push(core(0, vec![cpu]));
             continue;
@@ -148,16 +149,16 @@ fn set_kinds(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, warnings:
     // A guest may have only one kind of core. The kernel then lists the performance cores.
     if says_hybrid && efficiency.is_empty() && !root.exists("/sys/devices/cpu_core/cpus") {
         warnings.push(
-            "the CPU is hybrid, but the system does not distinguish performance and efficiency cores: all \
-             cores are treated as performance cores"
+            "the CPU is hybrid, but the system does not distinguish performance and efficiency \
+             cores, so all cores are treated as performance cores"
                 .to_string(),
         );
     }
 }
 
-/// Returns CPUs with less than two thirds of the highest capacity (1024). The big cores of one chip differ in clock,
-/// and therefore in capacity by up to a fifth; little cores have half of the capacity or less. Dense cores (Zen 5c)
-/// are not weak cores.
+/// Returns CPUs with less than two thirds of the highest capacity (1024). The big cores of one chip have different
+/// clock frequencies, so their capacities differ by up to a fifth; little cores have half the capacity or less.
+/// Dense cores (Zen 5c) are not weak cores.
 fn weak_cpus(root: &Root, cores: &[Core]) -> BTreeSet<u32> {
     let capacity = |cpu: u32| root.number::<u32>(&format!("{CPUS}/cpu{cpu}/cpu_capacity"));
     let Some(first) = cores.first() else { return BTreeSet::new() };

@@ -101,7 +101,7 @@ fn what_cuda_does_not_show_is_not_counted_and_it_is_said_why() {
         ("GPU-bb,GPU-aa", None, &["Tesla T4", "NVIDIA H200"], &[]),
         ("GPU-cc", None, &[], &["no GPU GPU-cc", "nvidia-smi -L"]),
         ("1", Some("PCI_BUS_ID"), &["Tesla T4"], &[]),
-        ("1", None, &["Tesla T4"], &["numbers the GPUs from the fastest", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]),
+        ("1", None, &["Tesla T4"], &["numbers GPUs from fastest to slowest", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]),
     ];
     for (visible, order, gpus, words) in cases {
         let (found, said) = detect(&machine.root(&fake).with_cuda(Some(visible), order));
@@ -126,7 +126,10 @@ fn of_a_card_that_is_cut_up_one_instance_is_seen() {
     let Detected { host, warnings } = host::detect(&root);
     let [gpu] = &host.gpus[..] else { panic!("{:?}", host.gpus) };
     assert_eq!((gpu.memory.0 >> 20, gpu.compute_capability.as_str()), (16_001, "9.0"));
-    assert!(warnings.iter().any(|line| line.contains("here MIG-1: select another")), "{warnings:?}");
+    assert!(
+        warnings.iter().any(|line| line.contains("this program uses MIG-1\nhint: select another")),
+        "{warnings:?}"
+    );
 
     let (gpus, said) = host::gpus(&root.with_cuda(Some("MIG-2"), None));
     assert_eq!((gpus[0].memory.0 >> 20, said.len()), (16_002, 0), "{said:?}");

@@ -45,7 +45,7 @@ fn nvidia_smi_is_the_second_way_where_the_library_is_at_fault() {
         let (found, said) = list(place, None);
         assert_eq!(found, ["From nvidia-smi"], "{said:?}");
         let [said] = &said[..] else { panic!("{said:?}") };
-        assert!(said.contains(word) && said.contains("their use cannot be measured"), "{said}");
+        assert!(said.contains(word) && said.contains("their utilisation cannot be measured"), "{said}");
         for (visible, count) in [("", 0), ("-1", 0), ("0", 1), ("GPU-1", 1)] {
             assert_eq!(list(place, Some(visible)).0.len(), count, "{visible:?}");
         }

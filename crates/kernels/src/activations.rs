@@ -8,7 +8,7 @@
 use crate::format::{Format, SMALL, SUPER};
 use crate::instruction_set::InstructionSet;
 
-/// Positions of the parts of a column of activations, in bytes. Each part starts at a multiple of 32 bytes.
+/// Positions of the parts of an activation column, in bytes. Each part starts at a multiple of 32 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnLayout {
     /// True if codes have 16 bits ([`InstructionSet::is_wide`]). The codes of every four elements are then in the order
@@ -22,7 +22,7 @@ pub struct ColumnLayout {
     /// Position of the totals, for formats with a float minimum: for each block, an f32 with the scale times the sum of
     /// codes.
     pub totals: usize,
-    /// Number of bytes of a column.
+    /// Size of a column, in bytes.
     pub bytes: usize,
 }
 

@@ -1,9 +1,10 @@
 //! Attention of a batch of tokens to the cells of a cache, computed by a team of threads.
 //!
-//! The rows of an operation are the query heads of its tokens. Rows that share a head of the cache are computed
-//! together, so that each key and each value is read and converted once for all of them. A row's sums run over the
-//! cells that its mask allows, in the order of the cells; the exact rule is [`crate::reference::attend`]. The rule does
-//! not depend on tiles or threads, so a token gets the same bits alone, in a batch, and together with other sequences.
+//! The rows of an operation are the query heads of its tokens. Rows that share a cache head are computed together,
+//! so that each key and each value is read and converted once for all of them. A row's sums run over the cells
+//! that its mask allows, in the order of the cells; the exact rule is [`crate::reference::attend`]. The rule does
+//! not depend on tiles or threads, so a token gets the same bits alone, in a batch, and together with other
+//! sequences.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -26,8 +27,8 @@ const JOBS: usize = 4;
 /// Limit on the memory for the weights of divided jobs, in bytes.
 const DIVIDED_BYTES: usize = 64 << 20;
 
-/// An operation: the attention of `tokens` tokens with `heads` query heads to `cells` cells with `kv_heads` heads, in
-/// each of `streams` caches. Strides are in bytes.
+/// An operation: in each of `streams` caches, `tokens` tokens with `heads` query heads attend to `cells` cells
+/// with `kv_heads` heads. Strides are in bytes.
 #[repr(C)]
 pub struct Attention {
     /// Length of a key.
@@ -36,11 +37,11 @@ pub struct Attention {
     pub dv: i64,
     /// Number of query heads, a multiple of `kv_heads`.
     pub heads: i64,
-    /// Number of heads of the cache.
+    /// Number of heads in the cache.
     pub kv_heads: i64,
-    /// Number of tokens of a stream.
+    /// Number of tokens in a stream.
     pub tokens: i64,
-    /// Number of cells of a stream.
+    /// Number of cells in a stream.
     pub cells: i64,
     /// Number of streams.
     pub streams: i64,
@@ -71,7 +72,7 @@ pub struct Attention {
     pub k_kind: u32,
     /// Format of the values.
     pub v_kind: u32,
-    /// Factor of the scores.
+    /// Factor that multiplies the scores.
     pub scale: f32,
     /// Largest slope of ALiBi, or 0 for a mask that is added as it is.
     pub max_bias: f32,
@@ -88,11 +89,11 @@ struct AttentionFacts<'a> {
     dk: usize,
     dv: usize,
     cells: usize,
-    /// Number of query heads that share a head of the cache.
+    /// Number of query heads that share a cache head.
     shared: usize,
-    /// Number of rows that share a head of the cache.
+    /// Number of rows that share a cache head.
     rows: usize,
-    /// Number of jobs of a head of the cache.
+    /// Number of jobs per cache head.
     head_jobs: usize,
     jobs: usize,
     divided: Option<Divided>,
@@ -101,15 +102,15 @@ struct AttentionFacts<'a> {
 /// Division of the jobs among threads: first the cells of a job, then its values.
 #[derive(Clone, Copy)]
 struct Divided {
-    /// Number of tiles of a unit.
+    /// Number of tiles in a unit.
     unit: usize,
     units: usize,
-    /// Number of parts of the values.
+    /// Number of parts that the values are divided into.
     slices: usize,
 }
 
 impl Divided {
-    /// Returns the number of weights of a row.
+    /// Returns the number of weights in a row.
     fn weights(self) -> usize {
         self.units * self.unit * TILE
     }
@@ -170,12 +171,12 @@ impl<'a> AttentionFacts<'a> {
         })
     }
 
-    /// Returns the number of bytes of memory for all threads.
+    /// Returns the size of the memory for all threads, in bytes.
     fn work_size(&self, threads: usize) -> usize {
         64 + 4 * threads * self.own_floats() + self.divided_bytes()
     }
 
-    /// Returns the number of floats of a thread's own memory.
+    /// Returns the number of floats in a thread's own memory.
     fn own_floats(&self) -> usize {
         let rows = ROWS.min(self.rows);
         let floats =
@@ -184,8 +185,8 @@ impl<'a> AttentionFacts<'a> {
     }
 }
 
-/// Returns the number of bytes of memory that [`attend`] needs with `threads` threads, or `None` if no kernel supports
-/// the operation.
+/// Returns the size of the memory that [`attend`] needs with `threads` threads, in bytes; `None` if no kernel
+/// supports the operation.
 pub fn work_size(set: InstructionSet, op: &Attention, threads: usize) -> Option<usize> {
     Some(AttentionFacts::of(set, op, threads)?.work_size(threads))
 }
@@ -287,7 +288,7 @@ struct Worker<'a> {
 /// State of a row's sums.
 #[derive(Clone, Copy)]
 struct Sums {
-    /// The exponent of two by which the sums are divided.
+    /// Exponent of the power of two by which the sums are divided.
     reference: i32,
     /// Sum of the weights.
     total: f32,
@@ -405,8 +406,8 @@ impl Worker<'_> {
         CacheRows { format: self.facts.v_format, base, stride: op.v_stride[0], cells, part }
     }
 
-    /// Computes the weights of a part's rows for one tile of its cells, relative to each row's largest weight in the
-    /// tile. Requests the rows `ahead` from memory. Calls `done` with each row, its reference exponent and its weights.
+    /// Computes the weights of a part's rows for one tile of its cells, relative to each row's largest weight in
+    /// the tile. Prefetches the rows `ahead`. Calls `done` with each row, its reference exponent and its weights.
     ///
     /// # Safety
     /// Same as for [`attend`]; the job's queries must be loaded.
@@ -462,7 +463,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Adds the weighted values of a tile to the outputs of a part's rows. Requests the rows `ahead` from memory.
+    /// Adds the weighted values of a tile to the outputs of a part's rows. Prefetches the rows `ahead`.
     ///
     /// # Safety
     /// Same as for [`attend`]; the rows' weights must be loaded.

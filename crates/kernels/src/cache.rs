@@ -9,7 +9,7 @@ pub const MASKED: u16 = 0xfc00;
 
 /// Number format of cached keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "The variants are the names of the formats in ggml.")]
+#[expect(missing_docs, reason = "The variants are named after the formats in ggml.")]
 pub enum CacheFormat {
     F32,
     F16,
@@ -31,7 +31,7 @@ impl CacheFormat {
         }
     }
 
-    /// Returns the number of bytes of `elements` elements, which are whole blocks.
+    /// Returns the size of `elements` elements in bytes. `elements` must be a whole number of blocks.
     pub fn bytes(self, elements: usize) -> usize {
         match self {
             Self::F32 => 4 * elements,

@@ -26,20 +26,21 @@ pub const VERSION: u32 = 2;
 pub struct KernelTable {
     /// Version of the interface: [`VERSION`].
     pub version: u32,
-    /// Returns the number of bytes of a packed matrix of `rows` rows of `k` elements, or 0 if no kernel supports it.
+    /// Returns the size in bytes of a packed matrix with `rows` rows of `k` elements, or 0 if no kernel supports
+    /// it.
     pub packed_size: extern "C" fn(kind: u32, k: i64, rows: i64) -> usize,
     /// Packs a matrix from the file's layout.
     pub pack: unsafe extern "C" fn(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8),
-    /// Restores the file's layout of a packed matrix.
+    /// Restores a packed matrix to the file's layout.
     pub unpack: unsafe extern "C" fn(kind: u32, k: i64, rows: i64, from: *const u8, to: *mut u8),
     /// Writes the values of one row of a packed matrix.
     pub get_row: unsafe extern "C" fn(kind: u32, k: i64, packed: *const u8, row: i64, out: *mut f32),
-    /// Returns the number of bytes of memory that [`KernelTable::multiply`] needs.
+    /// Returns the size of the memory that [`KernelTable::multiply`] needs, in bytes.
     pub work_size: unsafe extern "C" fn(product: *const Product) -> usize,
     /// Computes a product.
     pub multiply: unsafe extern "C" fn(team: *const Team, product: *const Product),
-    /// Returns the number of bytes of memory that [`KernelTable::attend`] needs with `nth` threads, or 0 if no kernel
-    /// supports the operation.
+    /// Returns the size of the memory that [`KernelTable::attend`] needs with `nth` threads, in bytes; 0 if no
+    /// kernel supports the operation.
     pub attention_work_size: unsafe extern "C" fn(op: *const Attention, nth: c_int) -> usize,
     /// Computes the attention of a batch.
     pub attend: unsafe extern "C" fn(team: *const Team, op: *const Attention),

@@ -7,7 +7,7 @@ use crate::panel::ROWS;
 
 /// Number format of float weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "The variants are the names of the formats in GGUF.")]
+#[expect(missing_docs, reason = "The variants are named after the formats in GGUF.")]
 pub enum FloatFormat {
     F32,
     F16,
@@ -27,7 +27,7 @@ impl FloatFormat {
         }
     }
 
-    /// Returns the number of bytes of an element.
+    /// Returns the size of an element, in bytes.
     pub const fn bytes(self) -> usize {
         if matches!(self, Self::F32) { 4 } else { 2 }
     }

@@ -3,11 +3,11 @@
 //! The layouts match `block_q4_0` and its siblings in `ggml/src/ggml-common.h`, and the elements have the same order as
 //! in `dequantize_row_*` in `ggml/src/ggml-quants.c` (ggml 0.26.0).
 
-#![expect(clippy::needless_range_loop, reason = "Positions in a block are the same in several arrays.")]
+#![expect(clippy::needless_range_loop, reason = "The same position in a block is used in several arrays.")]
 
 /// Quantisation format of a weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "The variants are the names of the formats in GGUF.")]
+#[expect(missing_docs, reason = "The variants are named after the formats in GGUF.")]
 pub enum Format {
     Q4_0,
     Q4_1,
@@ -46,9 +46,9 @@ pub const SUPER: usize = 256;
 /// Number of elements in a block of a format with one float scale for each block.
 pub const SMALL: usize = 32;
 
-/// Values that the codes of `IQ4_NL` and `IQ4_XS` stand for (`kvalues_iq4nl`).
+/// Values that the codes of `IQ4_NL` and `IQ4_XS` represent (`kvalues_iq4nl`).
 pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-/// Twice the values that the codes of `MXFP4` stand for (`kvalues_mxfp4`).
+/// Twice the values that the codes of `MXFP4` represent (`kvalues_mxfp4`).
 pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A block of one row, split into its parts. An element's value is
@@ -110,7 +110,7 @@ impl Format {
         matches!(self, Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs)
     }
 
-    /// Returns the number of bytes of a block in a GGUF file.
+    /// Returns the size of a block in a GGUF file, in bytes.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::Q4_0 | Self::Iq4Nl => 18,
@@ -157,7 +157,7 @@ impl Format {
         matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q2K | Self::Q4K | Self::Q5K)
     }
 
-    /// Returns the integer that `code` stands for, before the offset is subtracted.
+    /// Returns the integer that `code` represents, before the offset is subtracted.
     pub const fn value(self, code: u8) -> i32 {
         match self {
             Self::Iq4Nl | Self::Iq4Xs => IQ4_VALUES[code as usize] as i32,
@@ -167,7 +167,7 @@ impl Format {
         }
     }
 
-    /// Returns the float that the bits of [`Block::d`] stand for.
+    /// Returns the float that the bits of [`Block::d`] represent.
     pub fn scale(self, bits: u16) -> f32 {
         match self {
             Self::Mxfp4 => e8m0_half(bits as u8),

@@ -2,7 +2,7 @@
 
 use crate::format::Format;
 
-/// Instruction set of a kernel. All of them give bit-identical results.
+/// Instruction set of a kernel. All instruction sets give bit-identical results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstructionSet {
     /// AVX2, FMA and F16C.
@@ -30,17 +30,18 @@ impl InstructionSet {
         self.is_for(has_feature)
     }
 
-    /// True if a CPU can run the kernels. `has` is true for the features of the CPU.
+    /// True if a CPU can run the kernels. `has` returns true for the CPU's features.
     pub fn is_for(self, has: impl Fn(&str) -> bool) -> bool {
         self.features().iter().all(|feature| has(feature))
     }
 
-    /// Returns the fastest of the instruction sets that a CPU has. `has` is true for the features of the CPU.
+    /// Returns the fastest of the instruction sets that a CPU has. `has` returns true for the CPU's features.
     pub fn best(has: impl Fn(&str) -> bool) -> Option<Self> {
         [Self::Avx512Vnni, Self::Avx2].into_iter().find(|set| set.is_for(&has))
     }
 
-    /// Returns the instruction set whose kernels are the default on a CPU. `has` is true for the features of the CPU.
+    /// Returns the instruction set whose kernels are the default on a CPU. `has` returns true for the CPU's
+    /// features.
     ///
     /// # Errors
     /// The reason why the kernels of llama.cpp are the default.

@@ -20,7 +20,7 @@ pub struct Target {
 /// Multiplies a panel, see [`Functions::multiply`].
 pub type Multiply = unsafe fn(panel: *const u8, k: usize, rows: usize, targets: &[Target]);
 
-/// Rounds blocks of a column, see [`crate::activations::quantise`]; float weights need a copy.
+/// Rounds blocks of a column (see [`crate::activations::quantise`]), or copies them for float weights.
 pub type Quantise = unsafe fn(x: &[f32], from: usize, to: usize, column: *mut u8);
 
 /// Packs the rows of a panel, see [`crate::panel::pack`].
@@ -29,21 +29,21 @@ pub type Pack = unsafe fn(k: usize, rows: &[u8], panel: &mut [u8]);
 /// Writes the values of one row of a panel, see [`crate::panel::dequantise_row`].
 pub type GetRow = unsafe fn(panel: &[u8], row: usize, out: &mut [f32]);
 
-/// Restores the file's layout of one row of a panel, see [`crate::panel::unpack_row`].
+/// Restores one row of a panel to the file's layout; see [`crate::panel::unpack_row`].
 pub type UnpackRow = fn(panel: &[u8], row: usize, out: &mut [u8]);
 
 /// Sizes and functions for one format of weights.
 #[derive(Clone, Copy)]
 pub struct Kernel {
-    /// Largest number of columns of a product.
+    /// Maximum number of columns in a product.
     pub columns: usize,
     /// Number of elements that are packed, and rounded, together.
     pub block_len: usize,
-    /// Number of bytes of a block in a GGUF file.
+    /// Size of a block in a GGUF file, in bytes.
     pub block_bytes: usize,
-    /// Number of bytes of a packed block of [`ROWS`] rows.
+    /// Size of a packed block of [`ROWS`] rows, in bytes.
     pub packed_bytes: usize,
-    /// Returns the number of bytes of a column of activations of the given length.
+    /// Returns the size in bytes of an activation column of the given length.
     pub column_bytes: fn(k: usize) -> usize,
     /// Multiplies a panel.
     pub multiply: Multiply,
@@ -53,7 +53,7 @@ pub struct Kernel {
     pub pack: Pack,
     /// Writes the values of a row.
     pub get_row: GetRow,
-    /// Restores a row in the file's layout.
+    /// Restores a row to the file's layout.
     pub unpack_row: UnpackRow,
 }
 
@@ -61,7 +61,7 @@ pub struct Kernel {
 pub trait Functions {
     /// Instruction set that the CPU must have.
     const SET: InstructionSet;
-    /// Largest number of columns of a product.
+    /// Maximum number of columns in a product.
     const COLUMNS: usize;
 
     /// Multiplies a panel of the format `FORMATS[F]` with at most [`Functions::COLUMNS`] columns.
@@ -90,7 +90,7 @@ pub fn kernel_of<I: Functions>(id: u32) -> Option<Kernel> {
         ($($at:literal),+) => {
             match Format::of_ggml(id)? as usize {
                 $($at => kernel_of_codes::<I, $at>(),)+
-                _ => unreachable!("a format is missing in the table"),
+                _ => unreachable!("a format is missing from the table"),
             }
         };
     }

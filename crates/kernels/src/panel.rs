@@ -18,7 +18,7 @@ use crate::format::{Block, Format, SMALL};
 
 /// Number of rows in a panel. The last panel of a matrix is padded with zeros.
 pub const ROWS: usize = 16;
-/// Number of bytes of a group of four elements in all rows of a panel.
+/// Size in bytes of a group: four elements in all rows of a panel.
 pub const GROUP: usize = 4 * ROWS;
 /// Number of groups in a unit of 32 elements.
 pub const GROUPS: usize = SMALL / 4;
@@ -58,7 +58,7 @@ impl Planes {
         if self.nibbles { 4 } else { 2 }
     }
 
-    /// Returns the number of bytes of a unit: 16 rows × 32 elements.
+    /// Returns the size in bytes of a unit: 16 rows × 32 elements.
     pub const fn unit_bytes(self) -> usize {
         let mut bytes = 0;
         if self.bytes {
@@ -88,7 +88,7 @@ pub struct BlockParts {
     pub d: usize,
     /// Position of the F16 scales of the minima.
     pub m: usize,
-    /// Number of bytes of the packed block.
+    /// Size of the packed block, in bytes.
     pub bytes: usize,
 }
 
@@ -107,8 +107,8 @@ impl BlockParts {
     }
 }
 
-/// Returns the number of bytes of a panel of rows with `k` elements, or `None` if `k` is not a multiple of the block's
-/// length.
+/// Returns the size in bytes of a panel of rows with `k` elements, or `None` if `k` is not a multiple of the
+/// block's length.
 pub const fn panel_bytes(format: Format, k: usize) -> Option<usize> {
     if k == 0 || !k.is_multiple_of(format.block_len()) {
         return None;
@@ -118,7 +118,7 @@ pub const fn panel_bytes(format: Format, k: usize) -> Option<usize> {
 
 /// Packs up to [`ROWS`] rows of `k` elements. `rows` contains the rows in the file's layout, one after the other;
 /// `panel` has the length that [`panel_bytes`] returns.
-// Inlined, as [`Format::decode_into`] is.
+// Inlined for the same reason as [`Format::decode_into`].
 #[inline(always)]
 pub fn pack(format: Format, k: usize, rows: &[u8], panel: &mut [u8]) {
     let row_bytes = k / format.block_len() * format.block_bytes();

@@ -10,15 +10,15 @@ use crate::panel::ROWS;
 use crate::select::kernel;
 use crate::team::Team;
 
-/// Number of multiply-adds of a chunk, the unit that a thread takes from the counter: about 100 µs.
+/// Number of multiply-adds in a chunk, the unit of work that a thread takes from the counter: about 100 µs.
 const CHUNK: usize = 8_000_000;
 /// Minimum number of chunks per thread, so that a thread that starts late does not delay the others.
 const CHUNKS: usize = 4;
 
 /// A product: `out[.., column] = weights * x[.., column]`. Strides are in bytes.
 ///
-/// Columns have three indices. With experts, the second operand has `n[0]` columns for each token (one, or one for each
-/// expert of the token) and `n[1]` tokens, and the output has a column for each entry of `ids`.
+/// Columns have three indices. With experts, the second operand has `n[1]` tokens with `n[0]` columns each: one,
+/// or one per expert of the token. The output has a column for each entry of `ids`.
 #[repr(C)]
 pub struct Product {
     /// Format of the weights, a number of `enum ggml_type`.
@@ -45,7 +45,7 @@ pub struct Product {
     pub out_stride: [usize; 3],
     /// For each token, the numbers of its experts.
     pub ids: *const i32,
-    /// Number of experts of a token.
+    /// Number of experts per token.
     pub used: i64,
     /// Strides of the experts' numbers and of the tokens.
     pub ids_stride: [usize; 2],
@@ -55,11 +55,11 @@ pub struct Product {
 struct Facts {
     k: usize,
     rows: usize,
-    /// Number of columns of the second operand.
+    /// Number of columns in the second operand.
     columns: usize,
-    /// Number of bytes of a rounded column.
+    /// Size of a rounded column, in bytes.
     column: usize,
-    /// Number of bytes of a panel.
+    /// Size of a panel, in bytes.
     panel: usize,
     kernel: Kernel,
 }
@@ -78,23 +78,23 @@ impl Facts {
         }
     }
 
-    /// Returns the number of entries of the lists of columns: one for each expert of a token.
+    /// Returns the number of entries in the column lists: one for each expert of each token.
     fn entries(product: &Product) -> usize {
         if product.experts == 0 { 0 } else { (product.used * product.n[1]) as usize }
     }
 }
 
-/// Returns the number of bytes of memory that [`multiply`] needs.
+/// Returns the size of the memory that [`multiply`] needs, in bytes.
 pub fn work_size(set: InstructionSet, product: &Product) -> usize {
     let facts = Facts::of(set, product);
-    // Room to align the memory, and the lists of columns by expert.
+    // Room to align the memory, and for the column lists of the experts.
     64 + facts.columns * facts.column + 4 * (product.experts as usize + 1 + Facts::entries(product))
 }
 
 /// Columns of one expert's matrix.
 struct Job<'a> {
     packed: *const u8,
-    /// Entries of the list of columns, or `None` for all columns in order.
+    /// Entries of the column list, or `None` for all columns in order.
     entries: Option<&'a [u32]>,
     columns: usize,
 }

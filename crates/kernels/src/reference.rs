@@ -1,4 +1,4 @@
-//! The exact rules of products and of attention, in plain Rust. Every kernel returns the same bits.
+//! The exact rules for products and attention, in plain Rust. Every kernel returns the same bits.
 
 mod attention;
 mod product;

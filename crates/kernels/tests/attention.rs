@@ -149,7 +149,10 @@ impl Case {
         let mut all = available().map(|set| (set, self.compute_with(set, threads)));
         let (_, first) = all.next().expect("this CPU has AVX2");
         for (set, out) in all {
-            assert!(bits(&out) == bits(&first), "{set:?} and AVX2 give other bits, {threads} threads");
+            assert!(
+                bits(&out) == bits(&first),
+                "{set:?} and AVX2 give different bits with {threads} threads"
+            );
         }
         first
     }
@@ -332,7 +335,7 @@ fn neighbours_and_places_do_not_change_a_bit() {
         }
         assert!(
             found[length..2 * length].iter().all(|value| value.is_nan()),
-            "the neighbours' values are no numbers"
+            "the neighbours' values are not numbers"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Answers of a server, with the arrival times of their pieces.
+//! Answers from a server, with the arrival times of their pieces.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! Minimal HTTP/1.1 decoder (RFC 9112) for the answers of two servers. Supports a status line, headers, and a body with
-//! a length, in chunks, or up to the end of the connection. Input may arrive in pieces of any size.
+//! Minimal HTTP/1.1 decoder (RFC 9112) for answers from the two tested servers. Supports a status line, headers,
+//! and a body with a length, in chunks, or up to the end of the connection. Input may arrive in pieces of any
+//! size.
 
 /// Maximum size of a head, in bytes. Neither server sends a longer head.
 const LONGEST_HEAD: usize = 64 << 10;

@@ -46,15 +46,19 @@ impl std::fmt::Display for Condition {
         match self {
             Condition::Governor { governor, cpus } => write!(
                 f,
-                "{cpus} CPUs run under the governor {governor}: their clock follows the load, so short runs are slow \
-                 (as root, run `cpupower frequency-set -g performance`)"
+                "{cpus} CPUs run under the governor {governor}, so their clock follows the load and \
+                 short runs are slow\nhint: as root, run `cpupower frequency-set -g performance`"
             ),
             Condition::Busy { pid, name, cpus } => {
-                write!(f, "{name} (process {pid}) uses {cpus:.1} CPUs: stop it, or expect wide intervals")
+                write!(
+                    f,
+                    "{name} (process {pid}) uses {cpus:.1} CPUs\nhint: stop it, or expect wide intervals"
+                )
             }
             Condition::Throttled { periods } => write!(
                 f,
-                "the CPU quota throttled this process in {periods} periods: use fewer threads, or raise the quota"
+                "the CPU quota throttled this process in {periods} periods\nhint: use fewer threads, \
+                 or raise the quota"
             ),
         }
     }

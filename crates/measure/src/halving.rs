@@ -1,10 +1,10 @@
 //! Successive halving (Jamieson, Talwalkar, 2016): all contestants are measured for a short time, the worse half is
 //! dropped, and the others are measured for longer.
 //!
-//! Two functions decide which contestants are dropped. [`run`] is for builds, which are few and expensive. It drops a
-//! contestant in the worse half only if the contestant is shown to be slower than the best, or if there is too little
-//! time. [`cut`] is for settings, which are many. It drops the worse half by medians after two rounds, which are too
-//! few for an interval.
+//! Two functions decide which contestants are dropped. [`run`] is for builds, which are few and expensive. It
+//! drops a contestant in the worse half only if the contestant is shown to be slower than the best, or if there is
+//! too little time. [`cut`] is for settings, which are many. It drops the worse half by medians after two rounds;
+//! two rounds are too few for an interval.
 
 use std::time::Duration;
 
@@ -225,7 +225,10 @@ pub fn choose(
         let pairs = best.against_best.pairs;
         return Some((
             stays,
-            format!("{pairs} pairs are too few for a decision, so {} is kept", name(stays)),
+            format!(
+                "too few pairs for a decision ({pairs}, but at least {FEWEST_PAIRS} are needed), so {} is kept",
+                name(stays)
+            ),
         ));
     }
     let winner = simplest(&mut standings.iter().filter(|standing| standing.against_best.high >= 1.0))?;

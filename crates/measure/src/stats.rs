@@ -112,8 +112,8 @@ fn middle(values: &mut [f64]) -> f64 {
     (lower + upper) / 2.0
 }
 
-/// Returns the median of `a / b` over pairs, with the 95 % interval of the percentile bootstrap (Efron, 1979): pairs
-/// are drawn with replacement, and the interval ends at the 2.5th and 97.5th percentiles of the medians. The
+/// Returns the median of `a / b` over pairs, with the 95 % interval of the percentile bootstrap (Efron, 1979).
+/// Pairs are drawn with replacement, and the interval ends at the 2.5th and 97.5th percentiles of the medians. The
 /// generator has a constant seed, so that the same samples give the same interval.
 ///
 /// For the median of few pairs, the bootstrap interval covers less than 95 %: on recorded noise, 7.5 of 100 races
@@ -125,9 +125,9 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
 }
 
 /// Returns the order statistics that enclose the median with a probability of at least 95 %, for any distribution
-/// (David and Nagaraja: "Order statistics", 7.1). These are the k-th smallest and the k-th greatest value, with the
-/// greatest k for which 2 P(X < k) ≤ 5 %, where X is the number of heads of n coins. If there are few values, they are
-/// the smallest and the greatest value.
+/// (David and Nagaraja: "Order statistics", 7.1). These are the k-th smallest and the k-th greatest value. k is
+/// the greatest number for which 2 P(X < k) ≤ 5 %, where X is the number of heads in n coin tosses. If there are
+/// few values, they are the smallest and the greatest value.
 fn exact(sorted: &[f64]) -> (f64, f64) {
     let n = sorted.len();
     let mut below = 0.0;
@@ -139,9 +139,9 @@ fn exact(sorted: &[f64]) -> (f64, f64) {
     (sorted[k - 1], sorted[n - k])
 }
 
-/// Returns the probabilities of 0, 1, 2, … heads of `n` coins: C(n, k) / 2^n, each computed from the previous one.
-/// The computation uses logarithms, because 2^-n underflows for 1,075 or more coins. Probabilities below the smallest
-/// floating-point number are 0.
+/// Returns the probabilities of 0, 1, 2, … heads in `n` coin tosses: C(n, k) / 2^n, each computed from the
+/// previous one. The computation uses logarithms, because 2^-n underflows for 1,075 or more coins. Probabilities
+/// below the smallest floating-point number are 0.
 fn heads(n: usize) -> impl Iterator<Item = f64> {
     let mut log = -(n as f64) * std::f64::consts::LN_2;
     (0..=n).map(move |k| {

@@ -1,4 +1,4 @@
-//! Time series of CPU and GPU use during a run. A mean is computed from such a series.
+//! Time series of CPU and GPU use during a run, from which means are computed.
 //!
 //! Unlike [`GpuWatch`](crate::GpuWatch), a trace also records PCIe traffic, which takes the driver 40 ms per GPU and
 //! sample. Use a trace for runs that are observed, not for timed runs. With three GPUs, a sample takes longer than
@@ -232,8 +232,8 @@ impl Trace {
         mean(&told)
     }
 
-    /// Returns the mean utilisation of GPU number `gpu`, without the samples that still describe the time before the
-    /// trace ([`SETTLES`]).
+    /// Returns the mean utilisation of GPU number `gpu`, excluding the samples that still describe the time before
+    /// the trace ([`SETTLES`]).
     pub fn utilisation(&self, gpu: usize) -> Option<f64> {
         let told: Vec<f64> = self
             .moments
@@ -268,8 +268,8 @@ impl Trace {
         (0..most).map(|core| mean(&of(core)).unwrap_or_default()).collect()
     }
 
-    /// Returns the mean, over all samples, of the busiest CPU's share. If a thread moves between CPUs, the share of
-    /// each CPU is lower.
+    /// Returns the mean, over all samples, of the busiest CPU's share. Unlike the mean share of a single CPU, this
+    /// value stays high if a thread moves between CPUs.
     pub fn busiest_core(&self) -> Option<f64> {
         let most = |moment: &Moment| moment.cores.iter().copied().max_by(f64::total_cmp);
         mean(&self.moments.iter().filter_map(most).collect::<Vec<_>>())

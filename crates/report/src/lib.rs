@@ -1,5 +1,6 @@
-//! Reports of measurements for human readers. A report is a self-contained HTML file (no scripts, no network, light
-//! and dark theme, from a width of 360 pixels), the same content as Markdown, and every plot as an SVG file.
+//! Reports of measurements for human readers. A report consists of a self-contained HTML file, the same content as
+//! Markdown, and an SVG file for each plot. The HTML file needs no scripts and no network, has a light and a dark
+//! theme, and is legible from a width of 360 pixels.
 //!
 //! The crate only converts data to text: it reads no files, measures nothing and makes no decisions.
 

@@ -33,9 +33,8 @@ pub struct Spread {
 const ROW: f64 = 42.0;
 const LINE: f64 = 17.0;
 
-/// Number of characters of a label that fit next to the figures at a width of 360 pixels (`BESIDE`), number of
-/// characters that fit on a separate line, and maximum number of separate lines. SVG does not wrap text, and a plot is
-/// as wide as its window.
+/// Limits of a label at a width of 360 pixels: characters that fit next to the figures (`BESIDE`), characters that
+/// fit on a separate line, and separate lines. SVG does not wrap text, and a plot is as wide as its window.
 const BESIDE: usize = 30;
 const ALONE: usize = 50;
 const LINES: usize = 3;

@@ -19,8 +19,9 @@ pub enum Error {
     },
     /// The buffers do not fit into the available memory.
     #[error(
-        "cannot measure the read bandwidth: its buffers need {needed}, a multiple of the caches, but only {available} \
-         of memory is available\nhint: close other programs, or raise the memory limit of the control group"
+        "cannot measure the read bandwidth: its buffers need {needed}, several times the size of the caches, but \
+         only {available} of memory is available\nhint: close other programs, or raise the memory limit of the \
+         control group"
     )]
     Memory {
         /// Memory needed for the buffers.

@@ -18,10 +18,10 @@ use crate::progress::Progress;
 /// Time without data after which a server is considered unreachable.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Base of the deadline for a small file, including redirects; the deadline grows with the file's size.
+/// Base deadline of a small download, including redirects. The deadline also grows with the file's size.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Slowest download, in bytes per second, that meets the deadline of a file.
+/// Speed of the slowest download that meets its deadline, in bytes per second.
 const SLOWEST: u64 = 50_000;
 
 /// Maximum number of consecutive redirects.

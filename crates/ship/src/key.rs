@@ -1,7 +1,7 @@
 //! Configuration of the minisign public key.
 //!
-//! `install`, `build --store` and `ANNEAL_STORE` follow the same rule: if a key is configured, they refuse everything
-//! without a valid signature for this key.
+//! `install`, `build --store` and `ANNEAL_STORE` follow the same rule: if a key is configured, they refuse
+//! everything that has no valid signature from this key.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;

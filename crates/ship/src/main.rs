@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ship::speak(
-        "ship reads an order as JSON from standard input and takes no arguments\nhint: use `cargo xtask install` \
+        "ship reads one request as JSON from standard input and takes no arguments\nhint: use `cargo xtask install` \
          or `cargo xtask dist`",
         ship::carry_out,
     )

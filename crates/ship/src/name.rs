@@ -15,7 +15,7 @@ pub const ENDINGS: [&str; 2] = [".tar.zst", ".tar.gz"];
 pub fn of_archive(file: &str) -> Result<&str> {
     let Some(name) = ENDINGS.iter().find_map(|ending| file.strip_suffix(ending)) else {
         bail!(
-            "{file:?} is not an archive of Anneal: its name ends in neither {} nor {}",
+            "{file:?} is not an Anneal archive: its name ends in neither {} nor {}",
             ENDINGS[0],
             ENDINGS[1]
         );

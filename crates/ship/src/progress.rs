@@ -1,4 +1,4 @@
-//! Progress display: one line that is rewritten on a terminal, nothing elsewhere.
+//! Progress display: a line that is rewritten in place on a terminal. Without a terminal, nothing is displayed.
 
 use std::time::{Duration, Instant};
 

@@ -41,6 +41,7 @@ fn order<O: DeserializeOwned>(people: &str) -> Result<O> {
         return Err(exit::usage(people));
     }
     let mut text = Vec::new();
-    stdin.read_to_end(&mut text).context("cannot read the order")?;
-    serde_json::from_slice(&text).map_err(|error| exit::usage(format!("cannot parse the order: {error}")))
+    stdin.read_to_end(&mut text).context("cannot read the request from stdin")?;
+    serde_json::from_slice(&text)
+        .map_err(|error| exit::usage(format!("cannot parse the request on stdin: {error}")))
 }

@@ -1,7 +1,7 @@
 //! Unpacking of untrusted archives.
 //!
-//! The crate `tar` only parses the headers; this module decides what is written and where. It refuses everything that
-//! an archive of Anneal never contains: links, devices, extended headers and paths outside the folder.
+//! The crate `tar` only parses the headers; this module decides what is written and where. It refuses everything
+//! that an Anneal archive never contains: links, devices, extended headers and paths outside the folder.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -58,7 +58,7 @@ pub fn unpack(archive: impl Read, name: &str, into: &Path, seen: impl FnMut(u64)
         } else if magic.starts_with(&[0x1f, 0x8b]) {
             writer.take_all(flate2::bufread::MultiGzDecoder::new(packed))?;
         } else {
-            bail!("it is not compressed with zstd or gzip; it is incomplete, or not an archive of Anneal");
+            bail!("it is not compressed with zstd or gzip; it is incomplete, or not an Anneal archive");
         }
     }
     // The rest is also read, because the digest must cover the whole file.
@@ -166,7 +166,7 @@ impl<'a> Writer<'a> {
                 }
                 self.write(name, mode & 0o111 != 0, entry)
             }
-            other => bail!("it is a {}; an archive of Anneal contains only files and folders", kind(other)),
+            other => bail!("it is a {}; an Anneal archive contains only files and folders", kind(other)),
         }
     }
 

@@ -51,8 +51,8 @@ pub fn verify(order: &Verify) -> Result<Verified> {
             let count = count(&content, needle.as_bytes());
             if let Some(first) = count.1 {
                 bail!(
-                    "{name} contains {what}, {} times, first at byte {first}: {:?}; this path reveals the \
-                     build host, and other machines could not reproduce the file",
+                    "{name} contains {what} ({} times, first at byte {first}: {:?}), which reveals \
+                     the build host and prevents other machines from reproducing the file",
                     count.0,
                     around(&content, first)
                 );

@@ -352,7 +352,7 @@ fn a_folder_gives_the_newest_or_is_what_was_unpacked() {
     let prefix = temp.path().join("prefix");
     let (code, words) = Installer::Ship.install(&dist, &prefix);
     assert_eq!(code, 0, "{words}");
-    assert!(words.contains("the portable build runs on most machines"), "{words}");
+    assert!(words.contains("the portable build runs on the most machines"), "{words}");
     assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.10.0"));
 
     let unpacked = prefix.join("lib/anneal/versions").join(name("0.10.0"));

@@ -1,4 +1,4 @@
-//! Query for a build in a store.
+//! Looks up a build in a store.
 
 use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};

@@ -1,4 +1,4 @@
-//! Check of a stored build, before it is published again.
+//! Checks a stored build before it is published again.
 
 use std::path::Path;
 

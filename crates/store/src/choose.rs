@@ -1,4 +1,4 @@
-//! Choice of the newest archive, for a machine that should not or cannot build.
+//! Chooses the newest archive, for a machine that should not or cannot build.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
             order.store, entry.key
         )
     };
-    ensure!(build.profile == order.profile, "{}: it is a build of {}", wrong(), build.profile);
+    ensure!(build.profile == order.profile, "{}: it is a build with the profile {}", wrong(), build.profile);
     ensure!(build.parts.kind() == kind, "{}: it is for {}", wrong(), build.parts.kind());
     if let (Some(needed), Some(here)) = (build.glibc, order.glibc) {
         ensure!(needed <= here, "{}: it needs glibc {needed}, but this machine has {here}", wrong());
@@ -151,8 +151,8 @@ fn find(
         Ok(None) | Err(_) => String::new(),
     };
     Err(exit::lacks(format!(
-        "{store} has no build of {profile} for {}{there}\nhint: run `cargo xtask publish --profile {profile}` on \
-         a machine of this kind",
+        "{store} has no build with the profile {profile} for {}{there}\nhint: run `cargo xtask publish \
+         --profile {profile}` on a machine of this kind",
         order.kinds.join(" or ")
     )))
 }

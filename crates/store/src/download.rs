@@ -35,14 +35,14 @@ fn fetched(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Pat
     })?;
     ensure!(
         there,
-        "{path} is missing from the store {store}, although an entry names it\nhint: `cargo xtask publish \
-         --force` puts it back"
+        "{path} is missing from the store {store}, although an entry names it\nhint: `cargo xtask \
+         publish --force` restores it"
     );
     let (size, sha256) = files::digest(to)?;
     ensure!(
         sha256 == object.sha256,
-        "{path} in the store {store} is damaged: it has {size} bytes of {} and the SHA-256 {sha256} instead of \
-         {}\nhint: `cargo xtask publish --force` replaces it",
+        "{path} in the store {store} is damaged: it has {size} of {} bytes, and its SHA-256 is \
+         {sha256} instead of {}\nhint: `cargo xtask publish --force` replaces it",
         object.size.0,
         object.sha256
     );

@@ -1,5 +1,5 @@
-//! Entries of a store. Everyone who may write to the store can write entries, so no value is used as a path, and
-//! every value is checked against the key and the digests.
+//! Entries of a store. Everyone who may write to the store can write entries. Therefore, no value is used as a
+//! path, and every value is checked against the key and the digests.
 
 use std::fmt;
 
@@ -129,7 +129,7 @@ impl Entry {
             || entry.build.name.len() > LONGEST_NAME
             || !entry.build.name.chars().all(plain)
         {
-            return refuse(format!("{:?} is not the name of an archive of Anneal", entry.build.name));
+            return refuse(format!("{:?} is not the name of an Anneal archive", entry.build.name));
         }
         let words = [
             &entry.build.profile,
@@ -276,8 +276,8 @@ pub(crate) mod tests {
             (|entry| entry.schema = 2, "version 2 of the format"),
             (|entry| entry.key = Sha256::of(b"x"), "another build"),
             (|entry| entry.build.parts.engine = Sha256::of(b"x"), "another build"),
-            (|entry| entry.build.name = "anneal-../../x".into(), "not the name of an archive"),
-            (|entry| entry.build.name = "other".into(), "not the name of an archive"),
+            (|entry| entry.build.name = "anneal-../../x".into(), "not the name of an Anneal archive"),
+            (|entry| entry.build.name = "other".into(), "not the name of an Anneal archive"),
             (|entry| entry.archive.size = Bytes(3 << 30), "larger than any build"),
             (|entry| entry.build.gate = "\u{1b}[2J".into(), "control characters"),
         ];

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ship::speak(
-        "store reads an order as JSON from standard input and takes no arguments\nhint: use `cargo xtask publish`",
+        "store reads one request as JSON from standard input and takes no arguments\nhint: use `cargo xtask publish`",
         store::carry_out,
     )
 }

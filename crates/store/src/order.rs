@@ -80,7 +80,7 @@ pub struct Checked {
     pub entry: Entry,
     /// Defects of the build's objects.
     pub damaged: Vec<String>,
-    /// True if the list of the build's kind names the entry or is full of newer entries.
+    /// True if the list for the build's kind contains the entry, or is full of newer entries.
     pub listed: bool,
 }
 

@@ -20,7 +20,7 @@ use crate::{ask, layout};
 /// suits a tree that is packed once and read over a local network.
 const LEVEL: i32 = 9;
 
-/// Maximum number of attempts to put an entry while another publisher interferes.
+/// Maximum number of attempts to write an entry while another publisher interferes.
 const MOST_TURNS: u32 = 5;
 
 /// Publishes a build unless the store already contains it.

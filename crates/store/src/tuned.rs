@@ -104,7 +104,10 @@ fn fitted(record: &mut TuningRecord) -> Result<Vec<u8>> {
         if text.len() as u64 <= LARGEST.0 {
             return Ok(text);
         }
-        ensure!(record.entries.len() > 1, "a single entry is larger than {LARGEST}, the limit of readers");
+        ensure!(
+            record.entries.len() > 1,
+            "a single entry is larger than {LARGEST}, the most that readers accept"
+        );
         let oldest =
             record.entries.iter().enumerate().min_by(|(_, one), (_, other)| one.date.cmp(&other.date));
         if let Some((at, _)) = oldest {

@@ -54,7 +54,8 @@ fn what_is_published_is_found_taken_and_chosen() {
     let (code, words) = said(give(&choose(store, &["riscv64-any"], "2.31", None)));
     assert_eq!(code, 69);
     assert!(
-        words.contains("no build of native for riscv64-any; it has builds for") && words.contains(&own),
+        words.contains("no build with the profile native for riscv64-any; it has builds for")
+            && words.contains(&own),
         "{words}"
     );
     let (code, words) = said(give(&choose(store, &[&own], "2.17", None)));
@@ -525,7 +526,7 @@ fn a_list_that_leads_to_another_kind_of_build_is_not_followed() {
     let old = list.replace("2.28", "2.17");
     let cases = [
         (&riscv, "native", "2.36", &list, format!("it is for {own}")),
-        (&own, "portable", "2.36", &list, "it is a build of native".to_string()),
+        (&own, "portable", "2.36", &list, "it is a build with the profile native".to_string()),
         (&own, "native", "2.17", &old, "needs glibc 2.28, but this machine has 2.17".to_string()),
     ];
     for (kind, profile, glibc, list, expected) in cases {

@@ -84,7 +84,8 @@ pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, Str
     for name in layers.iter().flat_map(|layer| layer.iter()) {
         if !members.iter().any(|member| member.name == **name) {
             return Err(format!(
-                "the list of layers contains {name}, which is not a crate of the workspace: remove it from the list"
+                "the list of layers contains {name}, which is not a crate of the workspace\nhint: \
+                 remove it from the list"
             ));
         }
     }
@@ -96,8 +97,9 @@ pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, Str
             if layer(other)? >= own {
                 let name = &member.name;
                 wrong.push(format!(
-                    "{}/Cargo.toml: {name} -> {other}. A crate depends on crates of lower layers only. Move what {name} needs \
-                     from {other} into a crate of a lower layer, or change the layers that the test lists",
+                    "{}/Cargo.toml: {name} -> {other}. A crate may depend only on crates in lower \
+                     layers. Move what {name} needs from {other} into a crate in a lower \
+                     layer, or change the layers that the test lists",
                     member.folder.display()
                 ));
             }
@@ -112,7 +114,7 @@ fn package_of((key, value): (String, toml::Value)) -> String {
 }
 
 fn no_layer(name: &str) -> String {
-    format!("the crate {name} has no layer: add it above the crates that it depends on")
+    format!("the crate {name} has no layer\nhint: add it above the crates that it depends on")
 }
 
 fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
@@ -135,7 +137,10 @@ mod tests {
         let layers: &[&[&str]] = &[&["base"], &["middle"], &["top"]];
         let wrong = upward(&members, layers).unwrap();
         assert_eq!(wrong.len(), 1);
-        assert!(wrong[0].starts_with("base/Cargo.toml: base -> top. A crate depends on"), "{wrong:?}");
+        assert!(
+            wrong[0].starts_with("base/Cargo.toml: base -> top. A crate may depend only on"),
+            "{wrong:?}"
+        );
         assert_eq!(
             upward(&members[1..], &[&["middle"], &["top"]]).map_err(|why| why.contains("base")),
             Err(true)

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::paths::{is_test, is_test_file};
 
-/// Returns the types and traits that the file `text` at `path` defines outside functions and tests, as line number
-/// and name. `path` is relative to the crate's `src`.
+/// Returns the line number and name of each type and trait that the file at `path` defines outside functions and
+/// tests. `text` is the file's content, and `path` is relative to the crate's `src`.
 ///
 /// # Errors
 /// If `text` is not valid Rust.

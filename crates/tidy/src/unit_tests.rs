@@ -7,8 +7,8 @@ use syn::spanned::Spanned;
 
 use crate::paths::{is_test_file, is_test_function};
 
-/// Returns each violation of the convention in the file `text` at `path`, as line number and description. `path` is
-/// relative to the crate's `src`.
+/// Returns the line number and a description of each violation of the convention in the file at `path`. `text` is
+/// the file's content, and `path` is relative to the crate's `src`.
 ///
 /// # Errors
 /// If `text` is not valid Rust.

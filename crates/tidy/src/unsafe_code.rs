@@ -3,7 +3,7 @@
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// Returns the unsafe code in the file `text`, as the line number and the kind of each construct.
+/// Returns the line number and the kind of each unsafe construct in `text`, the content of a file.
 ///
 /// # Errors
 /// If `text` is not valid Rust.

@@ -1,4 +1,5 @@
-//! Cache of tools' answers. Asking a program for its version takes 5 to 300 ms; checking a file's stamp takes 10 us.
+//! Cache of the versions that tools print. Asking a program for its version takes 5 to 300 ms; checking a file's
+//! stamp takes 10 µs.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::probe::{self, Refusal};
 
-/// Version of the file's format. Files of another version are ignored.
+/// Version of the file's format. Files with another version are ignored.
 const FORMAT: u32 = 1;
 
 /// Lifetime of a recorded failure in seconds. A failure may be temporary: a proxy script works once its target is

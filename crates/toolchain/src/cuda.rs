@@ -83,7 +83,7 @@ pub(crate) fn fault(home: &Path, answer: Result<Option<&str>, ()>) -> String {
         _ if !is_program(&nvcc) => "its bin/nvcc is not executable",
         Err(()) => "its bin/nvcc did not print its version in time",
         Ok(None) => "its bin/nvcc fails when it is run with --version",
-        Ok(Some(_)) => "its bin/nvcc prints no version of CUDA",
+        Ok(Some(_)) => "its bin/nvcc prints no CUDA version",
     };
     why.to_string()
 }

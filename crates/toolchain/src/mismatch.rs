@@ -10,12 +10,12 @@ use crate::tools::{
     CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Toolchain,
 };
 
-/// Pair of tools, or a tool and a requirement, that do not fit.
+/// Two tools, or a tool and a requirement, that do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// Severity of the mismatch.
     pub severity: Severity,
-    /// Tools that do not fit.
+    /// Tools that do not fit together.
     pub what: String,
     /// Consequence of the mismatch.
     pub why: String,
@@ -179,7 +179,7 @@ impl Check<'_> {
                     what: what(tool),
                     why: "an older llvm-profdata cannot read the profiles".to_string(),
                     mend: format!(
-                        "not needed: builds use {}; use the same program on the command line",
+                        "not needed, because builds use {}; use the same program on the command line",
                         good.path.display()
                     ),
                 })
@@ -187,7 +187,9 @@ impl Check<'_> {
             (None, [newest, ..]) => vec![Mismatch {
                 severity: Severity::Costs,
                 what: what(newest),
-                why: "an older llvm-profdata cannot read the profiles, so profile-guided builds are not possible".to_string(),
+                why:
+                    "an older llvm-profdata cannot read the profiles, so profile-guided builds are impossible"
+                        .to_string(),
                 mend: self.mend(Requirement::LlvmTools, needed),
             }],
             (None, []) => Vec::new(),

@@ -1,4 +1,4 @@
-//! Queries of a program's version, with limits on time and output, that tolerate any behaviour of the program.
+//! Queries a program's version, with limits on time and output. The program may behave in any way.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;

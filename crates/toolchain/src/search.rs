@@ -1,4 +1,4 @@
-//! Search for tools. The environment is a value, so that tests can replace it by a folder.
+//! Search for tools. The environment is a value, so that tests can replace it with a folder.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -96,9 +96,9 @@ impl SearchPath {
         prefixes
     }
 
-    /// Returns all programs whose name is one of `stems`, with or without a version suffix: first programs on the path,
-    /// in the path's order, then programs in well-known folders. Within a folder the versioned name comes first,
-    /// because `gcc-12` remains the same compiler when the distribution's `gcc` changes.
+    /// Returns all programs whose name is one of `stems`, with or without a version suffix. Programs on the path
+    /// come first, in the path's order, then programs in well-known folders. Within a folder the versioned name
+    /// comes first, because `gcc-12` remains the same compiler when the distribution's `gcc` changes.
     pub(crate) fn programs(&self, stems: &[&str]) -> Vec<ToolProgram> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();

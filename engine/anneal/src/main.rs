@@ -1,5 +1,5 @@
-//! Program `anneal`: links the commands with one build of llama.cpp. All other code is in [`anneal_cli`], which is
-//! not recompiled for another build.
+//! Program `anneal`: links the commands with one build of llama.cpp. All other code is in [`anneal_cli`], which another
+//! build of llama.cpp does not recompile.
 #![deny(unsafe_code)]
 
 mod auditable;

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = Model::load(path, &Options::default())?;
     let mut embedder = model.embedder()?;
     let found = embedder.embed(&texts)?;
-    // All embeddings have length 1, so the sum of products is the cosine.
+    // All embeddings have length 1, so the dot product is the cosine similarity.
     let nearness = |other: &[f32]| found[0].iter().zip(other).map(|(a, b)| a * b).sum::<f32>();
     let mut order: Vec<(f32, &String)> =
         found.iter().map(|other| nearness(other)).zip(&texts).skip(1).collect();

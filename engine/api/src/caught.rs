@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use llama::error::{Error, Result};
 
-/// Returns the result of `body`, or [`Error::Internal`] if `body` panics. After an error, the state that `body`
-/// changes must be dropped or cleared, unless `body` never leaves it in an inconsistent state.
+/// Returns the result of `body`, or [`Error::Internal`] if `body` panics. After an error, the state that `body` changes
+/// must be dropped or cleared, unless it can never be inconsistent.
 pub(super) fn caught<T>(what: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(body))
         .unwrap_or_else(|panic| Err(Error::Internal { what, why: words(&*panic) }))

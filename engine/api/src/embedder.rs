@@ -71,8 +71,8 @@ impl Embedder {
         self.longest
     }
 
-    /// Returns the embeddings of `texts`. Each embedding has length 1, so that the sum of products of two embeddings
-    /// is their cosine.
+    /// Returns the embeddings of `texts`. Each embedding has length 1, so the dot product of two embeddings is their
+    /// cosine similarity.
     ///
     /// # Errors
     /// - [`Error::PromptTooLong`] for a text of more than [`longest`](Self::longest) tokens
@@ -125,7 +125,7 @@ impl Embedder {
                 Evaluator::new(self.model.raw(), self.pooling, longest, settings, &self.threads)?
             }
         };
-        // No other context uses these threads, and no request waits for a batch to end.
+        // This lock is not shared, because no other context uses these threads.
         let alone = Arc::new(Turns::default()).seat(Cores::All);
         self.evaluator.insert(evaluator).embed(texts, &alone, || Ok(u32::MAX), || false)
     }

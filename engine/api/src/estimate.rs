@@ -9,8 +9,8 @@ use engine_core::settings::{Settings, Source};
 use gguf::{GgufFile, Scalar, Value};
 use llama::error::Result;
 
-/// Memory that a model and one of its contexts need, estimated from the file's header. The buffers for llama.cpp's
-/// graphs are not included; they are small compared with the weights and the cache.
+/// Memory that a model and one context need, estimated from the file's header. The buffers for llama.cpp's graphs are
+/// not included; they are small compared with the weights and the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// Size of the weights, including adapters.
@@ -18,7 +18,7 @@ pub struct Estimate {
     /// Size of the context's KV cache. `None` if the model has a different kind of state, or if its layers need
     /// different amounts.
     pub cache: Option<Bytes>,
-    /// Context size, in tokens, that was assumed.
+    /// Assumed context size, in tokens.
     pub n_ctx: u32,
     /// Context size, in tokens, that the model was trained for; 0 if the file does not state it.
     pub trained: u32,
@@ -59,13 +59,12 @@ impl Estimate {
         Bytes(self.weights.0.saturating_add(self.cache.unwrap_or_default().0))
     }
 
-    /// True if the model fits into memory. An unknown size counts as 0. If the available memory is unknown, the model
-    /// counts as fitting.
+    /// True if the model fits into memory. An unknown size counts as 0. Also true if the available memory is unknown.
     pub fn fits(&self) -> bool {
         self.available.is_none_or(|available| self.needed() <= available)
     }
 
-    /// Returns the size, in tokens, of the largest context that fits together with the weights; 0 if not even the
+    /// Returns the largest context size, in tokens, that fits into memory together with the weights; 0 if not even the
     /// weights fit. `None` if the size is unknown.
     pub fn largest_context(&self) -> Option<u32> {
         let left = self.available?.0.saturating_sub(self.weights.0);

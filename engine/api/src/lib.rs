@@ -22,7 +22,7 @@
 //! | type | purpose |
 //! | --- | --- |
 //! | [`Model`] | a loaded model: tokenizes text and creates the other types. [`Model::estimate`] estimates its memory |
-//! | [`Session`] | a sequence of tokens with its KV cache: text can be added, generated and removed |
+//! | [`Session`] | a sequence of tokens and its KV cache: text can be added, generated and removed |
 //! | [`Sampler`] | chooses tokens according to [`SamplingOptions`]: llama.cpp's samplers, grammars, JSON schemas |
 //! | [`Tokens`], [`TokenStream`] | generated tokens: a blocking iterator, and an async stream for any executor |
 //! | [`Embedder`] | embeddings of texts |
@@ -34,7 +34,7 @@
 //! [`Model`], [`Canceller`], [`ChatTemplate`] and [`Error`] are `Send` and `Sync`, so threads can share them.
 //! [`Session`], [`Sampler`] and [`Embedder`] are `Send`; methods that change them take `&mut self`, so any thread can
 //! use them, but never two threads at once. Sessions that run at the same time share the cores, but each has its own
-//! threads. Set [`Options::decode_threads`] so that all sessions together have no more threads than the machine has
+//! threads. Set [`Options::decode_threads`] so that the sessions together have no more threads than the machine has
 //! cores.
 //!
 //! # Panics, exceptions, the process

@@ -41,8 +41,8 @@ pub(super) struct Loaded {
 }
 
 impl Model {
-    /// Loads the GGUF file at `path`; for a model in several parts, `path` is the first part. Options that are not
-    /// set depend on the current state of the machine.
+    /// Loads the GGUF file at `path`; for a model in several parts, `path` is the first part. The defaults of options
+    /// that are not set depend on the current state of the machine.
     ///
     /// # Errors
     /// - [`Error::Usage`] for invalid options
@@ -59,7 +59,7 @@ impl Model {
         })
     }
 
-    /// Loads the model at `path` with settings that are already resolved, for example with a tuning record.
+    /// Loads the model at `path` with settings that have already been resolved, for example with a tuning record.
     ///
     /// # Errors
     /// Errors of [`load`](Self::load).

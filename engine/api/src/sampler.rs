@@ -10,9 +10,8 @@ use crate::model::Model;
 /// Chooses the tokens of one text, one after the other, with llama.cpp's samplers and an optional grammar or JSON
 /// schema.
 ///
-/// The tokens are determined by the model, the settings, the options and the seed. Create a sampler for each text,
-/// because a sampler keeps the state of penalties and grammars. Any thread may use a sampler, but never two threads
-/// at once.
+/// The model, the settings, the options and the seed determine the tokens. Create a sampler for each text, because a
+/// sampler keeps the state of penalties and grammars. Any thread may use a sampler, but never two threads at once.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -35,7 +34,7 @@ use crate::model::Model;
 /// ```
 pub struct Sampler {
     pub(super) chain: Chain,
-    /// Number of tokens of the text that the chain has accepted.
+    /// Number of the text's tokens that the chain has accepted.
     pub(super) told: usize,
 }
 

@@ -55,8 +55,8 @@ pub struct Session {
 pub struct Canceller(Arc<AtomicBool>);
 
 impl Canceller {
-    /// Ends the session's running operation with [`Error::Interrupted`], in the middle of a prompt or before the next
-    /// token. If the session is idle, its next operation ends instead.
+    /// Makes the session's running operation end with [`Error::Interrupted`], either in the middle of a prompt or
+    /// before the next token. If the session is idle, its next operation ends immediately.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -87,9 +87,8 @@ impl Session {
         self.inner.n_ctx() as usize
     }
 
-    /// Adds `text` to the sequence. At the beginning of the sequence, also adds the special tokens that the model
-    /// expects before and after a text. The text is evaluated when tokens are generated, or by
-    /// [`evaluate`](Self::evaluate).
+    /// Adds `text` to the sequence. If the sequence is empty, also adds the special tokens that the model expects
+    /// before and after a text. The text is evaluated when tokens are generated, or by [`evaluate`](Self::evaluate).
     ///
     /// # Errors
     /// Errors of the tokenizer, and [`Error::TextTooLong`] for a text of more bytes than [`capacity`](Self::capacity)
@@ -140,7 +139,7 @@ impl Session {
         Canceller(Arc::clone(&self.stop))
     }
 
-    /// Discards a cancellation that came after the end of the operation.
+    /// Discards a cancellation that arrived after the operation had ended.
     pub(super) fn forget_cancel(&self) {
         self.stop.store(false, Ordering::Relaxed);
     }
@@ -211,8 +210,8 @@ impl Session {
             return Err(error);
         }
         context.synchronize();
-        // A sampler would choose a token even from NaN. Only the prompt is checked, because most faults already show
-        // in its logits.
+        // A sampler would choose a token even if the logits are NaN. Only the prompt is checked, because most faults
+        // already appear in its logits.
         if is_prompt && has_nan(context.logits()?) {
             return Err(Error::NotANumber);
         }
@@ -228,7 +227,7 @@ impl Session {
         self.evaluate()?;
         let (inner, tokens) = (&mut self.inner, &self.tokens);
         let token = caught("sample", || {
-            // If the sampler has accepted more tokens than the text has, the tokens belong to another text.
+            // If the sampler has accepted more tokens than the text contains, they belong to another text.
             sampler.chain.accept_prompt(tokens.get(sampler.told..).unwrap_or_default())?;
             sampler.told = tokens.len();
             sampler.chain.sample(inner.context(), -1)

@@ -13,7 +13,7 @@ use crate::sampler::Sampler;
 use crate::session::{Canceller, Session};
 use crate::tokens::Piece;
 
-/// Maximum number of unread tokens. At this number, the thread pauses.
+/// Maximum number of unread tokens. The thread pauses when this number is reached.
 const AHEAD: usize = 32;
 
 /// Async stream of tokens, for any executor, created by [`Session::stream`]. A separate thread generates the tokens.
@@ -56,7 +56,7 @@ pub struct Finished {
     pub session: Session,
     /// Sampler of the stream.
     pub sampler: Sampler,
-    /// Reason that the generation stopped; `None` after an error.
+    /// Reason why the generation stopped; `None` after an error.
     pub stop: Option<Stop>,
 }
 
@@ -87,7 +87,7 @@ impl TokenStream {
     /// [`Error::Internal`] if the generating thread ended unexpectedly.
     pub async fn finish(mut self) -> Result<Finished> {
         self.pieces.close();
-        // The canceller is taken out, so that dropping the stream does not stop the session's next operation.
+        // The canceller is removed, so that dropping the stream does not stop the session's next operation.
         if let Some(canceller) = self.canceller.take() {
             canceller.cancel();
         }
@@ -139,8 +139,8 @@ fn work(
 }
 
 impl Session {
-    /// Generates at most `most` tokens like [`generate`](Self::generate), as an async stream with its own thread.
-    /// Dropping the stream ends the thread within one token.
+    /// Returns an async stream that generates at most `most` tokens like [`generate`](Self::generate), in its own
+    /// thread. Dropping the stream ends the thread within one token.
     pub fn stream(self, sampler: Sampler, most: usize) -> TokenStream {
         TokenStream::new(self, sampler, most)
     }

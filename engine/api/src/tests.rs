@@ -8,7 +8,7 @@ use super::*;
 const fn shared<T: Send + Sync + 'static>() {}
 const fn sent<T: Send + 'static>() {}
 
-/// Does not compile if a type lacks a trait that the documentation promises.
+/// Fails to compile if a type lacks a trait that the documentation promises.
 const _: () = {
     shared::<Model>();
     shared::<Canceller>();

@@ -39,14 +39,14 @@ impl<'a> Tokens<'a> {
         Tokens { session, sampler, left: most, ignore_end: false, utf8, stop: None, failed: false }
     }
 
-    /// Continues generating after a token that ends the text, unless a grammar determines the end.
+    /// Makes the iterator continue after a token that ends the text, unless a grammar determines the end.
     #[must_use]
     pub fn ignore_end(mut self) -> Self {
         self.ignore_end = true;
         self
     }
 
-    /// Returns the reason that the generation stopped; `None` if more tokens may follow.
+    /// Returns the reason why the generation stopped; `None` if more tokens may follow.
     pub fn stop(&self) -> Option<Stop> {
         self.stop
     }
@@ -80,7 +80,7 @@ impl<'a> Tokens<'a> {
         let (session, utf8) = (&*self.session, &mut self.utf8);
         caught("detokenize", || session.model().raw().piece(token, utf8.buffer()))?;
         let mut text = self.utf8.take().to_string();
-        // Only the end of the text is allowed, so no further token is evaluated.
+        // Only the end of the text is allowed next, so no further token is evaluated.
         if self.sampler.chain.is_complete() {
             self.stop = Some(Stop::End);
         } else if self.left == 0 {
@@ -119,8 +119,8 @@ impl Iterator for Tokens<'_> {
 impl std::iter::FusedIterator for Tokens<'_> {}
 
 impl Session {
-    /// Generates at most `most` tokens after the text, one per call. Each token becomes part of the text when it is
-    /// returned.
+    /// Returns an iterator that generates at most `most` tokens after the text, one per call to `next`. Each token
+    /// becomes part of the text when it is returned.
     pub fn generate<'a>(&'a mut self, sampler: &'a mut Sampler, most: usize) -> Tokens<'a> {
         Tokens::new(self, sampler, most)
     }

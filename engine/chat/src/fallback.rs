@@ -43,7 +43,7 @@ pub fn with_tools(messages: &[Message], tools: &Json, has_system: bool) -> Vec<M
 fn call(call: &ToolCall) -> String {
     let name = serde_json::to_string(&call.function.name).unwrap_or_default();
     let arguments = match call.function.arguments.text() {
-        // In OpenAI's API, the arguments are a string with JSON.
+        // In OpenAI's API, the arguments are a string that contains JSON.
         Some(text) => text.to_string(),
         None => json(&call.function.arguments),
     };

@@ -71,7 +71,7 @@ pub struct ToolCall {
 pub struct Function {
     /// Name of the function.
     pub name: String,
-    /// Arguments: a string with JSON, as in OpenAI's API, or an object, as in templates.
+    /// Arguments: a string that contains JSON, as in OpenAI's API, or an object, as in templates.
     #[serde(default = "no_arguments")]
     pub arguments: Json,
 }

@@ -1,4 +1,4 @@
-//! Handling of ctrl-C and SIGTERM.
+//! Handles ctrl-C and SIGTERM.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -11,9 +11,9 @@ use nix::sys::termios::{self, SetArg};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-/// Handles ctrl-C and SIGTERM during work. The first signal sets the engine's flag, so that the work stops in order;
-/// the second signal ends the process. A repeated SIGHUP does not count as a second signal, because both the shell
-/// and the kernel send SIGHUP when a terminal closes.
+/// Handles ctrl-C and SIGTERM during work. The first signal sets the engine's flag, so that the work stops cleanly; the
+/// second signal ends the process. A repeated SIGHUP does not count as a second signal, because both the shell and the
+/// kernel send SIGHUP when a terminal closes.
 pub fn stop_in_order() {
     static SEEN: AtomicBool = AtomicBool::new(false);
     install(|signal| {
@@ -24,17 +24,17 @@ pub fn stop_in_order() {
     });
 }
 
-/// Lets a write beyond `ulimit -f` fail with an I/O error, so that the process can remove the partial file. The
-/// signal has an empty handler and is not ignored, because child processes would inherit an ignored signal.
+/// Lets a write beyond `ulimit -f` fail with an I/O error, so that the process can remove the partial file. The signal
+/// gets an empty handler instead of being ignored, because child processes would inherit an ignored signal.
 pub fn survive_too_large_files() {
-    // If the handler cannot be installed, a file that is too large ends the program, which is the default action.
+    // If the handler cannot be installed, the default action applies: a file that is too large ends the program.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Maximum time for the last output, because the reader of stdout may have stopped reading.
+/// Maximum time for writing the last output, because stdout's reader may have stopped reading.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Lets the first signal run `last_words` and end the process. Earlier output is kept.
+/// Makes the first signal run `last_words` and end the process. Earlier output is kept.
 pub fn stop_after(last_words: fn()) {
     install(move |_| {
         let begin = Instant::now();
@@ -48,7 +48,7 @@ pub fn stop_after(last_words: fn()) {
     });
 }
 
-/// Lets the first signal end the process with success, for a command that only waits.
+/// Makes the first signal end the process successfully, for a command that only waits.
 pub fn end_at_once() {
     install(|_| llama::exit_now(0));
 }
@@ -86,14 +86,14 @@ fn install(mut handler: impl FnMut(i32) + Send + 'static) {
 /// Signal, with a flag that is set when it arrives.
 type Seen = (i32, Arc<AtomicBool>);
 
-/// Returns a pipe that receives one byte per signal, and a flag for each signal. signal-hook's own iterator would
-/// open a socket, which a program that promises to open no sockets must not do.
+/// Returns a pipe that receives one byte per signal, and a flag for each signal. signal-hook's own iterator would open
+/// a socket, but some commands promise to open no sockets.
 fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
     let (reader, writer) = io::pipe()?;
     let mut seen = Vec::new();
     for signal in ending() {
         let flag = Arc::new(AtomicBool::new(false));
-        // The flag is registered first, because the reader of the byte must see the flag.
+        // The flag is registered first, so that it is set when the byte is read.
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
         signal_hook::low_level::pipe::register(signal, OwnedFd::from(writer.try_clone()?))?;
         seen.push((signal, flag));
@@ -127,8 +127,8 @@ impl Answers {
     }
 }
 
-/// Handles signals in a chat. Ctrl-C stops an answer. Ctrl-C ends the process if no answer is being generated, or if
-/// it is repeated before the answer has stopped. At the prompt of a terminal (`typed`), ctrl-C is a key and has no
+/// Handles signals in a chat. Ctrl-C stops an answer. It ends the process if no answer is being generated, or if it is
+/// pressed again before the answer has stopped. At the prompt of a terminal (`typed`), ctrl-C is a key and has no
 /// effect here. All other signals end the process and restore the terminal.
 pub fn stop_answers(typed: bool) -> Answers {
     static STATE: AtomicU8 = AtomicU8::new(STARTING);

@@ -6,7 +6,7 @@
 //! - `interrupt` handles ctrl-C and SIGTERM, `openmp` detects the OpenMP runtime, and `version` is the text of
 //!   `--version`.
 #![forbid(unsafe_code)]
-// The print macros panic if stderr is full or closed. With `writeln!`, the caller can ignore the error.
+// The print macros panic if stderr cannot be written. With `writeln!`, the caller can ignore the error.
 #![deny(clippy::print_stderr)]
 
 mod commands;

@@ -1,7 +1,7 @@
-//! Detection of the OpenMP runtime that runs ggml's threads: the loaded library, and its settings.
+//! Detects the OpenMP runtime that runs ggml's threads: the loaded library and its settings.
 //!
-//! With OpenMP, ggml uses only the list of CPUs from an attached thread pool. OpenMP creates the threads, keeps them
-//! between graphs and decides how they wait, so `poll` and paused pools have no effect.
+//! With OpenMP, ggml uses nothing from an attached thread pool except its list of CPUs. OpenMP creates the threads,
+//! keeps them between graphs and decides how they wait, so `poll` and paused pools have no effect.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub fn runtime() -> Option<Runtime> {
     in_maps(&std::fs::read_to_string("/proc/self/maps").ok()?)
 }
 
-/// Returns the first runtime among the files that a process has mapped.
+/// Returns the first OpenMP runtime among the files in `maps`, a process's memory map.
 fn in_maps(maps: &str) -> Option<Runtime> {
     maps.lines().filter_map(|line| Some(Path::new(line.get(line.find('/')?..)?))).find_map(|file| {
         let name = file.file_name()?.to_str()?;

@@ -37,7 +37,7 @@ pub enum ServerAddress {
     Inside(Door),
 }
 
-/// Reason that a request failed.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The server does not answer.
@@ -78,14 +78,14 @@ pub type Result<T> = std::result::Result<T, Failure>;
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Limits that decide when a server is considered unreachable, or a different program.
+/// Limits that decide when a server is considered unreachable, or considered not to be an Anneal server.
 #[derive(Clone, Copy, Debug)]
 struct PeerLimits {
     /// Time limit for connecting.
     connect: Duration,
     /// Time limit for answers that need no model, such as status and health.
     answer: Duration,
-    /// Time without data in an answer that needs a model. After this time, the client queries the server's health.
+    /// Time without data, in an answer that needs a model, after which the client queries the server's health.
     silence: Duration,
     /// Number of consecutive failed connections for health queries after which a TCP server is considered
     /// unreachable.
@@ -95,11 +95,11 @@ struct PeerLimits {
 }
 
 /// Limits in normal use. The time between tokens has no limit: a long prompt on a CPU, a queue, or an answer in a
-/// single line may take hours. Instead, the client queries the health of a server that was silent for five
-/// minutes. A server answers this query within milliseconds, even while it computes. A server that does not answer
-/// within half a minute is considered hung. A server whose socket exists does not answer before its first model is
-/// loaded; five minutes are enough to load 40 GB from a hard disk. A machine accepts a connection in far less than
-/// ten seconds, even on the other side of the world. Embeddings of a full request are tens of megabytes.
+/// single line may take hours. Instead, the client queries the health of a server that was silent for five minutes. A
+/// server answers this query within milliseconds, even while it computes. A server that does not answer within half a
+/// minute is considered hung. After a server creates its socket, it does not answer until its first model is loaded;
+/// five minutes are enough to load 40 GB from a hard disk. A machine accepts a connection in far less than ten seconds,
+/// even from the other side of the world. The embeddings for a full request are tens of megabytes.
 const LIMITS: PeerLimits = PeerLimits {
     connect: Duration::from_secs(10),
     answer: Duration::from_secs(30),
@@ -141,7 +141,7 @@ impl ServerAddress {
                 "" => Err(format!("{text}: the host is missing\nhint: write it as in http://127.0.0.1:8080")),
                 rest if rest.contains(['/', '@', '?', '#']) => {
                     Err(format!(
-                        "{text}: the address has more than a host and a port\nhint: write it as in \
+                        "{text}: the address must contain only a host and a port\nhint: write it as in \
                          http://127.0.0.1:8080"
                     ))
                 }
@@ -210,8 +210,9 @@ impl ServerAddress {
         }
         let late = |_| {
             let answer = limits.answer;
-            Err(self
-                .gone(&format_args!("no answer for {answer:?}: the server hangs or is loading its model")))
+            Err(self.gone(&format_args!(
+                "no answer for {answer:?}: the server is unresponsive, or is still loading its model"
+            )))
         };
         timeout(limits.answer, asked).await.unwrap_or_else(late)
     }
@@ -229,13 +230,13 @@ impl ServerAddress {
         self.while_it_is_well(limits, asked).await
     }
 
-    /// Waits for the result of `work`. Fails if the server hangs.
+    /// Waits for the result of `work`. Fails if the server becomes unresponsive.
     async fn while_it_is_well<T>(
         &self,
         limits: &PeerLimits,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        // A server in this process cannot fail separately from the client.
+        // A server in this process cannot fail independently of the client.
         if matches!(self, ServerAddress::Inside(_)) {
             return work.await;
         }
@@ -251,9 +252,9 @@ impl ServerAddress {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                // Any answer shows that the server is alive. A few refused connections are tolerated, because a
-                // server that shuts down accepts no connections but finishes its work. After a restart, the
-                // machine no longer knows this connection, so it never reports the connection's end.
+                // Any answer shows that the server is alive. A few refused connections are tolerated, because a server
+                // that is shutting down accepts no connections but finishes its work. A machine that has restarted no
+                // longer knows this connection, so it never reports the connection's end.
                 asked = health => {
                     // An answer with an error also shows that the server is alive.
                     refused = if matches!(asked, Ok(Err(Failure::Gone { .. }))) { refused + 1 } else { 0 };
@@ -261,8 +262,8 @@ impl ServerAddress {
                     let (silence, answer) = (limits.silence, limits.answer);
                     if asked.is_err() {
                         return Err(self.gone(&format_args!(
-                            "no answer for {silence:?}, and none to /health for {answer:?}: the server hangs or is \
-                            loading its model"
+                            "no answer for {silence:?}, and none from /health for {answer:?}: the server is \
+                            unresponsive, or is still loading its model"
                         )));
                     }
                     if is_gone {
@@ -299,7 +300,7 @@ impl ServerAddress {
         let (status, bytes) = drive(answered, connection).await?;
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|_| self.odd(&format_args!("status {status} without JSON")))?;
-        // Status 503 is an ordinary answer from /health; a refusal has the key `error`.
+        // Status 503 is an ordinary answer from /health; only a refusal has the key `error`.
         match value.get("error") {
             Some(error) => Err(refused(error)),
             None => Ok(value),
@@ -504,15 +505,15 @@ mod tests {
         let request = serde_json::json!({ "prompt": "x" });
         let state = asked_of(hang, async |place| place.get_within("/status", &SHORT).await);
         let error = state.expect_err("it hangs").to_string();
-        assert!(error.contains("no answer for 50ms: the server hangs"), "{error}");
+        assert!(error.contains("no answer for 50ms: the server is unresponsive"), "{error}");
         let posted = asked_of(hang, async |place| place.post_within("/tokenize", &request, &SHORT).await);
-        // More bytes than the kernel buffers for a server that does not read.
+        // Send more bytes than the kernel buffers for a server that does not read.
         let long = serde_json::json!({ "prompt": "x".repeat(8 << 20) });
         let sent = asked_of(hang, async |place| place.lines_within(&long, &SHORT).await.map(|_| Value::Null));
         let read = asked_of(hang, async |place| place.lines_within(&request, &SHORT).await?.next().await);
         for answer in [posted, sent, read] {
             let error = answer.expect_err("it hangs").to_string();
-            assert!(error.contains("no answer for 20ms, and none to /health for 50ms"), "{error}");
+            assert!(error.contains("no answer for 20ms, and none from /health for 50ms"), "{error}");
         }
     }
 
@@ -550,7 +551,7 @@ mod tests {
             let asked = place.lines_within(&request, &SHORT);
             let (lines, taken) = tokio::join!(asked, async {
                 let taken = listener.accept().await.expect("a client");
-                // The connection stays open without a listener, as if the machine had gone.
+                // The connection stays open without a listener, as if the machine had disappeared.
                 drop(listener);
                 taken
             });
@@ -572,7 +573,7 @@ mod tests {
             let limits = PeerLimits { answer: LIMITS.answer, ..SHORT };
             let serve = async {
                 let (mut work, _) = listener.accept().await.expect("a client");
-                // More refused connections than the client tolerates.
+                // Refuse more connections than the client tolerates.
                 for _ in 0..=2 * limits.refusals {
                     let (mut health, _) = listener.accept().await.expect("a client");
                     let _ = health.read(&mut [0; 512]).await;

@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Returns a machine with 16 cores, of which this process may use `cpus`, with the CPU quota `quota`.
+    /// Returns a machine with 16 cores. This process may use `cpus` of them, with the CPU quota `quota`.
     fn runtime_host(cpus: u32, quota: Option<f64>, threads: &str) -> RuntimeHost {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/hosts/ryzen-7950x.json");
         let text = std::fs::read_to_string(path).expect("a host");

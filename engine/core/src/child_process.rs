@@ -1,4 +1,4 @@
-//! Child processes of this program that answer line by line: reading their output, and describing why they ended.
+//! Reads the output of child processes that answer line by line, and describes why they ended.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Maximum length of a line in bytes. Answers are short, but a child that a malformed file has corrupted may print
+/// Maximum length of a line in bytes. Answers are short, but a malformed file may corrupt a child, which may then print
 /// anything.
 const LONGEST: u64 = 1 << 20;
 
@@ -76,7 +76,7 @@ impl LastWords {
     }
 }
 
-/// Describes the end of a child process, in words that follow the subject of a sentence.
+/// Describes how a child process ended, as the predicate of a sentence.
 pub fn death(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.signal(), status.code()) {

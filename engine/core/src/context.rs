@@ -1,4 +1,4 @@
-//! Creation of contexts, with errors that are more specific than llama.cpp's.
+//! Creates contexts, with errors that are more specific than llama.cpp's.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::{CTX_STEP, Settings};
 use crate::threads;
 
-/// Creates a context of `model` with its own thread pools.
+/// Creates a context for `model`, with its own thread pools.
 ///
 /// # Errors
 /// If the context does not fit into memory, or llama.cpp cannot create it.
@@ -29,7 +29,7 @@ pub fn context(
     context_with(model, &options, settings, runtime_host, LOWER_CTX)
 }
 
-/// Remedy for a context that does not fit into memory.
+/// Hint for a context that does not fit into memory.
 pub const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
 /// Creates a context with `options` instead of the options from the settings. If the context does not fit into
@@ -68,8 +68,7 @@ pub fn context_collecting(
     Ok(context)
 }
 
-/// Creates a context with `sequences` sequences that share its cells, and with room for `rows` rows of logits per
-/// batch.
+/// Creates a context with `sequences` sequences that share its cells. Each batch has room for `rows` rows of logits.
 ///
 /// # Errors
 /// Errors of [`context`].
@@ -80,7 +79,7 @@ pub fn shared_context(
     sequences: u32,
     rows: u32,
 ) -> Result<Context> {
-    // The context is interruptible, so that a shutdown need not wait for a long step.
+    // The context can be interrupted, so that a shutdown need not wait for a long step.
     let options = context_options(model, settings, true);
     context_of(model, &options, settings, runtime_host, LOWER_CTX, sequences, rows)
 }
@@ -108,8 +107,8 @@ pub fn context_of(
     Ok(context)
 }
 
-/// Adds the name of the device that lacks memory to an error of context creation: llama.cpp reports only the size of
-/// a single buffer.
+/// Adds the name of the device that lacks memory to an error from creating a context, because llama.cpp reports only
+/// the size of a single buffer.
 fn explained(
     error: Error,
     model: &Model,
@@ -119,7 +118,7 @@ fn explained(
     seats: Seats,
 ) -> Error {
     let Error::Context { n_ctx, why } = error else { return error };
-    // Settings of the context that failed, which may differ from `settings`.
+    // Settings of the context that could not be created, which may differ from `settings`.
     let mut own = settings.clone();
     own.n_ctx.value = options.n_ctx;
     (own.n_batch.value, own.n_ubatch.value) = (options.n_batch, options.n_ubatch);
@@ -152,7 +151,7 @@ fn check_memory(
     let (placed, n_layer) = (model.placed(), model.n_layer());
     let weights =
         if settings.weights_are_pageable() { 0 } else { model.size().saturating_sub(model.on_devices()) };
-    // The available memory was measured before the weights were loaded.
+    // The available memory was determined before the weights were loaded.
     let available = runtime_host.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
     let cache = cache_size(model, options);
     let here = |all: Bytes| if options.kv_offload { Bytes(placed.here(all.0, n_layer)) } else { all };

@@ -1,4 +1,4 @@
-//! Options and size of the context that the settings request.
+//! Context options and context size that the settings request.
 
 use build_info::Bytes;
 use gguf::GgufFile;
@@ -24,8 +24,8 @@ pub fn context_options(model: &Model, settings: &Settings, interruptible: bool) 
     }
 }
 
-/// Refuses a model whose attention is not causal. Such a model computes embeddings, and llama.cpp returns no logits
-/// for the model.
+/// Refuses a model whose attention is not causal. Such a model computes embeddings, and llama.cpp returns no logits for
+/// it.
 ///
 /// # Errors
 /// If the model cannot generate text.
@@ -34,8 +34,8 @@ pub fn check_generates(model: &Model) -> Result<()> {
         true => Ok(()),
         false => Err(Error::NotGenerative {
             path: model.path().to_path_buf(),
-            what: "computes embeddings and does not generate text: request embeddings from `anneal serve` at \
-                   /v1/embeddings",
+            what: "computes embeddings and does not generate text\nhint: request embeddings from `anneal \
+            serve` at /v1/embeddings",
         }),
     }
 }
@@ -53,7 +53,7 @@ pub fn n_ctx(settings: &Settings, trained: u32) -> u32 {
 /// Returns the size of the K and V caches. Returns `None` if the model keeps another kind of state, or if its layers
 /// need different amounts.
 pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
-    // Layers with a window may have heads of another length.
+    // Layers with a sliding window may have heads of a different length.
     if !model.has_plain_cache() || model.window().is_some() {
         return None;
     }
@@ -62,8 +62,8 @@ pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
         let key = format!("{architecture}.{key}");
         match model.metadata(&key) {
             Some(text) => text.parse().map_or(Number::Other, Number::Is),
-            // llama.cpp does not return arrays (here, one number per layer), so that an array looks like a missing
-            // key (`gguf_kv` in src/llama-model.cpp; ggml 0.26.0). Therefore, the file is read.
+            // llama.cpp does not return arrays (here, one number per layer), so an array looks like a missing key
+            // (`gguf_kv` in src/llama-model.cpp; ggml 0.26.0). Therefore, the value is read from the file.
             None if key.ends_with(".head_count_kv") => match GgufFile::open(model.path()) {
                 Ok(file) if file.get(&key).is_none() => Number::Absent,
                 _ => Number::Other,

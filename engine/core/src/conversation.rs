@@ -13,7 +13,7 @@ use crate::generate::{Generation, Request, Stop, from_tokens};
 use crate::session::Session;
 
 /// Conversation: its messages, the template that renders them as a prompt, and the sequence that contains the last
-/// prompt with its answer.
+/// prompt and its answer.
 pub struct Conversation {
     session: Session,
     sampling: SamplingOptions,
@@ -28,17 +28,17 @@ pub struct Conversation {
     last: Last,
 }
 
-/// The last prompt with its answer, as text and as tokens.
+/// The last prompt and its answer, as text and as tokens.
 #[derive(Default)]
 struct Last {
     text: String,
     tokens: Vec<Token>,
-    /// Ends of prompts and answers: for each end, the number of bytes and the number of tokens before it.
+    /// Positions at which prompts and answers end: the number of bytes and the number of tokens before each position.
     ends: Vec<(usize, usize)>,
 }
 
-/// Number of ends that are tried. The text of the last answers may have changed, because some templates leave out the
-/// reasoning of earlier answers. An answer without special tokens has no end at which the text can be split.
+/// Maximum number of ends that are tried. The text before the last ends may have changed, because some templates leave
+/// out the reasoning of earlier answers. If an answer has no special tokens, the text cannot be split at its end.
 const TRIES: usize = 8;
 
 /// Turn of a conversation: the answer, with the statistics of its generation.
@@ -48,7 +48,7 @@ pub struct Turn {
     pub text: String,
     /// Number of tokens of the whole prompt.
     pub prompt_tokens: usize,
-    /// Number of prompt tokens that were kept from earlier turns and did not have to be evaluated.
+    /// Number of prompt tokens that were kept from earlier turns and therefore not evaluated.
     pub reused: usize,
     /// Tokens and times of the answer. The generation's `prompt_tokens` counts only the evaluated tokens.
     pub generation: Generation,
@@ -220,9 +220,9 @@ impl Conversation {
         let Last { text, tokens, ends } = &self.last;
         let same = text.bytes().zip(prompt.bytes()).take_while(|(before, now)| before == now).count();
         for &(bytes, count) in ends.iter().rev().filter(|(bytes, _)| *bytes <= same).take(TRIES) {
-            // `bytes` is the end of a text, so it lies between two characters.
+            // `bytes` is the end of a text, so it is a character boundary.
             let rest = model.tokenize_with(&prompt[bytes..], false)?;
-            // Only a special token cannot merge with the preceding text into one token.
+            // Only a special token can never merge with the preceding text into a single token.
             if rest.first().is_none_or(|&token| model.is_special(token)) {
                 return Ok([&tokens[..count], &rest].concat());
             }

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after its last turn during which a seat is considered active. Threads that poll for work stop polling
-/// before this time has passed.
+/// Time after its last turn during which a seat is considered active. Polling threads stop polling before this time has
+/// passed.
 const RECENT: Duration = Duration::from_secs(1);
 
 /// Cores that a context computes on.
@@ -29,8 +29,8 @@ impl Cores {
     }
 }
 
-/// Lock on all cores of a machine. The lock is granted in the order of the requests, so a context that releases
-/// the lock and requests it again waits behind the other contexts.
+/// Lock on all cores of a machine. The lock is granted in the order of requests, so a context that releases the lock
+/// and requests it again waits behind the other contexts.
 #[derive(Debug, Default)]
 pub struct Turns {
     state: Mutex<LockState>,
@@ -54,7 +54,7 @@ pub struct Seat {
     cores: Arc<Cores>,
 }
 
-/// Turn on the cores. Dropping the value ends the turn.
+/// A context's turn on the cores. Dropping the value ends the turn.
 #[derive(Debug)]
 pub struct Taken<'a> {
     turns: &'a Turns,
@@ -166,7 +166,7 @@ mod tests {
         let turns = Arc::new(Turns::default());
         let (one, other) = (turns.seat(Cores::These(vec![0, 1])), turns.seat(Cores::These(vec![2, 3])));
         let held = one.take();
-        // The lock is taken on this thread, so that an incorrect wait hangs the test and does not merely delay it.
+        // The lock is taken on this thread, so that an incorrect wait hangs the test instead of only delaying it.
         let beside = other.take();
         assert!(!held.is_shared && !beside.is_shared);
         let both = turns.seat(Cores::These(vec![1, 2]));

@@ -1,5 +1,5 @@
-//! Text generation: tokenises and evaluates the prompt, then samples and evaluates one token after the other, in one
-//! or two contexts.
+//! Text generation: tokenises and evaluates the prompt, then samples and evaluates one token after another, in one or
+//! two contexts.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -13,7 +13,7 @@ pub use crate::generation::{Generation, Request, Stop, check_prompt, has_nan};
 use crate::session::Session;
 use crate::speculative::generate as speculative;
 
-/// Generates text. `on_text` receives the text as it is generated, in whole characters, and can end the generation.
+/// Generates text. `on_text` receives the text in whole characters as it is generated, and can end the generation.
 ///
 /// # Errors
 /// Errors of the evaluation; [`Error::EmptyPrompt`] and [`Error::PromptTooLong`].
@@ -54,8 +54,8 @@ pub fn from_tokens(
     Ok(generation)
 }
 
-/// First half of [`from_tokens`]: evaluates `prompt` (at least one token) after the tokens that the sequence already
-/// contains. If the evaluation is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
+/// First half of [`from_tokens`]: evaluates `prompt`, which has at least one token, after the tokens that the sequence
+/// already contains. If the evaluation is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
 ///
 /// # Errors
 /// If `prompt` is empty or too long, or its evaluation fails.
@@ -73,8 +73,8 @@ pub fn prefill(session: &mut Session, prompt: &[Token], request: &Request<'_>) -
     }
     context.synchronize();
     generation.prefill = start.elapsed();
-    // A sampler would choose a token even from NaN. Only the first row is checked, because most faults already appear
-    // in that row.
+    // A sampler would choose a token even if the logits are NaN. Only the first row is checked, because most faults
+    // already appear in that row.
     if request.n_predict > 0 && !context.samples_on_device(ALONE) && has_nan(context.logits()?) {
         return Err(Error::NotANumber);
     }

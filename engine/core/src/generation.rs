@@ -63,7 +63,7 @@ pub struct Generation {
     pub token_times: Vec<Duration>,
     /// Statistics of the drafts; `None` without speculative decoding.
     pub speculation: Option<DraftReport>,
-    /// Part of the sampling that ran on devices.
+    /// Report on the sampling that ran on devices.
     pub device: DeviceReport,
     /// Graphs that were computed after the prompt.
     pub graphs: Graphs,
@@ -107,7 +107,7 @@ fn rate(tokens: usize, time: Duration) -> Option<f64> {
 pub struct Teller<'a> {
     request: Request<'a>,
     model: Arc<Model>,
-    /// Number of tokens for which the context has room.
+    /// Number of tokens for which the context still has room.
     room: usize,
     start: Instant,
     first: Option<Instant>,

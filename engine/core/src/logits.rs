@@ -1,4 +1,4 @@
-//! Logits after every token of a text, for the comparison of two builds.
+//! Logits after every token of a text, for comparing two builds.
 
 use build_info::Logits;
 use gguf::memory::CTX_STEP;
@@ -65,7 +65,7 @@ fn check(context: &Context, tokens: &[Token], feed: Feed) -> Result<()> {
     Ok(())
 }
 
-/// Returns the first token with the largest logit; ignores NaN.
+/// Returns the token with the largest logit, the first if several are equal. Ignores NaN.
 fn most_likely(row: &[f32]) -> Token {
     let mut best = (0, f32::NEG_INFINITY);
     for (token, &value) in row.iter().enumerate() {

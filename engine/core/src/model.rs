@@ -1,4 +1,4 @@
-//! Loading of models. Checks before the load report more specific errors than llama.cpp.
+//! Loads models. Checks before the load report more specific errors than llama.cpp does.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -22,10 +22,10 @@ use crate::settings::{Settings, Source};
 
 /// Loads the model at `path`.
 ///
-/// The file is read and checked first, because llama.cpp's own parser stops with an assertion on some damaged files.
-/// If the file passes the check and is unknown, a child process then loads it: see [`crate::trial`]. A model larger
-/// than the memory is refused unless its weights are mapped and not repacked. Only then can the kernel drop its pages
-/// instead of killing the process when memory runs out.
+/// The file is read and checked first, because llama.cpp's own parser stops with an assertion on some damaged files. If
+/// the file passes the check and is unknown, a child process then loads it: see [`crate::trial`]. A model that does not
+/// fit into memory is refused unless its weights are mapped and not repacked. Only then can the kernel drop its pages,
+/// instead of killing the process, when memory runs out.
 ///
 /// If the settings require a GPU, a GPU must be available: see [`gpu`].
 ///
@@ -66,7 +66,7 @@ pub fn open_for(
     // The devices are chosen before the size is checked, because layers on devices need not fit into the host's
     // memory.
     let placed = match place_for(settings) {
-        // The reason that no device is available is more useful than the error of an option that needs a device.
+        // The reason why no device is available is more useful than an error about an option that needs a device.
         Err(why @ Error::Usage(_)) => gpu::require_device(path, settings, runtime_host).and(Err(why))?,
         placed => placed?,
     };
@@ -74,7 +74,7 @@ pub fn open_for(
     gpu::require_device(path, settings, runtime_host)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     gpu::warn_of_cublas(&parts, &placed, settings, runtime_host);
-    // To plan for devices, llama.cpp reads the header, so the file is checked first.
+    // Planning for devices makes llama.cpp read the header, so the file is checked first.
     let mut checked = None;
     if !placed.takers.is_empty() {
         checked = Some(crate::trial::of_load(&parts, settings)?);
@@ -104,7 +104,7 @@ pub fn open_for(
             needed: size,
             available,
             mend: "use a smaller quantisation, or use --load-mode mmap --no-repack, which is slow because it reads \
-                   the weights from disk during the run"
+                   weights from disk during the run"
                 .to_string(),
         });
     }
@@ -130,7 +130,7 @@ pub fn open_for(
         model.set_plan(plan);
     }
     if !model.is_decoder_only() {
-        let what = "has an encoder: this program only runs decoder-only models";
+        let what = "has an encoder, but this program runs only decoder-only models";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     gpu::require(&model, settings, runtime_host)?;
@@ -139,7 +139,7 @@ pub fn open_for(
 
 /// Finds the number of layers that fit on devices, if the settings leave the number open. Prints a note if not all
 /// layers fit, because decode then waits for the layers on the host at every token. If llama.cpp cannot estimate the
-/// memory, loading continues as if all layers fit, and the load reports any problem with the model.
+/// memory, loading continues as if all layers fit; the load then reports any problem with the model.
 fn plan(
     parts: &[&GgufFile],
     checked: &Checked,
@@ -168,7 +168,7 @@ fn plan(
     }
 }
 
-/// Prints, once per model, the placement that `plan` gives the model at `path`.
+/// Prints the placement in `plan` for the model at `path`, once per model.
 fn note(path: &Path, plan: &LayerPlan) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -13,7 +13,7 @@ pub struct OptionSpec<T: 'static> {
     pub flag: Flag,
     /// Form in the configuration file.
     pub key: Key,
-    /// Section of the help text and of the configuration file that lists the option.
+    /// Section that lists the option in the help text and in the configuration file.
     pub group: Group,
     /// Value that is used if the option is not set.
     pub default: DefaultValue,
@@ -115,7 +115,7 @@ impl Key {
         Key { name: Some(name), ..self }
     }
 
-    /// Returns this key, marked as one whose new values a reload applies.
+    /// Returns this key, marked so that a reload applies new values.
     #[must_use]
     pub const fn reloaded(self) -> Self {
         Key { on_reload: true, ..self }
@@ -236,7 +236,7 @@ pub enum Value<T: 'static> {
     Text(Form, fn(&mut T, &str) -> Result<(), String>),
 }
 
-/// Form in which a configuration file gives a [`Value::Text`].
+/// Form of a [`Value::Text`] in the configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Text.
@@ -249,7 +249,7 @@ pub enum Form {
     List(&'static str),
     /// List of numbers.
     Numbers,
-    /// List of texts, each of which is parsed and added. The flag may be repeated. The string describes the texts.
+    /// List of texts that are parsed and added one by one. The flag may be repeated. The string describes the texts.
     Repeated(&'static str),
 }
 
@@ -333,8 +333,7 @@ impl<T> OptionSpec<T> {
     }
 }
 
-/// Copies to `own` every value that `other` has and `own` lacks. Calls `copied` with the name of each copied
-/// option.
+/// Copies every value that `other` has and `own` lacks to `own`. Calls `copied` with the name of each copied option.
 pub fn merge<T>(
     options: &[OptionSpec<T>],
     own: &mut T,

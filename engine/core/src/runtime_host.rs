@@ -14,7 +14,7 @@ pub struct RuntimeHost {
     pub host: Option<Host>,
     /// Path and content of the build record next to the executable.
     pub build: Option<(PathBuf, BuildInfo)>,
-    /// BLAS library that is linked; `None` if no BLAS library is linked.
+    /// Linked BLAS library, if any.
     pub blas: Option<Blas>,
     /// Environment variables that settings depend on.
     pub environment: Environment,
@@ -66,7 +66,8 @@ pub struct Blas {
 impl RuntimeHost {
     /// Reads the machine and the build record. Failures become warnings.
     pub fn read() -> Self {
-        // llama.cpp detects the GPUs. Querying the driver can take seconds: see `ask_for_gpus`.
+        // The driver is not queried, because llama.cpp detects the GPUs and a query can take seconds: see
+        // `ask_for_gpus`.
         let detected = host::detect(&host::Root::live().without_gpus());
         let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
         let blas = llama::blas_library()
@@ -97,7 +98,7 @@ impl RuntimeHost {
         runtime_host
     }
 
-    /// Sets ggml's CUDA variables to the values of the build's profile and of the user. The precondition of
+    /// Sets ggml's CUDA variables to the values that the build's profile and the user specify. The precondition of
     /// [`llama::switch_cuda`] applies.
     pub fn switch_cuda(&self) {
         llama::switch_cuda(self.defaults().unwrap_or(&Defaults::default()), &self.variables);
@@ -108,7 +109,8 @@ impl RuntimeHost {
         self.build.as_ref().map(|(_, build)| &build.defaults)
     }
 
-    /// Queries the NVIDIA driver, if it is loaded, for its GPUs. Used by commands that display the machine.
+    /// Queries the NVIDIA driver, if it is loaded, for its GPUs. Used by commands that display information about the
+    /// machine.
     pub fn ask_for_gpus(&mut self) {
         let (gpus, warnings) = host::gpus(&host::Root::live());
         if let Some(host) = &mut self.host {

@@ -56,13 +56,14 @@ impl Session {
         Ok(())
     }
 
-    /// Lets single tokens use fewer threads while other programs use the cores, see [`crate::threads::follow_load`].
+    /// Lets the evaluation of single tokens use fewer threads while other programs use the cores: see
+    /// [`crate::threads::follow_load`].
     pub fn follow_load(&mut self, settings: &Settings) {
         crate::threads::follow_load(&mut self.context, settings);
     }
 
-    /// Sets whether the device that computes the logits also chooses tokens where possible. With a prompt cache
-    /// ([`crate::cache`]), which stores logits, the host always chooses the tokens.
+    /// Sets whether the device that computes the logits also chooses tokens where possible. The prompt cache
+    /// ([`crate::cache`]) stores logits, so with it the host always chooses the tokens.
     pub fn sample_on_device(&mut self, mode: DeviceSampling) {
         self.on_device = mode;
     }
@@ -84,7 +85,7 @@ impl Session {
         self.context.threads()
     }
 
-    /// Makes `flag`, instead of the flag of the whole process, interrupt an evaluation.
+    /// Makes `flag` interrupt evaluations, instead of the process-wide flag.
     pub fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
         self.context.stop_by(flag);
     }

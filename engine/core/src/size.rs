@@ -1,4 +1,4 @@
-//! Sizes in the form in which users write them.
+//! Sizes, as users write them.
 
 use build_info::Bytes;
 
@@ -7,7 +7,7 @@ use build_info::Bytes;
 /// # Errors
 /// If `text` is not a size; the message shows the valid forms.
 pub fn parse(text: &str) -> Result<Bytes, String> {
-    let wrong = || format!("{text:?} is not a size\nhint: use a form like 8GiB or 500MiB");
+    let wrong = || format!("{text:?} is not a size\nhint: write it as 8GiB or 500MiB");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let shift = match unit.trim() {

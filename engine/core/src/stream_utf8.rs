@@ -3,7 +3,7 @@
 /// Collects bytes and returns whole characters. Invalid bytes become U+FFFD.
 #[derive(Debug, Default)]
 pub struct StreamUtf8 {
-    /// Bytes of an incomplete character, followed by the bytes added last.
+    /// Bytes of an incomplete character, followed by the most recently added bytes.
     pending: Vec<u8>,
     text: String,
 }

@@ -1,8 +1,8 @@
 //! Standard output and standard error for text from models, files and servers.
 //!
-//! A terminal interprets control characters. A text can use them to move the cursor over earlier output, set the
-//! title of the window, or fill the clipboard. Therefore, control characters are escaped for a terminal. A file or a
-//! pipe receives every byte unchanged.
+//! A terminal interprets control characters. A text can use them to move the cursor over earlier output, set the window
+//! title, or fill the clipboard. Therefore, control characters are escaped for a terminal. A file or a pipe receives
+//! every byte unchanged.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -13,7 +13,7 @@ use build_info::words::printable_lines;
 pub struct Stream<W: Write> {
     out: W,
     is_terminal: bool,
-    /// Beginning of a character whose end has not been written yet: a token may end in the middle of a character.
+    /// Beginning of a character that is not complete yet, because a token may end in the middle of a character.
     begun: Vec<u8>,
 }
 

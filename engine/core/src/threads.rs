@@ -20,8 +20,8 @@ impl Placement {
     /// Returns the CPUs for `threads` threads on `host` under `settings`.
     pub fn new(settings: &Settings, host: Option<&Host>, threads: u32) -> Self {
         let cpus = &settings.cpus.value;
-        // All CPUs are listed: if a pool specifies no CPU, ggml leaves the threads on the CPUs of an earlier pool,
-        // and new threads inherit that placement.
+        // All CPUs are listed, because ggml would otherwise leave the threads on the CPUs of an earlier pool, and new
+        // threads would inherit that placement.
         let unbound = || {
             let all = host.map_or(Vec::new(), |host| host.limits.affinity.clone());
             Placement { cpus: all, strict: false }
@@ -70,8 +70,8 @@ pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
     Ok(Threads::new(decode_pool, prefill_pool, (decode, prefill)))
 }
 
-/// Lets single tokens use fewer threads while other programs use the cores, if that is faster. Has no effect if
-/// the user chose the number of threads, or if the number could change the text.
+/// Lets the evaluation of single tokens use fewer threads while other programs use the cores, if that is faster. Has no
+/// effect if the user chose the number of threads, or if the number of threads could change the text.
 pub fn follow_load(context: &mut Context, settings: &Settings) {
     if may_follow_load(settings) {
         context.follow_load();
@@ -80,7 +80,7 @@ pub fn follow_load(context: &mut Context, settings: &Settings) {
 
 fn may_follow_load(settings: &Settings) -> bool {
     let is_chosen = |source| matches!(source, Source::Flag | Source::ConfigFile | Source::Environment);
-    // Anneal's attention has these formats of caches. The sums of llama.cpp's attention depend on the number of
+    // Anneal's attention kernels support these cache types. In llama.cpp's attention, the sums depend on the number of
     // threads.
     let own = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8_0, KvType::Q4_0];
     let is_own = settings.flash_attention.value != FlashAttention::Off

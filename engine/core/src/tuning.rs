@@ -1,4 +1,4 @@
-//! File of the tuning record: its path, its entries for a model on this machine, and changes to the file.
+//! The tuning record's file: its path, its entries for a model on this machine, and changes to it.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -63,7 +63,7 @@ pub fn look_up(
         }
     };
     let (Some(host), Ok(mut shape)) = (&runtime_host.host, shape_of(model)) else { return found };
-    // An adapter's matrix products also take time, so a result without the adapter does not apply.
+    // An adapter's matrix products also take time, so a result that was measured without the adapter does not apply.
     if let Some(digest) = variant.digest(16) {
         shape.quantisation = format!("{} with LoRA {digest}", shape.quantisation);
     }
@@ -126,7 +126,7 @@ pub fn check_changeable(path: &Path) -> Result<()> {
     }
 }
 
-/// Checks that the disk has room for a record at `path` and for the state of an interrupted tuning run.
+/// Checks that the disk has room for a record at `path` and for the progress of an interrupted tuning run.
 ///
 /// # Errors
 /// If the disk has too little free space.
@@ -139,8 +139,8 @@ pub fn check_room(path: &Path) -> Result<()> {
         Some(free) => Err(Error::Tuning {
             path: path.to_path_buf(),
             why: format!(
-                "{} has only {free} of free space, but {NEEDED} are needed\nhint: free some space, or choose another \
-                 file with --tuning",
+                "{} has only {free} of free space, but {NEEDED} is needed\nhint: free some space, or choose \
+                another file with --tuning",
                 folder.display()
             ),
         }),
@@ -235,7 +235,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     base::replace(&path, content, base::Access::Private)
 }
 
-/// Returns the build's part of a key: the plan of the build or, without a build record, the versions.
+/// Returns the part of a key that identifies the build: the build's plan or, without a build record, the versions.
 pub fn build_of(runtime_host: &RuntimeHost) -> String {
     match &runtime_host.build {
         Some((_, build)) => build.plan_hash.to_string(),

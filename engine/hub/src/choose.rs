@@ -22,7 +22,7 @@ pub struct ModelFiles {
 /// Without `wanted`, chooses Q4_K_M, or the model with the shortest path if there is no Q4_K_M.
 ///
 /// # Errors
-/// If no file matches, or if a part of a split model is missing. The message lists the files that exist.
+/// If no file matches, or if a part of a split model is missing. The message lists the repository's files.
 pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<ModelFiles, String> {
     let mut models: Vec<&HubFile> = entries.iter().filter(|entry| is_model(&entry.path)).collect();
     // The shortest name comes first, so that a plain model is preferred to variants of it.

@@ -61,7 +61,7 @@ pub enum Error {
     NoFile {
         /// Name of the requested model.
         name: String,
-        /// Cause, with the files that exist.
+        /// Cause, usually with a list of the repository's files.
         why: String,
     },
 
@@ -100,7 +100,7 @@ pub enum Error {
     },
 
     /// A file that another tool wrote has the wrong size.
-    #[error("cannot use {} from the cache: the file has {found}, but the hub lists {expected}\nhint: remove the file, or set HF_HUB_CACHE to another folder", path.display())]
+    #[error("cannot use {} from the cache: its size is {found}, but the hub lists {expected}\nhint: remove the file, or set HF_HUB_CACHE to another folder", path.display())]
     Foreign {
         /// Path of that file.
         path: PathBuf,

@@ -1,4 +1,5 @@
-//! Name of a model on the hub: `owner/repo`, with an optional file and revision: `owner/repo:Q4_K_M@revision`.
+//! Name of a model on the hub: `owner/repo`, optionally followed by a quantisation or file, and by a revision, as in
+//! `owner/repo:Q4_K_M@revision`.
 
 use std::fmt;
 use std::str::FromStr;

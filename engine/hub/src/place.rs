@@ -24,7 +24,7 @@ use super::options::{ENDPOINT, HubOptions, Patience};
 const DEPTH: u32 = 4;
 
 impl HubOptions {
-    /// Reads the options from the environment, by the rules of huggingface_hub.
+    /// Reads the options from the environment, following huggingface_hub's rules.
     ///
     /// # Errors
     /// If no variable names a folder for the cache, or if `HF_ENDPOINT` is not a URL.

@@ -1,4 +1,4 @@
-//! Differences between a model and its file: its adapters, and the RoPE scaling of its contexts.
+//! Settings that make a loaded model differ from its file: adapters, and the RoPE scaling of its contexts.
 
 use std::ptr::NonNull;
 

@@ -57,7 +57,7 @@ impl Batch {
         self.tokens.is_empty()
     }
 
-    /// Returns the batch in llama.cpp's form. The result is valid until this batch is changed.
+    /// Returns the batch as a `llama_batch`. The result is valid until this batch is changed.
     fn raw(&mut self) -> sys::llama_batch {
         self.counts.clear();
         self.counts.resize(self.tokens.len(), 1);
@@ -95,7 +95,7 @@ impl Context {
     pub fn shared(model: &Arc<Model>, options: &ContextOptions, sequences: u32) -> Result<Self> {
         if !(1..=MAX_SEQUENCES).contains(&sequences) {
             return Err(Error::Usage(format!(
-                "{sequences} sequences: llama.cpp supports 1 to {MAX_SEQUENCES} in a context"
+                "cannot create a context of {sequences} sequences: llama.cpp supports 1 to {MAX_SEQUENCES}"
             )));
         }
         Self::for_sequences(model, options, sequences, None, |_| ())
@@ -133,30 +133,32 @@ impl Context {
         self.sequences
     }
 
-    /// Evaluates `batch`. The batch must have at most [`n_batch`](Self::n_batch) tokens of sequences of this context,
-    /// and must request at most [`rows`](Self::rows) rows of logits. Each token must follow the last token of its
-    /// sequence.
+    /// Evaluates `batch`. The batch may contain at most [`n_batch`](Self::n_batch) tokens, all from sequences in this
+    /// context, and may request at most [`rows`](Self::rows) rows of logits. Each token must follow the last token of
+    /// its sequence.
     ///
     /// # Errors
-    /// Errors of llama.cpp. After an error, the content of the batch's sequences is unknown.
+    /// If llama.cpp reports an error. Afterwards, the content of the batch's sequences is unknown.
     pub fn decode_batch(&mut self, batch: &mut Batch) -> Result<Decoded> {
         // llama.cpp checks the number of rows with an assertion, which would end the process.
         let rows = batch.wants_logits.iter().filter(|wanted| **wanted != 0).count();
         if rows > self.rows as usize {
-            let why =
-                format!("{rows} rows of logits were requested, but the context has room for {}", self.rows);
+            let why = format!(
+                "{rows} rows of logits were requested, but the context has room for only {}",
+                self.rows
+            );
             return Err(Error::Decode { tokens: batch.len(), why });
         }
         self.evaluate(batch)
     }
 
-    /// Evaluates `batch` like [`decode_batch`](Self::decode_batch), in a context that has a row of logits for each
-    /// token of a batch.
+    /// Evaluates `batch` like [`decode_batch`](Self::decode_batch), in a context that has one row of logits per token
+    /// of a batch.
     pub(super) fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
         let refused = |why: String| Err(Error::Decode { tokens: batch.len(), why });
         // llama.cpp checks both conditions with assertions.
         if batch.len() > self.n_batch() as usize {
-            return refused(format!("a batch of this context has at most {} tokens", self.n_batch()));
+            return refused(format!("this context accepts at most {} tokens per batch", self.n_batch()));
         }
         if let Some(strange) =
             batch.sequences.iter().find(|sequence| sequence.cast_unsigned() >= self.sequences)
@@ -185,8 +187,8 @@ impl Context {
         }
     }
 
-    /// Removes the tokens of `sequence` from position `from` to the end. Returns false if the model's memory (a
-    /// recurrent state) cannot remove a part of a sequence. With `from` 0, all tokens can always be removed.
+    /// Removes the tokens of `sequence` from position `from` to the end. Returns false if the model's memory, such as a
+    /// recurrent state, cannot remove part of a sequence. If `from` is 0, the removal always succeeds.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> bool {
         if sequence >= self.sequences {
             return false;
@@ -200,7 +202,7 @@ impl Context {
     }
 
     /// Adds the first `tokens` tokens of `from` to `to` without copying: both sequences share the cells. All previous
-    /// tokens of `to` are removed. Only for models with a plain cache ([`Model::has_plain_cache`]).
+    /// tokens of `to` are removed. The model must have a plain cache ([`Model::has_plain_cache`]).
     pub fn share_prefix(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> bool {
         if from >= self.sequences || from == to || !self.model.has_plain_cache() || !self.forget(to, 0) {
             return false;

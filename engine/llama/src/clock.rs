@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 /// Formats the current time in this machine's time zone with `strftime` and `format`. `format` is truncated at a NUL.
-/// Returns an empty text if the result is longer than about four times `format`.
+/// Returns an empty string if the result is longer than about four times `format`.
 pub fn strftime_now(format: &str) -> String {
     let format: Vec<u8> = format.bytes().take_while(|&byte| byte != 0).take(4096).collect();
     let mut text = vec![0_u8; 4 * format.len() + 256];

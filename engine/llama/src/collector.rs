@@ -15,7 +15,7 @@ use crate::system::start;
 pub struct MatrixSums {
     /// Sum for each column. In a matrix with experts, the columns of each expert follow those of the previous expert.
     pub sums: Vec<f32>,
-    /// Number of inputs in each sum: a single number, or one number for each expert.
+    /// Number of inputs in each sum: a single number, or one number per expert.
     pub counts: Vec<f32>,
 }
 
@@ -32,7 +32,7 @@ impl MatrixSums {
     }
 }
 
-/// Collects the sums of squared inputs for every matrix, in all contexts that use this collector.
+/// Collector that sums the squared inputs of every matrix, in all contexts that use it.
 pub struct Collector(NonNull<sys::anneal_collector>);
 
 // SAFETY: plain data. A collector is only written during an evaluation, by the evaluating thread, which has borrowed

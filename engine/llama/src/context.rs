@@ -207,7 +207,7 @@ impl Context {
     }
 
     /// Lets single tokens use fewer threads while other programs use the cores, if that is faster. Has no effect with
-    /// kernels of llama.cpp, whose results may depend on the number of threads.
+    /// llama.cpp's kernels, because their results may depend on the number of threads.
     pub fn follow_load(&mut self) {
         let is_own = own_kernels::choice().is_some_and(|choice| choice.is_own());
         self.thread_count = is_own.then(|| ThreadCount::new(self.threads().0));
@@ -220,8 +220,8 @@ impl Context {
         }
     }
 
-    /// Runs `evaluate`, which evaluates `tokens` tokens and returns 0 on success. A single token uses the number
-    /// of threads that suits the load of the machine.
+    /// Runs `evaluate`, which evaluates `tokens` tokens and returns 0 on success. For a single token, the number of
+    /// threads depends on the load of the machine.
     pub(super) fn with_threads(&mut self, tokens: usize, evaluate: impl FnOnce(&mut Self) -> i32) -> i32 {
         let Some(mut count) = self.thread_count.take_if(|_| tokens == 1) else { return evaluate(self) };
         let (decode, prefill) = self.threads();
@@ -256,7 +256,7 @@ impl Context {
     /// keeps the logits of the last token.
     ///
     /// # Errors
-    /// [`Error::Interrupted`], and errors of llama.cpp.
+    /// [`Error::Interrupted`] if the interrupt flag stops the evaluation; also errors that llama.cpp reports.
     pub fn decode(&mut self, tokens: &[Token]) -> Result<()> {
         for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
             let code = self.with_threads(chunk.len(), |context| {
@@ -281,7 +281,7 @@ impl Context {
     /// each token to `on_row`, in order.
     ///
     /// # Errors
-    /// Errors of the evaluation and of `on_row`.
+    /// If the evaluation fails; also the errors of `on_row`.
     pub fn decode_all<E: From<Error>>(
         &mut self,
         tokens: &[Token],
@@ -323,7 +323,7 @@ impl Context {
     }
 
     /// Returns the logits of the last evaluated token, one for each token of the vocabulary. The logits are natural
-    /// logarithms of probabilities, up to a constant. [`decode`](Self::decode) must have been called before.
+    /// logarithms of probabilities, up to a constant. Call [`decode`](Self::decode) first.
     ///
     /// # Errors
     /// [`Error::Logits`] if no logits are available.

@@ -35,7 +35,7 @@ struct DeviceChain {
     steps: Vec<SamplingStep>,
 }
 
-/// Sampling that is requested from a device for a text.
+/// Request that a device sample a text.
 pub struct DeviceAsked<'a> {
     /// Identifier of the text. Samplers of the same text stay on the device.
     pub owner: u64,
@@ -45,7 +45,7 @@ pub struct DeviceAsked<'a> {
     pub seed: u32,
     /// Number of random numbers that have already been drawn.
     pub drawn: u64,
-    /// Last tokens of the text, as many as the penalties consider.
+    /// Most recent tokens of the text: as many as the penalties consider.
     pub seen: &'a [Token],
 }
 
@@ -242,7 +242,7 @@ impl Context {
         }
     }
 
-    /// Chooses with `chain` among the candidates that the device left in output row `row` of the last call.
+    /// Lets `chain` choose a token from the candidates that the device left in output row `row` of the last call.
     pub fn choose_from_left(&mut self, chain: &mut RawChain, row: i32) -> Result<Token> {
         let (err, err_size) = self.message.parts();
         let mut token = 0;

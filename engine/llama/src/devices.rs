@@ -13,7 +13,7 @@ use crate::message::{Message, owned};
 use crate::options::CudaWait;
 use crate::system::start_all;
 
-/// Maximum number of devices for one model; `llama_max_devices`.
+/// Maximum number of devices for one model: the value of `llama_max_devices`.
 pub const MAX_DEVICES: usize = 16;
 
 /// Kind of a compute device.
@@ -35,7 +35,7 @@ impl DeviceKind {
     }
 }
 
-/// Device that computes.
+/// Compute device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Index in ggml's list. ggml only appends devices to the list, so the index stays valid.
@@ -122,8 +122,8 @@ fn open(ordinal: i32) -> Option<String> {
     }
 }
 
-/// Returns the reason why a program that was `made` for certain architectures does not run on a GPU. `capability` is
-/// ten times the GPU's compute capability; 0 means unknown.
+/// Returns the reason why a program that was compiled for the architectures in `made` cannot run on a GPU. `capability`
+/// is ten times the GPU's compute capability; 0 means unknown.
 fn foreign(made: Option<&Cuda>, capability: u32) -> Option<String> {
     let (major, minor) = (capability / 10, capability % 10);
     let made = made.filter(|made| capability > 0 && made.runs_on((major, minor)) == Some(false))?;
@@ -247,7 +247,7 @@ pub fn refuse_other_users(port: u16) -> bool {
 /// Returns only if the program cannot listen at `endpoint`. ggml logs to standard output.
 ///
 /// # Errors
-/// [`Error::Listen`]
+/// [`Error::Listen`] if the program cannot listen at `endpoint`.
 pub fn serve_devices(endpoint: &str, threads: u32, devices: &[Device]) -> Result<()> {
     let failed = |why: String| Error::Listen { at: endpoint.to_string(), why };
     let text = CString::new(endpoint).map_err(|_| failed("it contains a NUL byte".to_string()))?;

@@ -87,7 +87,7 @@ impl Embedding {
     /// Evaluates `batch`, in which every token must request a row. The rows are complete when the call returns.
     ///
     /// # Errors
-    /// Errors of llama.cpp.
+    /// If llama.cpp reports an error.
     pub fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
         let decoded = self.context.evaluate(batch);
         self.context.synchronize();

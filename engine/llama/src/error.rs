@@ -79,7 +79,8 @@ pub enum Error {
         why: String,
     },
 
-    /// The trial load of the model failed. A child process loads an unknown file first; the child ended or timed out.
+    /// The trial load of the model failed. Unknown files are first loaded in a child process; this process ended or
+    /// timed out.
     #[error("cannot load {}: its trial load {how}{}", path.display(), known_before(*is_known))]
     Trial {
         /// Path of the model.
@@ -112,8 +113,8 @@ pub enum Error {
 
     /// The file changed between the check and the load.
     #[error(
-        "{} changed while it was loaded\nhint: start again; to replace a model that is in use, rename the new file \
-         over it",
+        "{} changed while it was being loaded\nhint: start again; to replace a model that is in use, rename the new \
+         file over it",
         path.display()
     )]
     Changed {
@@ -167,13 +168,13 @@ pub enum Error {
         context: u32,
         /// Maximum number of bytes that one token can represent.
         longest: usize,
-        /// Maximum number of bytes for which the context has room.
+        /// Maximum number of bytes that the context can hold.
         most: usize,
     },
 
     /// The prompt contains no tokens, and the model adds none.
     #[error(
-        "the prompt is empty, and this model adds no token at the beginning\nhint: give a text with -p or -f"
+        "the prompt is empty, and this model adds no token at the beginning\nhint: pass a prompt with -p or -f"
     )]
     EmptyPrompt,
 
@@ -225,7 +226,7 @@ pub enum Error {
     /// The model's logits are NaN.
     #[error(
         "the model's first logits are not numbers (NaN), so no token can be chosen: the file is damaged, or the model does \
-         not work with this type of quantisation or cache\nhint: use another copy or quantisation, and check it with \
+         not work with this quantisation or cache type\nhint: use another copy or quantisation, and check it with \
          `anneal eval`"
     )]
     NotANumber,
@@ -330,7 +331,7 @@ pub enum Error {
 
     /// The probabilities of two models cannot be compared.
     #[error(
-        "{} and {} have different vocabularies ({why})\nhint: compare a model with its original",
+        "{} and {} have different vocabularies ({why})\nhint: compare a model with the original that it was made from",
         model.display(), reference.display()
     )]
     Vocabularies {
@@ -358,7 +359,7 @@ pub enum Error {
     /// A temporary file cannot be written or read.
     #[error(
         "cannot store the reference's probabilities ({needed}) in {}: {source}\nhint: set TMPDIR to a folder with more \
-         space, or evaluate fewer --chunks",
+         space, or evaluate fewer chunks with --chunks",
         folder.display()
     )]
     Temporary {
@@ -436,25 +437,25 @@ impl Error {
     }
 }
 
-/// Returns a hint if `why` shows that the tokenizer gave up, otherwise an empty text. See patch 0009 of llama.cpp.
+/// Returns a hint if `why` shows that the tokenizer gave up, otherwise an empty string. See patch 0009 of llama.cpp.
 fn tokenizer_advice(why: &str) -> &'static str {
     match why.contains("steps a character") {
         true => {
-            "\nhint: shorten the text, or put spaces and line breaks into its long runs of the same characters"
+            "\nhint: shorten the text, or break up long runs of the same character with spaces or line breaks"
         }
         false => "",
     }
 }
 
-/// Returns a hint if llama.cpp's reason `why` is a lack of memory, otherwise an empty text.
+/// Returns a hint if llama.cpp's reason `why` is a lack of memory, otherwise an empty string.
 fn memory_advice(why: &str) -> &'static str {
     // Examples: "allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "unable to allocate CUDA0
     // buffer", "failed to allocate RPC0[127.0.0.1:50052] buffer of size 40960000000".
     let of_buffer = why.contains("failed to allocate ") && why.contains(" buffer of size ");
     let of_device = why.contains("on device") || why.contains("unable to allocate") || of_buffer;
     if of_device && !why.contains("allocate CPU") {
-        return "\nhint: the device is out of memory (`nvidia-smi` shows which programs use an NVIDIA GPU): use fewer \
-                --gpu-layers, lower -c, -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, or use a smaller \
+        return "\nhint: the device is out of memory (`nvidia-smi` shows which programs use an NVIDIA GPU): lower \
+                --gpu-layers, -c, -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, or use a smaller \
                 quantisation";
     }
     let of_memory = ["memory", "alloc"].iter().any(|word| why.contains(word));
@@ -502,7 +503,7 @@ mod tests {
     fn a_text_that_costs_too_many_steps_is_refused_with_advice() {
         let said = |why: &str| Error::Tokenize(why.to_string()).to_string();
         let steps = said("splitting the text takes more than 1000 steps a character");
-        assert!(steps.contains("1000 steps a character\nhint: shorten the text, or put spaces"), "{steps}");
+        assert!(steps.contains("1000 steps a character\nhint: shorten the text, or break up"), "{steps}");
         assert_eq!(said("no vocabulary"), "cannot tokenize the text: no vocabulary");
     }
 

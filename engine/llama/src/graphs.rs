@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use crate::context::Context;
 
-/// Counts of a context's graphs, made when the graphs are computed. A setting only shows what was requested.
+/// Counts of a context's graphs, taken while the graphs are computed. Unlike a setting, they show what actually
+/// happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Graphs {
     /// Number of computed graphs: one for each generated token, and one for each `n_ubatch` tokens of a prompt.

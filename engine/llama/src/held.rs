@@ -66,7 +66,7 @@ impl Model {
         }
     }
 
-    /// Returns the text value, of any length, of a metadata key.
+    /// Returns the value of a metadata key as text, regardless of its length.
     pub fn metadata_text(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
         let mut bytes = vec![0_u8; 4096];

@@ -1,5 +1,5 @@
-//! Choice of the kernel library, in a build that has a library for each kind of CPU next to the program. One of
-//! these libraries is loaded before anything is computed.
+//! Choice of the kernel library in a build that ships one library per kind of CPU next to the program. One of these
+//! libraries is loaded before anything is computed.
 //!
 //! ggml scores each library by the instruction sets that the library uses. The library with the highest score is
 //! loaded unless a name is given. ggml only queries CPUID, so Anneal also checks the registers that the operating
@@ -29,7 +29,7 @@ pub struct Kernels {
     pub name: String,
     /// Path of the library.
     pub path: PathBuf,
-    /// CPU features that the library needs, as far as they are in the build record.
+    /// CPU features that the library needs, if the build record lists them.
     pub requires: Vec<String>,
     /// Required features that this machine lacks; empty if the library can be used.
     pub missing: Vec<String>,
@@ -110,9 +110,9 @@ pub fn load() -> Result<Option<&'static Loaded>> {
     load_wanted(None, None)
 }
 
-/// Loads kernels for the rest of the process, in a build that has kernel libraries. Only the first call has an
-/// effect. Without `wanted`, the environment variable decides, or ggml's score if the variable is unset. Also
-/// chooses Anneal's or llama.cpp's kernels for products, by `matrix` or the environment.
+/// Loads kernels for the rest of the process, in a build that has kernel libraries. Only the first call has an effect.
+/// Without `wanted`, the environment variable decides, or ggml's score if the variable is unset. Also chooses between
+/// Anneal's and llama.cpp's kernels for products, according to `matrix` or the environment.
 ///
 /// # Errors
 /// [`Error::Kernels`] if no kernels run on this machine, [`Error::Usage`] if the wanted kernels do not run.
@@ -154,8 +154,8 @@ fn load_from(folder: &Path, wanted: Option<Wanted>) -> Result<Loaded> {
     Ok(Loaded { variant, because, all })
 }
 
-/// Lists the kernels in `folder`, best first. `variants` lists the features that each library needs. Only ggml
-/// judges a library that is not in `variants`.
+/// Lists the kernels in `folder`, best first. `variants` lists the features that each library needs. For a library that
+/// is not in `variants`, only ggml's score counts.
 fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -> Result<Vec<Kernels>> {
     let failed = |error: std::io::Error| Error::Kernels {
         path: folder.to_path_buf(),

@@ -1,4 +1,4 @@
-//! Safe owners of llama.cpp's objects, and their options.
+//! Safe wrappers around llama.cpp's objects, and the options of these objects.
 //!
 //! In the engine, only this crate contains unsafe code. Functions that can throw or abort are called through the
 //! shim's `anneal_*` wrappers. Functions that are called directly only read fields. Strings from llama.cpp are copied

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result, readable};
 
-/// Copies a C string; null becomes an empty text.
+/// Copies a C string; null becomes an empty string.
 ///
 /// # Safety
 /// `text` is null, or NUL-terminated and alive during the call.
@@ -48,6 +48,6 @@ impl Message {
 
 pub fn c_path(path: &Path) -> Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| {
-        Error::Usage(format!("{} contains a NUL byte, which a file name cannot contain", path.display()))
+        Error::Usage(format!("{} contains a NUL byte, which is not allowed in a file name", path.display()))
     })
 }

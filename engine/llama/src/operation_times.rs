@@ -15,8 +15,8 @@ pub struct OperationTime {
     pub op: String,
     /// Type of the weights, of the cache, or of the first operand: `q4_K`.
     pub kind: String,
-    /// For products: the row length, the rows and the columns. For attention: the head size, the heads, the tokens
-    /// and the cells. For other operations: the shape of the result, without trailing ones.
+    /// For products: the row length, the rows and the columns. For attention: the head size, the heads, the tokens and
+    /// the cells. For other operations: the shape of the result, without trailing dimensions of size 1.
     pub shape: Vec<u64>,
     /// Number of operations.
     pub calls: u64,
@@ -51,7 +51,7 @@ impl OperationTimes {
             true => Ok(Self(only)),
             false => Err(Error::Usage(
                 "operations cannot be timed: this llama.cpp was built without the patch 0015-cpu-observe-operations\n\
-                 hint: use a build of the pinned llama.cpp: cargo xtask build-native"
+                 hint: build the pinned llama.cpp with `cargo xtask build-native`"
                     .to_string(),
             )),
         }
@@ -100,7 +100,7 @@ fn at(index: usize) -> Option<OperationTime> {
     let op = if fused.is_empty() { op } else { format!("{op}+{fused}") };
     let mut shape: Vec<u64> = raw.shape.into_iter().map(|n| u64::try_from(n).unwrap_or_default()).collect();
     let sys::anneal_operation { calls, nanoseconds, bytes, macs, .. } = raw;
-    // The numbers of a product or of attention have fixed places.
+    // For products and attention, the position of each number is fixed.
     let least = if macs > 0 { 3 } else { 1 };
     while shape.len() > least && shape.last().is_some_and(|n| *n <= 1) {
         shape.pop();

@@ -1,4 +1,4 @@
-//! Options of llama.cpp for models and contexts, with the names that llama.cpp's own tools use.
+//! llama.cpp's options for models and contexts, with the same names as in llama.cpp's own tools.
 
 use std::fmt;
 use std::str::FromStr;

@@ -109,10 +109,10 @@ pub fn alternative() -> Option<MatrixKernels> {
     }
 }
 
-/// True if each token has the same bits alone and in any batch. This holds if Anneal's own kernels have computed
-/// every operation of this process whose bits could depend on the batch. The answer can change to false in two
-/// cases: a model with weights, layers, caches or adapters without such kernels is evaluated for the first time,
-/// or a sequence gets a cell before one of its earlier cells, because attention adds in the order of the cells.
+/// True if a token's logits have the same bits alone and in any batch. This is the case if Anneal's own kernels have
+/// computed every operation of this process that could depend on the batch. The answer can change to false when a model
+/// is evaluated that has weights, layers, caches or adapters without such kernels. It also changes when a sequence gets
+/// a cell before one of its earlier cells, because attention adds in the order of the cells.
 pub fn are_batch_invariant() -> bool {
     // SAFETY: reads a flag of the CPU backend, which is loaded once kernels are chosen.
     choice().is_some_and(|choice| choice.is_own()) && unsafe { !llama_sys::anneal_has_other_operations() }
@@ -142,9 +142,7 @@ pub(crate) fn apply(choice: Choice) {
 /// [`Error::Usage`] if no kernels have this name.
 pub fn parse(name: &str) -> Result<MatrixKernels> {
     name.parse().map_err(|_| {
-        Error::Usage(format!(
-            "{VARIABLE}={name}: unknown kernels\nhint: the values are auto, ggml, avx2 and avx512vnni"
-        ))
+        Error::Usage(format!("{VARIABLE}={name}: unknown kernels\nhint: use auto, ggml, avx2 or avx512vnni"))
     })
 }
 
@@ -173,7 +171,7 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), has: impl Fn(&str) -> bool) -
         WantedBy::Environment => Err(Error::Usage(format!(
             "{VARIABLE}={wanted}: {lacking}\nhint: unset {VARIABLE}, or set it to ggml"
         ))),
-        // A tuning record of another machine is no reason to fail.
+        // A tuning record from another machine is no reason to fail.
         WantedBy::TuningRecord => Ok(best(has)),
     }
 }

@@ -19,7 +19,7 @@ pub struct GraphsSeen {
     pub buffers: Vec<Buffer>,
     /// Tensors that outlive a graph.
     pub held: Vec<Kept>,
-    /// Operations in the order of their computation, without views of other tensors.
+    /// Operations in the order in which they were computed, excluding views of other tensors.
     pub ops: Vec<Operation>,
 }
 

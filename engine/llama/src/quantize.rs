@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::message::{Message, c_path};
 use crate::system::start;
 
-/// All types, by the names that llama-quantize accepts, with their `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
-/// medium mixtures.
+/// All types, with the names that llama-quantize accepts and their `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` stand for
+/// the medium mixtures.
 pub const TYPES: &[(&str, i32)] = &[
     ("F32", 0),
     ("F16", 1),
@@ -161,8 +161,8 @@ pub fn run(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<()>
     call(input, output, options, false)
 }
 
-/// Describes, in llama.cpp's words, what [`run`] would do. The text has a line for each tensor, among other lines.
-/// Writes no file.
+/// Describes, in llama.cpp's words, what [`run`] would do. The description contains one line per tensor, among other
+/// lines. No file is written.
 pub fn plan(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<String> {
     call(input, output, options, true)?;
     // SAFETY: a size of 0 copies nothing.
@@ -233,7 +233,7 @@ fn c_text(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::Usage(format!("{text:?} contains a NUL byte")))
 }
 
-/// Importance matrix in llama.cpp's form.
+/// Importance matrix in the format that llama.cpp expects.
 struct Matrix {
     list: Vec<sys::llama_model_imatrix_data>,
     /// Names and values that the list points to.
@@ -259,7 +259,7 @@ impl Matrix {
     }
 }
 
-/// Patterns with their types in llama.cpp's form.
+/// Types by name pattern, in the format that llama.cpp expects.
 struct Overrides {
     list: Vec<sys::llama_model_tensor_override>,
     _kept: Vec<CString>,

@@ -20,9 +20,9 @@ pub struct Rope {
     pub freq_scale: Option<f32>,
     /// YaRN: context size that the model was trained for, in tokens.
     pub yarn_orig_ctx: Option<u32>,
-    /// YaRN: mix of interpolation (0) and extrapolation (1); 0 is plain interpolation.
+    /// YaRN: mix of interpolation (0) and extrapolation (1).
     pub yarn_ext_factor: Option<f32>,
-    /// YaRN: factor by which attention is multiplied, if nothing is extrapolated.
+    /// YaRN: factor by which attention is multiplied. Used only without extrapolation.
     pub yarn_attn_factor: Option<f32>,
     /// YaRN: number of rotations within the context above which a frequency is not scaled.
     pub yarn_beta_fast: Option<f32>,
@@ -61,7 +61,7 @@ impl Rope {
         *self == Rope::default()
     }
 
-    /// Returns the name of a given setting that has an effect only with YaRN; `None` if no such setting is given.
+    /// Returns the flag of the first given setting that has an effect only with YaRN; `None` if there is none.
     fn yarn(&self) -> Option<&'static str> {
         [
             ("--yarn-orig-ctx", self.yarn_orig_ctx.is_some()),
@@ -77,7 +77,7 @@ impl Rope {
     /// Checks that the settings are valid for at least one model.
     ///
     /// # Errors
-    /// [`Error::Usage`].
+    /// [`Error::Usage`] if a setting is invalid, or if settings conflict.
     pub fn check(&self) -> Result<()> {
         let positive = [
             ("--rope-scale", self.scale, 1e6),
@@ -111,20 +111,20 @@ impl Rope {
         match (self.scaling, self.factor(), self.yarn()) {
             (Some(RopeScaling::None), Some(_), _) => {
                 return usage(
-                    "--rope-scaling none with a scale: llama.cpp would ignore the scale\nhint: use linear or yarn"
+                    "--rope-scaling none cannot be used with a scale: llama.cpp would ignore it\nhint: use linear or yarn"
                         .to_string(),
                 );
             }
             (Some(other @ (RopeScaling::None | RopeScaling::Linear)), _, Some(flag)) => {
                 return usage(format!(
-                    "{flag} with --rope-scaling {other}: {flag} only works with YaRN\nhint: use --rope-scaling yarn"
+                    "{flag} cannot be used with --rope-scaling {other}: it works only with YaRN\nhint: use --rope-scaling yarn"
                 ));
             }
             _ => {}
         }
         if self.yarn_attn_factor.is_some() && self.yarn_ext_factor != Some(0.0) {
             return usage(
-                "--yarn-attn-factor: llama.cpp computes it unless --yarn-ext-factor is 0\nhint: add --yarn-ext-factor \
+                "--yarn-attn-factor has no effect unless --yarn-ext-factor is 0\nhint: add --yarn-ext-factor \
                  0, or remove --yarn-attn-factor"
                     .to_string(),
             );
@@ -135,7 +135,7 @@ impl Rope {
     /// Checks that the settings are compatible with the model whose first file is `file`.
     ///
     /// # Errors
-    /// [`Error::Usage`].
+    /// [`Error::Usage`] if the model does not support a setting, or if a scale is missing.
     pub fn check_model(&self, file: &GgufFile) -> Result<()> {
         if self.is_the_models() {
             return Ok(());
@@ -147,15 +147,15 @@ impl Rope {
         };
         if let Some(flag) = self.yarn().filter(|_| !is_yarn) {
             return usage(format!(
-                "{flag}: this model does not use YaRN\nhint: turn it on with --rope-scaling yarn"
+                "{flag}: this model does not use YaRN\nhint: turn YaRN on with --rope-scaling yarn"
             ));
         }
         let is_scaled = matches!(self.scaling, Some(RopeScaling::Linear | RopeScaling::Yarn));
         if is_scaled && self.factor().is_none() && own.factor.is_none_or(|factor| factor == 1.0) {
             let name = self.scaling.map_or("", RopeScaling::name);
             return usage(format!(
-                "--rope-scaling {name} needs a scale, and the model's file contains none: give the ratio of the context \
-                 length to the training context length ({} tokens), as in --rope-scale 2",
+                "--rope-scaling {name} needs a scale, but the model's file contains none\nhint: set --rope-scale to the \
+                 context length divided by the training context length ({} tokens); for example, --rope-scale 2",
                 own.context
             ));
         }

@@ -32,7 +32,7 @@ impl Drop for RawChain {
     }
 }
 
-/// [`SamplingOptions`] in the shim's form, with the data that they point to.
+/// [`SamplingOptions`] in the format that the shim expects, with the data that they point to.
 pub(super) struct ChainParams {
     raw: sys::anneal_chain_params,
     _breakers: Vec<CString>,
@@ -95,12 +95,12 @@ impl RawChain {
         }
     }
 
-    /// Chooses a token by `logits`, which contains a logit for each token of the vocabulary. `mask` has a bit for
-    /// each token; only tokens whose bit is set can be chosen.
+    /// Chooses a token from `logits`, which contains one logit per token of the vocabulary. `mask` has a bit for each
+    /// token; only tokens whose bit is set can be chosen.
     pub fn sample(&mut self, logits: &[f32], mask: Option<&[u32]>) -> Result<Token> {
         let words = self.n_vocab.div_ceil(32);
         if logits.len() != self.n_vocab || mask.is_some_and(|mask| mask.len() < words) {
-            return Err(Error::Sampler(format!("{} logits for {} tokens", logits.len(), self.n_vocab)));
+            return Err(Error::Sampler(format!("got {} logits for {} tokens", logits.len(), self.n_vocab)));
         }
         let mask = mask.map_or(std::ptr::null(), <[u32]>::as_ptr);
         let mut token = 0;

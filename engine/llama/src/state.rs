@@ -17,10 +17,11 @@ impl Context {
         self.restore_sequence(0, state)
     }
 
-    /// Removes all tokens, and restores the first `keep` tokens of a state, like [`restore`](Self::restore).
+    /// Like [`restore`](Self::restore), but restores only the first `keep` tokens of the state. Removes all other
+    /// tokens.
     ///
     /// # Errors
-    /// Errors of restoring. Also fails if a part of the sequence cannot be removed.
+    /// Errors of [`restore`](Self::restore), and an error if part of the sequence cannot be removed.
     pub fn restore_first(&mut self, state: &[u8], keep: u32) -> Result<()> {
         self.clear();
         self.restore(state)?;
@@ -38,7 +39,7 @@ impl Context {
     pub fn save_sequence(&mut self, sequence: SequenceId) -> Result<Vec<u8>> {
         let failed = |why: String| Err(Error::State { what: "save", why });
         if sequence >= self.sequences() {
-            return failed(format!("there is no sequence {sequence}"));
+            return failed(format!("sequence {sequence} does not exist"));
         }
         let (err, err_size) = self.message.parts();
         // SAFETY: the context is live and the sequence belongs to it; computes a size.
@@ -46,7 +47,7 @@ impl Context {
             unsafe { sys::anneal_state_size(self.raw.as_ptr(), sequence.cast_signed(), err, err_size) };
         let mut state: Vec<u8> = Vec::new();
         if state.try_reserve_exact(size).is_err() {
-            return failed(format!("not enough memory for its {}", build_info::Bytes(size as u64)));
+            return failed(format!("there is not enough memory for {}", build_info::Bytes(size as u64)));
         }
         let (err, err_size) = self.message.parts();
         // SAFETY: writes at most `size` bytes, for which memory is reserved. The bytes are not read before they are
@@ -72,7 +73,7 @@ impl Context {
     pub fn restore_sequence(&mut self, sequence: SequenceId, state: &[u8]) -> Result<()> {
         let failed = |why: String| Err(Error::State { what: "restore", why });
         if sequence >= self.sequences() {
-            return failed(format!("there is no sequence {sequence}"));
+            return failed(format!("sequence {sequence} does not exist"));
         }
         let (err, err_size) = self.message.parts();
         // SAFETY: the context is live and the sequence belongs to it; reads at most `state.len()` bytes.

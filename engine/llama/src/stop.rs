@@ -10,8 +10,7 @@ use crate::context::Context;
 use crate::system::interrupted;
 
 impl Context {
-    /// Makes `flag`, instead of the flag of the whole process, stop an evaluation between two operations of its
-    /// graph.
+    /// Lets `flag`, instead of the process-wide flag, stop an evaluation between two operations of its graph.
     pub fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
         let data = Arc::as_ptr(flag).cast_mut().cast::<c_void>();
         // SAFETY: the context is live. From now on, the flag is a field of the context, so it outlives every graph.

@@ -43,9 +43,9 @@ pub struct ThreadCount {
     /// Seconds that must pass before the next trial.
     wait: f64,
     trial: Option<Trial>,
-    /// True if the next trial uses more threads, if both more and fewer are possible.
+    /// True if the next trial uses more threads when both more and fewer are possible.
     upward: bool,
-    /// Time of the last reading, and its result: the time that threads had spent waiting for a core.
+    /// Time of the last reading, and the time that threads had spent waiting for a core by then.
     reading: Option<(Instant, Option<Duration>)>,
 }
 
@@ -142,8 +142,8 @@ impl ThreadCount {
         self.trial = Some(Trial { threads, tokens: 0, seconds: 0.0, is_proof: false });
     }
 
-    /// Reads the time that threads spent waiting for a core. True if it is a considerable share of the threads'
-    /// time since the last reading.
+    /// Reads the time that threads spent waiting for a core. Returns true if the threads have spent a considerable
+    /// share of their time waiting since the last reading.
     fn has_waited(&mut self, now: Instant, waited: impl FnOnce() -> Option<Duration>) -> bool {
         let waited = waited();
         let last = self.reading.replace((now, waited));
@@ -165,7 +165,7 @@ mod tests {
         /// Number of threads from which threads wait for a core.
         contended_from: u32,
         waited: Duration,
-        /// Seconds for which another number of threads is as fast as if the machine were idle.
+        /// Seconds during which a new number of threads runs as fast as on an idle machine.
         favoured: f64,
     }
 
@@ -180,8 +180,8 @@ mod tests {
             }
         }
 
-        /// Generates tokens for `time` seconds. Returns the mean time per token, divided by that of the best number of
-        /// threads, and the share of tokens with each number.
+        /// Generates tokens for `time` seconds. Returns the mean time per token, relative to the best number of
+        /// threads, and the share of tokens that each number evaluated.
         fn run(&mut self, count: &mut ThreadCount, time: f64) -> (f64, Vec<f64>) {
             let (mut all, mut tokens) = (0.0, 0.0);
             let mut used = vec![0.0; self.seconds.len()];

@@ -8,5 +8,5 @@ pub type Token = sys::llama_token;
 /// Number of a sequence in a context, counted from 0.
 pub type SequenceId = u32;
 
-/// Sequence of a context with a single sequence.
+/// The only sequence in a single-sequence context.
 pub const ALONE: SequenceId = 0;

@@ -1,4 +1,5 @@
-//! Differences between a model and its file: adapters that change its weights, and the RoPE scaling of its contexts.
+//! Settings that make a model differ from its file: adapters that change its weights, and the RoPE scaling of its
+//! contexts.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use crate::rope::Rope;
 /// Adapters and RoPE scaling for every context of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variant {
-    /// Adapters, all of which are added to the weights.
+    /// Adapters. All of them are added to the weights.
     pub adapters: Vec<Adapter>,
     /// RoPE scaling.
     pub rope: Rope,
@@ -61,8 +62,8 @@ impl Variant {
         Variant { adapters, rope: self.rope.or(other.rope) }
     }
 
-    /// Checks that the variant is compatible with the model with the files `model`. Returns the size of the adapters'
-    /// weights.
+    /// Checks that the variant is compatible with a model. `model` contains the model's files. Returns the size of the
+    /// adapters' weights.
     ///
     /// # Errors
     /// [`Error::Usage`] for RoPE, [`Error::BadModel`] and [`Error::Adapter`] for an adapter.

@@ -248,7 +248,7 @@ impl Chain {
     }
 }
 
-/// Checks if devices should sample for `model`. The error states why they should not.
+/// Checks whether devices should sample for `model`. The error states why they should not.
 pub fn asks_devices(mode: DeviceSampling, model: &Model) -> std::result::Result<(), &'static str> {
     match mode {
         DeviceSampling::Off => Err("--device-sampling off"),

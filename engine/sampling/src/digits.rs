@@ -46,7 +46,7 @@ impl DigitLimit {
         self.run = 0;
     }
 
-    /// Returns the number of digits that may follow; `None` within a string, where any number may follow.
+    /// Returns the number of digits that may follow; `None` within a string, where any number of digits may follow.
     pub fn left(&self) -> Option<u32> {
         let most = if self.in_exponent { MOST_IN_EXPONENT } else { MOST };
         (!self.in_text).then(|| most.saturating_sub(self.run))

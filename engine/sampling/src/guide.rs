@@ -17,7 +17,7 @@ use crate::digits::{DigitLimit, DigitTokens};
 use crate::watch::{self, watched};
 use crate::{gbnf, multiples, schema};
 
-/// Vocabulary of a model, in llguidance's form.
+/// Vocabulary of a model, in llguidance's format.
 struct Vocabulary {
     /// llguidance's parser factory, which contains the vocabulary as a tree of bytes.
     factory: ParserFactory,
@@ -256,7 +256,7 @@ fn with_bounds(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// Returns the tokens by their written form. If several tokens have the same form, the first one is used.
+/// Returns the tokens by their text. If several tokens have the same text, the first one is used.
 fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
     let mut names = HashMap::new();
     for token in 0..model.n_vocab() {

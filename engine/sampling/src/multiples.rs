@@ -77,7 +77,7 @@ fn look(value: &Value, found: &mut MultiplesOf) -> Option<f64> {
     }
 }
 
-/// Adds `number` in llguidance's form: the digits without the decimal point, and the number of digits after the
+/// Adds `number` in llguidance's format: the digits without the decimal point, and the number of digits after the
 /// decimal point.
 fn add(number: f64, found: &mut MultiplesOf) -> Option<f64> {
     let (mut value, mut digits) = (number, 0);

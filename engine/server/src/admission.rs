@@ -339,7 +339,7 @@ impl Gate {
         true
     }
 
-    /// Evicts the connection with the number `number`, and frees its place immediately.
+    /// Evicts connection number `number`, and frees its place immediately.
     fn evict(&self, open: &mut Vec<Arc<ConnectionState>>, number: u64, why: Evicted) {
         let Some(at) = open.iter().position(|state| state.number == number) else { return };
         // `swap_remove` would change the order of `open`, which is sorted by time of arrival.

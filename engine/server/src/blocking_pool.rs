@@ -37,7 +37,7 @@ const VERY_LONG_TEXT: usize = 256 * 1024;
 /// Size of the longest request that is parsed directly on the connection thread, in bytes.
 const LONG_REQUEST: usize = 64 * 1024;
 
-/// Ratio of the limit on prepared requests for all clients together to the limit for one client.
+/// Limit on answers in preparation for all clients together, as a multiple of the limit for one client.
 const CLIENTS: usize = 4;
 
 /// Kind of work.
@@ -151,8 +151,8 @@ impl ClientShare {
     /// Counts the `answers` of a request until the returned guard is dropped.
     ///
     /// # Errors
-    /// If at least `most` answers of this client, or `CLIENTS` times as many answers of all clients, are already being
-    /// prepared. The error contains that number.
+    /// If at least `most` answers of this client are already being prepared, or at least `CLIENTS` times `most` answers
+    /// of all clients. The error contains the number of these answers.
     pub fn enter(&self, answers: usize, most: usize) -> Result<Preparing, usize> {
         let before = self.own.requests.fetch_add(answers, Ordering::Relaxed);
         let all_before = self.all.requests.fetch_add(answers, Ordering::Relaxed);

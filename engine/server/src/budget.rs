@@ -111,7 +111,7 @@ impl Charge {
         let refused = |whose: &str, wait: usize, most: usize| {
             self.budget.metrics.refused.add(1);
             let message = format!(
-                "the waiting requests {whose} have {wait} bytes, and adding this request would exceed the limit of \
+                "the waiting requests {whose} total {wait} bytes, and adding this request would exceed the limit of \
                 {most} bytes (max_waiting_bytes): try again later"
             );
             Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) })
@@ -161,12 +161,12 @@ mod tests {
         let refused = charge(1, 30).expect_err("half of all is the client's");
         assert_eq!((refused.status(), refused.retry_after), (503, Some(1)));
         assert!(
-            refused.message.contains("of this client have 30 bytes")
+            refused.message.contains("of this client total 30 bytes")
                 && refused.message.contains("exceed the limit of 50 ")
         );
         let (second, third) = (charge(2, 50).expect("room"), charge(3, 20).expect("room"));
         let refused = charge(4, 1).expect_err("all is taken");
-        assert!(refused.message.contains("of all clients have 100 bytes"), "{}", refused.message);
+        assert!(refused.message.contains("of all clients total 100 bytes"), "{}", refused.message);
         assert_eq!((metrics.waiting_bytes.get(), metrics.refused.get()), (100, 2));
         drop((first, second, third));
         assert_eq!(metrics.waiting_bytes.get(), 0);
@@ -186,7 +186,7 @@ mod tests {
         }
         let refused =
             budget.charge(&Client::Process { id: 6, user: 7 }).grow(10, bounds).expect_err("no more");
-        assert!(refused.message.contains("of this client have 50 bytes"), "{}", refused.message);
+        assert!(refused.message.contains("of this client total 50 bytes"), "{}", refused.message);
         budget.charge(&Client::Process { id: 7, user: 8 }).grow(10, bounds).expect("another user's half");
         assert_eq!(budget.lock().total, 50);
     }

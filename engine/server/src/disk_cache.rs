@@ -47,7 +47,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     /// Number of states that are not written yet.
     waiting: AtomicUsize,
-    /// Time of the last write per token, in nanoseconds. 0 before the first write.
+    /// Time per token of the last write, in nanoseconds. 0 before the first write.
     cost: AtomicU64,
     /// Last warning, so that a repeated warning is logged only once.
     said: Mutex<String>,
@@ -96,8 +96,8 @@ impl Shared {
         }
     }
 
-    /// Waits until memory for a state of `bytes` bytes is free, for at most `most`. `None` after a timeout. Only one
-    /// thread calls this function.
+    /// Waits at most `most` until memory for a state of `bytes` bytes is free. `None` after a timeout. Only one thread
+    /// calls this function.
     fn room(self: &Arc<Self>, bytes: u64, most: Duration) -> Option<Room> {
         let start = Instant::now();
         loop {
@@ -155,7 +155,7 @@ impl<Job: Send + 'static> Disk<Job> {
         Ok(Disk { lookups, answers, asked: 0, saves, shared, store })
     }
 
-    /// Starts a search in the files of `scope` for a state with more than the first `have` tokens of `prompt`.
+    /// Starts a search in the files of `scope` for a state that contains more of `prompt` than its first `have` tokens.
     ///
     /// # Errors
     /// Returns the job if the reading thread has ended.

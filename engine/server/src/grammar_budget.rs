@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::client::Client;
 
-/// Part of a sampling step's time that does not count as a delay. Normal steps are far shorter.
+/// Time of each sampling step that does not count as a delay. Normal steps are far shorter.
 const STEP: Duration = Duration::from_millis(10);
 
 /// Maximum sum of delays.
@@ -58,8 +58,8 @@ impl ClientUsage {
 /// Returns the reason for ending a request that delayed others by `held`.
 pub fn why(held: Duration) -> String {
     format!(
-        "the grammars and schemas of this client delayed other requests for too long: the limit is {} s at once, or \
-        a fifth of the time in the long run; this request caused the longest delay ({:.1} s): make its grammar or \
+        "the grammars and schemas of this client delayed other requests for too long (limit: {} s at once, or a \
+        fifth of the time in the long run); this request caused the longest delay ({:.1} s), so make its grammar or \
         schema less ambiguous",
         AT_ONCE.as_secs(),
         held.as_secs_f64()

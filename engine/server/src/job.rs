@@ -40,7 +40,8 @@ pub struct Job {
     pub logprobs: Option<u32>,
     /// Speculative decoding. `None` if the request does not use it.
     pub drafts: Option<Wish>,
-    /// Held until the first token is sampled, if other jobs wait for this job's prompt.
+    /// Handle that other jobs watch while they wait for this job's prompt. Dropped when the first token is sampled;
+    /// `None` if no job waits.
     pub leads: Option<Arc<()>>,
     /// Handle to the job that evaluates the same prompt first. This job reuses the evaluated prompt.
     pub follows: Option<Weak<()>>,

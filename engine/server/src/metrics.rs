@@ -327,7 +327,7 @@ impl Metrics {
             ("prefill_threads", "Number of threads for prefill.", &self.prefill_threads),
             (
                 "batch_invariant",
-                "1 if, in all batches so far, each token got the same bits as if it were evaluated alone.",
+                "1 if every token so far got the same bits as if it had been evaluated alone, else 0.",
                 &self.batch_invariant,
             ),
         ];
@@ -347,7 +347,7 @@ pub struct Family {
     pub kind: &'static str,
     /// Help text.
     pub help: String,
-    /// Pairs of the labels in braces and the value.
+    /// Values, each with its labels as text in braces (`{end="…"}`, or empty).
     pub values: Vec<(String, String)>,
 }
 

@@ -31,7 +31,7 @@ use super::scope::Owner;
 use super::server::Server;
 use super::{arrival, embeddings};
 
-/// Interval between checks that a client that has closed its writing side is still connected.
+/// Interval between checks for whether a client is still connected after closing its writing side.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Maximum size of a request's `id`, in bytes.

@@ -15,8 +15,8 @@ use llama::options::Affinity;
 
 use crate::scope::Scope;
 
-/// A job prefers a pool that holds at least this many more tokens of its prompt. Evaluating fewer tokens is faster than
-/// waiting for the pool.
+/// Minimum number of additional prompt tokens that a pool must hold for a job to wait for it. Evaluating fewer tokens
+/// again is faster than waiting.
 const WORTH: usize = 32;
 
 /// Prompt that a slot holds.
@@ -28,7 +28,7 @@ pub struct SlotPrompt {
     pub tokens: Arc<[Token]>,
 }
 
-/// Notice of a pool for the other pools.
+/// Notice that a pool posts for the other pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
     /// Number of slots without a running request.
@@ -44,7 +44,7 @@ impl Notice {
         self.free > 0 && prompt.len() <= self.room
     }
 
-    /// Returns the number of tokens that the pool holds of `prompt`, which belongs to `scope`.
+    /// Returns the number of tokens of `prompt` that the pool holds. The prompt belongs to `scope`.
     fn has(&self, scope: Scope, prompt: &[Token]) -> usize {
         let common = |held: &SlotPrompt| {
             held.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count()

@@ -141,7 +141,7 @@ impl ConfigSource {
         Ok(())
     }
 
-    /// True if a change of the key `name` has an effect: no flag overrides the key.
+    /// True if the key `name` differs between the tables, and no flag overrides it.
     fn differ(&self, name: &str, one: &Table, other: &Table) -> Result<bool> {
         if one.get(name) == other.get(name) {
             return Ok(false);

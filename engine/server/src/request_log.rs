@@ -58,7 +58,7 @@ const FIELDS: [&str; 32] = [
     "workload",
 ];
 
-/// Route in the log.
+/// Route as it appears in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedRoute {
     /// Name in the log.

@@ -28,7 +28,8 @@ pub struct SlotChoice {
 
 /// Chooses a slot for `prompt`. `None` if no slot is free.
 ///
-/// A prompt is never compared with tokens of another scope, so those slots count as having no common prefix.
+/// A prompt is never compared with tokens of another scope, so a slot of another scope counts as having no common
+/// prefix.
 ///
 /// The longest common prefix with any slot is reused, at no cost, because sequences can share cells. If the prefix is
 /// at least half of a slot's tokens, as in the next turn of a conversation, the prompt gets that slot. Otherwise, the

@@ -142,7 +142,7 @@ fn allow_files(connections: usize) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
         let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        // With the lower limit, fewer connections can be open.
+        // If this fails, the lower limit remains, and fewer connections can be open.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     }
 }

@@ -149,7 +149,7 @@ impl Workloads {
     }
 }
 
-/// Returns the form of the workload `name` in variable names.
+/// Returns the workload `name` as it is spelled in variable names.
 fn variable(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }

@@ -69,7 +69,7 @@ pub fn idle_overrides(input: &Path, options: &QuantizeOptions, plan: &QuantizePl
 /// cannot be stopped, so the caller must then end the process with [`llama::exit_now`].
 ///
 /// # Errors
-/// Errors of [`plan`], of llama.cpp, and of writing `output`.
+/// The errors of [`plan`]; also if llama.cpp fails, or if `output` cannot be written.
 pub fn quantize(
     input: &Path,
     output: &Path,
@@ -107,7 +107,7 @@ pub fn quantize(
     partial.commit().map_err(place)
 }
 
-/// Refuses to overwrite the input model, because a better quantisation would need it.
+/// Refuses to overwrite the input model, because any other quantisation would need it again.
 ///
 /// # Errors
 /// If both paths name the same file.

@@ -21,12 +21,12 @@ const LARGEST: u64 = 1 << 20;
 /// Maximum age of a measurement. Memory may be replaced, firmware updated, or a virtual machine moved.
 const FRESH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Result of looking for the file in the state folder.
+/// Result of looking up the file in the state folder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CachedRoofline {
-    /// Measurement of this machine, with the limits of this process, from the last 30 days.
+    /// Measurement from the last 30 days, made on this machine under the limits of this process.
     Fresh(Roofline),
-    /// Measurement that does not apply to this process now, with the reason.
+    /// Reason why the saved measurement does not apply to this process now.
     Unfit(String),
     /// The file does not exist.
     Nothing,
@@ -83,7 +83,7 @@ pub fn writable(path: &Path) -> io::Result<()> {
 /// Creates the folder of `path` if it does not exist.
 fn make_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    // The mode that the XDG Base Directory Specification requires.
+    // The XDG Base Directory Specification requires this mode.
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
@@ -98,8 +98,8 @@ pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
     base::replace(path, text.as_bytes(), Access::Private)
 }
 
-/// Returns the reason that `roofline` does not apply to `host` now; `None` if it applies. Dates in the format of
-/// [`utc`] can be compared as strings.
+/// Returns the reason why `roofline` does not apply to `host` now; `None` if it applies. Dates in the format of [`utc`]
+/// can be compared as strings.
 fn unfit(roofline: &Roofline, host: &Host, earliest: &str) -> Option<String> {
     let of = if roofline.version != roofline::VERSION {
         "was measured by another version of Anneal".to_string()

@@ -76,7 +76,7 @@ impl Link {
         println!("cargo::rerun-if-changed={}", path.display());
         let text = std::fs::read(&path).with_context(|| {
             format!(
-                "cannot read {}: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built",
+                "cannot read {}\nhint: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built",
                 path.display()
             )
         })?;

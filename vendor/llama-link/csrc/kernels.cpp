@@ -1,4 +1,4 @@
-// Kernel libraries beside the program.
+// Kernel libraries in separate files next to the program.
 #include "shim.h"
 
 #include "ggml-backend.h"
@@ -8,7 +8,8 @@
 
 #include <dlfcn.h>
 
-// True once a sequence has got a cell before one of its earlier cells (src/llama-kv-cache.cpp); null without the patch 0019.
+// True once a sequence was given a cell that precedes one of its earlier cells (src/llama-kv-cache.cpp); null
+// without the patch 0019.
 extern "C" __attribute__((weak)) bool anneal_cells_out_of_order(void);
 // True if caches keep the cells behind a sliding window (src/llama-kv-cache.cpp); null without the patch 0020.
 extern "C" __attribute__((weak)) bool anneal_keeps_window_cells(void);

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Times, owners, file modes and empty folders are ignored: they do not affect compilation, and some file systems,
-//! umasks and git checkouts change them. A symbolic link, a device, or a name that is not UTF-8 or contains a control
-//! character or a backslash is an error: llama.cpp's trees need none of them.
+//! umasks and git checkouts change them. Symbolic links and devices are errors, and so are names that are not
+//! UTF-8, or that contain a control character or a backslash. llama.cpp's trees contain none of them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

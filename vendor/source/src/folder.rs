@@ -15,7 +15,7 @@ pub(crate) type TreeFile = (PathBuf, String);
 ///
 /// These files are skipped:
 /// - `.git`
-/// - builds: a folder with a `CMakeCache.txt`, and files that CMake writes beside the sources
+/// - builds: a folder with a `CMakeCache.txt`, and files that CMake writes next to the sources
 /// - caches of interpreters
 /// - models: every `*.gguf` file except the vocabularies that llama.cpp's tests read
 ///

@@ -52,7 +52,7 @@ impl FromStr for Origin {
             "git" => Ok(Origin::Git),
             _ => match text.strip_prefix("path:") {
                 Some(dir) if !dir.is_empty() => Ok(Origin::Path(PathBuf::from(dir))),
-                _ => Err(format!("unknown origin {text:?}: use crate, sdist, git or path:DIR")),
+                _ => Err(format!("unknown origin {text:?}\nhint: use crate, sdist, git or path:DIR")),
             },
         }
     }

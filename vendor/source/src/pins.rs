@@ -19,8 +19,8 @@ pub struct Pins {
     pub git: GitPin,
 }
 
-/// Crate that contains the tree in its folder `llama.cpp`. The Cargo.lock beside the manifest pins the archive. This
-/// pin covers the unpacked files, which cargo does not check again.
+/// Crate that contains the tree in its folder `llama.cpp`. The Cargo.lock next to the manifest pins the archive.
+/// This pin covers the unpacked files, which cargo does not check again.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CratePin {

@@ -1,4 +1,4 @@
-//! Tree in the store, and the record beside it.
+//! Tree in the store, and the record next to it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ impl Tree {
             .and_then(|text| Listing::parse(&text))
             .with_context(|| format!("{} is damaged\n{mend}", sums.display()))?;
         if then.digest() != self.patched_digest {
-            bail!("{} does not belong to the tree beside it\n{mend}", sums.display());
+            bail!("{} does not belong to the tree next to it\n{mend}", sums.display());
         }
         let now = Listing::of(&self.path)?;
         if now == then {
@@ -114,7 +114,7 @@ impl Tree {
         tree.path.join("CMakeLists.txt").exists().then_some(tree)
     }
 
-    /// Writes the record and the checksums into `home`, beside the tree.
+    /// Writes the record and the checksums into `home`, next to the tree.
     pub(crate) fn write(&self, home: &Path, listing: &Listing) -> Result<()> {
         let record = home.join(RECORD);
         fs::write(home.join(SUMS), listing.to_text())

@@ -21,10 +21,10 @@ pub fn read_host(path: &Path) -> Result<Host> {
     host.checked().with_context(|| format!("{} is not {HOST_FILE}", path.display()))
 }
 
-/// Reads the JSON file `path`, which errors describe as `what`.
+/// Reads the JSON file `path`. In errors, `what` describes the expected content.
 ///
 /// # Errors
-/// If the file cannot be read or has other content.
+/// If the file cannot be read or does not have the expected content.
 pub fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
     let text =
         fs::content(path).with_context(|| format!("cannot read {}, which must be {what}", path.display()))?;

@@ -23,7 +23,8 @@ pub fn caused(error: &anyhow::Error) -> bool {
 /// a full disk, and `free` is the free space on the disk of the build folders.
 pub fn hint(told: bool, free: Option<Bytes>) -> Option<String> {
     match free {
-        // Some tools cannot report a full disk: a linker that writes through a memory mapping dies of SIGBUS.
+        // Some tools cannot report a full disk. For example, a linker that writes through a memory mapping is killed by
+        // SIGBUS.
         Some(free) if free.0 < NEARLY_FULL => {
             Some(format!("the disk is full or nearly full ({free} left); {FREE_SPACE}"))
         }

@@ -3,8 +3,8 @@
 //! From the plan to artifacts:
 //! - [`stages`]: stages of one build, from CMake to the correctness gate and the record
 //! - [`builds`]: builds of profiles, for the commands that need them
-//! - [`pgo`], [`bolt`]: builds that are optimised with a profile of training runs
-//! - [`compare`]: interleaved comparison of builds, which decides if a PGO or BOLT build becomes current
+//! - [`pgo`], [`bolt`]: builds that are optimised with a profile from training runs
+//! - [`compare`]: interleaved comparison of builds, which decides whether a PGO or BOLT build becomes current
 //! - [`audit`]: instruction sets in a program
 //!
 //! Supporting modules:

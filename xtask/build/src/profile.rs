@@ -62,7 +62,7 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
     load_with(folder, name, &[])
 }
 
-/// Reads the profile `name` with the overrides `overrides`.
+/// Reads the profile `name` and applies `overrides`.
 ///
 /// # Errors
 /// If there is no profile `name`, or its file or an override is invalid.

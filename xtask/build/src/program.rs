@@ -1,5 +1,5 @@
-//! Programs of the workspace that accept one order as JSON and print one reply. xtask runs these programs instead of
-//! linking their code, so that xtask is compiled without their dependencies.
+//! Programs of the workspace that accept one request (an "order") as JSON and print one reply. xtask runs these
+//! programs instead of linking their code, so that xtask is compiled without their dependencies.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};
@@ -22,7 +22,7 @@ use crate::workspace::Workspace;
 /// Interval at which a running program is checked.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Program that accepts orders.
+/// Program that accepts requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// Name of the package and of the program.
@@ -47,7 +47,7 @@ impl Program {
         let program = self.compiled(workspace, ui)?;
         process::check_interrupted()?;
         let shown = program.display();
-        // The order is serialised before the program starts, because a program that gets no order would report a
+        // The request is serialised before the program starts, because a program that gets no request would report a
         // misleading error.
         let text =
             serde_json::to_vec(order).with_context(|| format!("cannot serialise the command for {shown}"))?;
@@ -132,7 +132,7 @@ pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui
     match beside.filter(|beside| beside.is_file() && is_read_only(beside)) {
         Some(beside) => {
             ui.warn(format_args!(
-                "cannot compile {} again, because its folder is read-only; the existing program is used",
+                "cannot compile {} again, because its folder is read-only; using the existing program",
                 beside.display()
             ));
             Ok(beside)

@@ -44,7 +44,7 @@ pub struct PublishedModel {
     pub download: Bytes,
     /// Name of the licence.
     pub licence: &'static str,
-    /// Address of the licence's text.
+    /// URL of the licence text.
     pub terms: &'static str,
     /// Restrictions beyond those of a common open-source licence.
     pub restrictions: &'static str,

@@ -1,4 +1,4 @@
-//! Scratch folders for single commands, on the disk of the builds or in a given folder.
+//! Scratch folders for single commands, on the disk that contains the builds or in a given folder.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -84,7 +84,7 @@ impl Scratch {
     }
 }
 
-/// Returns the folders that killed processes left.
+/// Returns the folders that killed processes left behind.
 pub fn left(workspace: &Workspace) -> Vec<PathBuf> {
     unused(&workspace.scratch(), |_| true)
 }
@@ -136,7 +136,7 @@ mod tests {
     fn a_folder_is_empty_and_ones_own_and_what_is_left_goes() {
         let root = tempfile::tempdir().unwrap();
         let workspace = Workspace::at(root.path());
-        // Leftover of a killed process with this process's number.
+        // Leftover of a killed process that had the same process ID as this process.
         let killed = workspace.scratch().join(format!("work.{}.0", std::process::id()));
         fs::create_dir_all(&killed).unwrap();
         fs::write(killed.join("half"), "").unwrap();

@@ -71,8 +71,8 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// Returns the tools that the tests need. A test is skipped, with a message, if its recommended tool is missing.
-/// [`needs_of_ci`] returns the tools for tests of other profiles and CPUs.
+/// Returns the tools that the tests need. A test that needs a recommended tool is skipped, with a message, if the tool
+/// is missing. [`needs_of_ci`] returns the tools for tests of other profiles and CPUs.
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
     // The tests of the sources download with git and pip. Other tests build with make and with the system's
@@ -163,8 +163,8 @@ pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Resul
     }
 }
 
-/// Installs the missing tools for a build of `profile` from `source`, and returns all tools. Recommended tools are
-/// offered on a terminal, but a build also works without recommended tools.
+/// Installs the missing tools for a build of `profile` from `source`, and returns all tools. On a terminal, also offers
+/// to install recommended tools, which a build can do without.
 ///
 /// # Errors
 /// If a required tool is still missing.

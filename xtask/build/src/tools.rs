@@ -68,7 +68,8 @@ pub fn host(ui: &Ui) -> Host {
     detected(ui).host
 }
 
-/// Returns the description of this machine with the problems of its detection, after printing them as warnings.
+/// Returns the description of this machine and the problems found while detecting it, after printing the problems as
+/// warnings.
 pub fn detected(ui: &Ui) -> Detected {
     let detected = host::detect(&host::Root::live());
     for warning in &detected.warnings {
@@ -121,7 +122,7 @@ pub fn pinned_source(workspace: &Workspace, args: &SourceArgs) -> Result<Source>
     Ok(Source { origin: origin.name().to_string(), version, digest, patches: patches()? })
 }
 
-/// Returns this workspace's patches in the form of plans and records.
+/// Returns this workspace's patches as plans and records describe them.
 ///
 /// # Errors
 /// If a patch is invalid.

@@ -11,8 +11,8 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Returns the checkout in which cargo runs this program, else the checkout in which the program was compiled.
-    /// `ANNEAL_WORKSPACE` names another checkout, for an xtask that was moved and for tests.
+    /// Returns the checkout in which cargo runs this program, else the checkout in which the program was compiled. The
+    /// variable `ANNEAL_WORKSPACE` overrides both, for tests and for an xtask that was moved.
     ///
     /// # Errors
     /// If no checkout is found.
@@ -47,7 +47,7 @@ impl Workspace {
         self.root.join("profiles/build")
     }
 
-    /// Returns the folder of presets of run-time settings.
+    /// Returns the folder with the presets for run-time settings.
     pub fn runtime_presets(&self) -> PathBuf {
         self.root.join("profiles/runtime")
     }

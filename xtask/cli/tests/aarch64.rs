@@ -1,5 +1,5 @@
-//! Tests of aarch64 on another machine: the CPU guard on CPUs that lack an instruction set, and a complete build if
-//! one exists.
+//! Tests of aarch64 programs in an emulator: the CPU guard on CPUs that lack an instruction set, and a complete build,
+//! if one exists.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn the_guard_stops_on_a_cpu_without_dot_products_and_says_so() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // CPU of the emulator, its name in messages, and the missing instruction set; none if the program runs.
+    // Emulated CPU, its name in messages, and the instruction sets that it lacks; empty if the program runs.
     let cases = [
         ("cortex-a53", "implementer 0x41, part 0xd03", "atomics asimdrdm asimddp"),
         ("cortex-a72", "implementer 0x41, part 0xd08", "atomics asimdrdm asimddp"),

@@ -101,8 +101,8 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     succeeded(&xtask(&[&["install", "--from", from][..], &to].concat()));
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 
-    // With one flipped bit, the archive is refused and the installed version stays. The checksum file is next to the
-    // archive.
+    // If one bit of the archive is flipped, the archive is rejected, and the installed version stays. The checksum file
+    // is next to the archive.
     let bad = folder.path().join("bad");
     std::fs::create_dir(&bad).unwrap();
     let flipped = bad.join(archive.file_name().unwrap());

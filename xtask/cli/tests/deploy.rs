@@ -1,5 +1,5 @@
-//! Tests of workflows, images and manifests: all files and names that they refer to must exist. No command on a
-//! developer's machine runs these workflows, images and manifests.
+//! Tests of workflows, images and manifests: all files and names that they refer to must exist. These workflows, images
+//! and manifests never run on a developer's machine, so only these tests check them.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -261,7 +261,7 @@ fn workflows_ask_for_little_and_run_what_is_there() {
                     "{name}: {action}: no commit, or no comment with its version"
                 );
             }
-            // GitHub substitutes an expression in a command before the shell parses the command. Expressions in other
+            // GitHub substitutes expressions in a command before the shell parses the command. Expressions in other
             // keys are safe.
             let key = step.split_once(": ").map_or("", |(key, _)| key);
             let is_value = key != "run" && !key.is_empty() && !key.contains(char::is_whitespace);

@@ -149,7 +149,7 @@ fn guard_and_sections(program: &Path) -> (Vec<(String, u64, u64)>, Vec<String>) 
     (guard, file.sections().map(|section| section.name().unwrap_or_default().to_string()).collect())
 }
 
-/// Returns the build with PGO and BOLT that `cargo xtask ci` has made after the native build, with its record.
+/// Returns the PGO and BOLT build that `cargo xtask ci` made after the native build, with its record.
 fn build_of_ci() -> Option<(PathBuf, BuildInfo)> {
     let native = BuildInfo::read(&build("native").join("build_info.json")).unwrap();
     let all = std::fs::read_dir(builds()).unwrap();

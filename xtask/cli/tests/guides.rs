@@ -6,7 +6,8 @@
 //! - `<!-- not run: REASON -->`: the block does not run;
 //! - `<!-- before: COMMAND -->`, any number of times: COMMAND runs first, and readers do not see it.
 //!
-//! In the shown output, a number stands for any number, `…` for any text, and a run of spaces for any spaces.
+//! In the shown output, a number matches any number, `…` matches any text, and a run of spaces matches any run of
+//! spaces.
 
 #[path = "common/pages.rs"]
 mod pages;
@@ -110,7 +111,7 @@ fn plain(line: &str) -> String {
     let mut in_number = false;
     let mut rest = line.chars().peekable();
     while let Some(c) = rest.next() {
-        // A comma after a number is not part of it.
+        // A comma after a number is not part of the number.
         let inside = matches!(c, '.' | ',') && rest.peek().is_some_and(char::is_ascii_digit);
         in_number = c.is_ascii_digit() || (in_number && inside);
         match c {
@@ -144,7 +145,7 @@ fn is_shown(shown: &str, line: &str) -> bool {
     true
 }
 
-/// Returns the first line of `shown` that is missing in `printed` after the lines before it.
+/// Returns the first line of `shown` that does not follow the preceding lines of `shown` in `printed`.
 fn first_missing<'a>(shown: &'a [String], printed: &[&str]) -> Option<&'a str> {
     let mut printed = printed.iter();
     shown

@@ -1,5 +1,5 @@
-//! Messages of commands that fail. Each list contains command lines. A file in `data/` contains the output of each
-//! command, so that a review shows every changed message.
+//! Messages of commands that fail. Each list below contains command lines, and a file in `data/` contains their output,
+//! so that every changed message is visible in a review.
 
 use std::fmt::Write;
 use std::fs;

@@ -4,7 +4,8 @@ use build_info::{BuildInfo, MeasuredRow, TuningRecord};
 
 fn check(name: &str, schema: schemars::Schema) {
     let path = format!("{}/../../docs/src/{name}", env!("CARGO_MANIFEST_DIR"));
-    // Compare the schemas as values: features of other crates in the build decide if serde_json sorts keys.
+    // Compare the schemas as values: features that other crates in the build enable determine whether serde_json sorts
+    // keys.
     let now = schema.clone().to_value();
     if std::env::var_os("UPDATE_SCHEMA").is_some() {
         std::fs::write(&path, serde_json::to_string_pretty(&schema).unwrap() + "\n").unwrap();

@@ -107,7 +107,7 @@ fn one(words: &mut Vec<&str>, allowed: &[String]) -> bool {
     }
     if words.last() == Some(&"WITH") {
         words.pop();
-        // An exception adds permissions to a licence and removes none.
+        // A licence exception only adds permissions.
         words.pop();
     }
     allowed.iter().any(|allowed| allowed == word)
@@ -178,7 +178,7 @@ fn crates_of_the_engine(more: &[&str]) -> BTreeSet<String> {
     tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_string).collect()
 }
 
-/// Fails unless `[profile.engine]` compiles the crate `name` at level 3; `what` names the crate's work.
+/// Fails unless `[profile.engine]` compiles the crate `name` at optimisation level 3; `what` names the crate's work.
 fn assert_optimised(name: &str, what: &str) {
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let package = manifest["profile"]["engine"]["package"].get(name);
@@ -186,11 +186,12 @@ fn assert_optimised(name: &str, what: &str) {
     assert_eq!(level, Some(3), "{name} {what}: name it in [profile.engine.package] of Cargo.toml");
 }
 
-/// `cc` compiles a crate's C code at the crate's level. At level 0, zig adds checks for undefined behaviour.
+/// `cc` compiles a crate's C code at the crate's optimisation level. At level 0, zig adds checks for undefined
+/// behaviour.
 #[test]
 fn c_of_the_engine_is_optimised() {
-    // `cc` and `cmake` are libraries for build scripts, llama-link sets the level itself, and llama-sys compiles
-    // nothing.
+    // `cc` and `cmake` are libraries for build scripts, llama-link sets the optimisation level itself, and llama-sys
+    // compiles nothing.
     const NO_C: [&str; 4] = ["cc", "cmake", "llama-link", "llama-sys"];
     let more = ["--all-features", "-e", "normal,build", "-i", "cc", "--depth", "1"];
     let users = crates_of_the_engine(&more);
@@ -200,7 +201,7 @@ fn c_of_the_engine_is_optimised() {
     }
 }
 
-/// At level 0, each intrinsic becomes a separate function, which is slow and which the audit rejects.
+/// At optimisation level 0, each intrinsic becomes a separate function, which is slow and which the audit rejects.
 #[test]
 fn crates_that_ask_the_cpu_are_optimised() {
     // The crate's functions for newer CPUs are only compiled on other systems.

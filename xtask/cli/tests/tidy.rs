@@ -86,7 +86,7 @@ fn the_book_has_four_doors_with_ten_entries_at_most() {
     }
 }
 
-/// Readers copy the unit from the page.
+/// Readers copy the systemd unit from the page, so both copies must be equal.
 #[test]
 fn the_systemd_unit_is_that_of_its_page() {
     let page = std::fs::read_to_string(root().join("docs/src/run/systemd.md")).unwrap();
@@ -127,7 +127,7 @@ fn every_profile_is_explained_in_the_reference() {
     }
 }
 
-/// Administrators clean up stores by following this page.
+/// Administrators follow this page when they clean up a store, so it must be correct.
 #[test]
 fn the_layout_of_a_store_is_as_the_page_says() {
     let paths = |file: &str| {
@@ -185,7 +185,7 @@ fn tests_of_the_security_page_exist() {
     assert!(seen > 15, "only {seen} tests are named");
 }
 
-/// Contributors start from the diffs on these pages.
+/// Contributors start from the diffs on these pages, so the diffs must apply.
 #[test]
 fn worked_diffs_apply() {
     let found = pages("docs/src/develop");

@@ -1,5 +1,5 @@
-//! Tests of a build with kernel libraries next to the program: on emulated CPUs, in other folders, and with wrong
-//! libraries. `cargo xtask ci` makes the build beforehand.
+//! Tests of a build with kernel libraries next to the program. The tests run the program on emulated CPUs, in other
+//! folders, and with wrong libraries. `cargo xtask ci` makes the build beforehand.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! - [`commands`]: the command line, one file per command
 //! - `optimize`: finds the fastest build for a machine
 //! - `serving`: compares servers, and soak-tests one under load
-//! - `validate`: decides if a build or a setting may replace another
+//! - `validate`: decides whether a build or a setting may replace another
 //! - `gpu_check`: checks a build on a GPU, from one archive
 //! - `recommend`: recommends a build, settings and a quantisation for a model on a machine
 //! - `report`: writes one page with all measurements

@@ -267,7 +267,7 @@ fn ctrl_c_keeps_what_there_is_and_removes_the_models() {
         .spawn()
         .unwrap();
     let began = Instant::now();
-    // Wait for the first round's decode, which never ends.
+    // Wait for the decode in the first round, which never ends.
     while !stage.path("bin/decoding").exists() {
         assert!(began.elapsed() < Duration::from_secs(300), "it does not get so far");
         std::thread::sleep(Duration::from_millis(20));

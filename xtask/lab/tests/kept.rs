@@ -1,4 +1,4 @@
-//! Tests that a command that cannot write its output keeps the user's files.
+//! Tests that the user's files are kept if a command cannot write its output.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -52,7 +52,7 @@ impl Stage {
         command
     }
 
-    /// Validates an engine that behaves as `plan` says against a plain one.
+    /// Compares an engine that behaves as `plan` says with an engine without a plan.
     fn judge(&self, plan: &str, arguments: &[&str]) -> (i32, Value, String) {
         let (a, b) = (self.engine("a", ""), self.engine("b", plan));
         let output = self.validate(&[&[a.as_str(), &b, "--json"], arguments].concat()).output().unwrap();

@@ -95,15 +95,16 @@ pub fn link_args(library: &BlasLibrary, linkage: Linkage) -> Vec<String> {
     let mut args = Vec::new();
     if linkage == Linkage::Static {
         // ggml gives BLAS as many threads as ggml itself uses. The wrapper (csrc/blas.cpp) uses the engine's own
-        // setting instead. A shared ggml does not call the wrapper. The engine must then not find the function,
-        // because it would assume that ggml calls the wrapper.
+        // setting instead. A shared ggml does not call the wrapper. In that case, the engine must not find the
+        // function, because the engine would assume that ggml calls the wrapper.
         args.push(format!("-Wl,--wrap={}", vendor.set_threads));
     }
     // ggml does not call this function, so the linker would omit it from an archive, and the build could not report
     // its BLAS library.
     args.push(format!("-Wl,-u,{}", vendor.version));
     if library.libraries.iter().any(|path| is_archive(path)) {
-        // ggml's reference to this function resolves to the wrapper, and the wrapper's reference to it is weak.
+        // ggml's reference to this function resolves to the wrapper, and the wrapper's own reference to the function is
+        // weak.
         args.push(format!("-Wl,-u,{}", vendor.set_threads));
     }
     // MKL's layers call each other without listing each other as dependencies.

@@ -90,10 +90,10 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     Ok(BoltTools { merge_fdata: sibling("merge-fdata"), perf2bolt: sibling("perf2bolt"), bolt: bolt.clone() })
 }
 
-/// Functions that BOLT must not move or change: the CPU guard and the C library's start-up code. The guard runs
-/// before the program knows its CPU, so BOLT must not add instructions to the guard, and the guard must stay the
-/// first function to run. `_start`, `_init` and `_fini` are hand-written assembly without unwinding tables. The list
-/// contains BOLT's regular expressions for names. BOLT appends the file's name to the name of a local function.
+/// Functions that BOLT must not move or change: the CPU guard and the C library's start-up code. The guard runs before
+/// the program knows its CPU, so BOLT must not add instructions to the guard, and the guard must stay the first
+/// function to run. `_start`, `_init` and `_fini` are hand-written assembly without unwinding tables. The list contains
+/// regular expressions, which BOLT matches against names. BOLT appends the file's name to the name of a local function.
 const UNTOUCHED: &str =
     "-skip-funcs=check/guard\\.c/.*,construct/guard\\.c/.*,anneal_guard_required,_start,_init,_fini";
 
@@ -122,8 +122,8 @@ pub fn rewrite() -> Vec<String> {
         // `all` would be wrong: ggml identifies buffer types of its backends by the addresses of functions, so two
         // functions with equal code must stay separate.
         "-icf=safe",
-        // Keeps line numbers in backtraces correct, at a cost of two seconds. Without this option llvm-bolt removes
-        // them.
+        // Keeps line numbers in backtraces correct, at a cost of two seconds. Without this option, llvm-bolt removes
+        // the line numbers.
         "-update-debug-sections",
         "-dyno-stats",
         UNTOUCHED,

@@ -49,7 +49,8 @@ pub fn definitions(
     set("CMAKE_C_COMPILER", &tools.compiler.cc.to_string_lossy());
     set("CMAKE_CXX_COMPILER", &tools.compiler.cxx.to_string_lossy());
     set("CMAKE_MAKE_PROGRAM", &tools.ninja.path.to_string_lossy());
-    // CMake tests nvcc with the same flags. If nvcc's host compiler is gcc, it does not know these flags.
+    // CMake tests nvcc with the same flags. If nvcc's host compiler is gcc, the flags are omitted, because gcc does not
+    // know them.
     let known = cuda.is_none_or(|cuda| cuda.host_compiler.kind == CompilerKind::Clang);
     if let Some(linker) = tools.linker.as_ref().filter(|_| known) {
         // clang accepts a path, so it does not use a different linker version from the search path.

@@ -291,10 +291,10 @@ fn strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| word.to_string()).collect()
 }
 
-/// Returns the CPU model for which clang schedules kernels with AVX2 and without AVX-512 in builds for any CPU: Zen
-/// 2. clang's default model (Sandy Bridge) and the models of Haswell and Skylake use more operands at once than fit
-/// into 16 registers. The innermost loop of F16 products then keeps sums in memory (see the figures in
-/// docs/src/build/universal.md). The model does not change the plan's instruction sets.
+/// Returns the CPU model that clang uses to schedule instructions, in builds for any CPU, for kernels with AVX2 and
+/// without AVX-512. The model is Zen 2: clang's default model (Sandy Bridge) and the models of Haswell and Skylake use
+/// more operands at once than fit into 16 registers. The innermost loop of F16 products then keeps sums in memory (see
+/// the figures in docs/src/build/universal.md). The model does not change the plan's instruction sets.
 fn tuned(tools: &Tools) -> Option<(String, String)> {
     // zig treats -mtune as -mcpu.
     let flags = match (&tools.zig, tools.compiler.kind) {

@@ -150,7 +150,7 @@ mod tests {
         let profile = profile("native+reproducible:true");
         let error = plan_marked(&host("zen5-vm"), &profile, &source(), &tools).unwrap_err();
         assert!(error.to_string().contains("conflicts with"), "{error}");
-        // Missing tools are not reported in addition.
+        // If tools are missing too, only the error about the profile is reported.
         let error = plan_marked(&host("zen5-vm"), &profile, &source(), &Toolchain::default()).unwrap_err();
         assert!(error.to_string().contains("conflicts with"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Errors of reading a model file.
+//! Errors from reading a model file.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -27,8 +27,8 @@ use crate::write::{Header, Meta, TensorSpec};
 /// value applies to a separate output matrix, the second to tied embeddings. See [`layers_to_embedding`].
 const LAYERS_TO_EMBEDDING: f64 = 0.8;
 const LAYERS_TO_TIED_EMBEDDING: f64 = 1.7;
-/// Standard deviation of attention scores: neither uniform attention (0) nor one-hot (5 and more). Of n positions,
-/// about n / e^(s²) contribute: about 50 of 512.
+/// Standard deviation of attention scores. Attention would be uniform at 0, and one-hot at 5 or more. About n /
+/// e^(s²) of n positions contribute: about 50 of 512.
 const SCORE_STD: f64 = 1.5;
 /// Root mean square of attention's average over values of unit variance: sqrt(e^(s²) / n), for about 40 positions.
 const ATTENTION_RMS: f64 = 0.5;
@@ -317,9 +317,9 @@ impl List {
     }
 }
 
-/// Returns the factors by which Llama 3.2 divides each RoPE frequency: 1 for wavelengths under 8,192 / 4 positions, 32
-/// for wavelengths over 8,192, and in between linear in the frequency (`Llama3` scaling in convert_hf_to_gguf.py; the
-/// numbers are from config.json).
+/// Returns the factors by which Llama 3.2 divides each RoPE frequency. The factor is 1 for wavelengths under 8,192
+/// / 4 positions, 32 for wavelengths over 8,192, and linear in the frequency in between (`Llama3` scaling in
+/// convert_hf_to_gguf.py; the numbers are from config.json).
 fn llama3_rope_factors(shape: &Shape) -> Vec<f32> {
     const FACTOR: f64 = 32.0;
     const LOW: f64 = 1.0;

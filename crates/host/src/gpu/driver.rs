@@ -34,9 +34,9 @@ fn listed(nvml: &Nvml) -> Result<Listed, Fault> {
     }
     if listed.gpus.is_empty() && listed.warnings.is_empty() {
         listed.warnings.push(format!(
-            "the NVIDIA driver {driver} is loaded but lists no GPU: `lspci -d 10de:` shows whether the \
-             machine has a GPU, and `sudo dmesg | grep -i nvrm` shows why the driver ignores the GPU; start \
-             containers with `docker run --gpus all`"
+            "the NVIDIA driver {driver} is loaded but lists no GPU\nhint: `lspci -d 10de:` shows \
+             whether the machine has an NVIDIA GPU, and `sudo dmesg | grep -i nvrm` shows why the \
+             driver ignores it\nhint: start a container with `docker run --gpus all`"
         ));
     }
     Ok(listed)
@@ -57,9 +57,9 @@ impl Listed {
         let parts = device.instances();
         if parts.is_empty() {
             self.warnings.push(format!(
-                "MIG is enabled for {name} (GPU {index}), but the GPU has no instance and cannot be used: \
-                 create an instance (`sudo nvidia-smi mig -i {index} -cgi 0 -C`), or disable MIG (`sudo \
-                 nvidia-smi -i {index} -mig 0`)"
+                "MIG is enabled for {name} (GPU {index}), but the GPU has no instance and cannot be \
+                 used\nhint: create an instance (`sudo nvidia-smi mig -i {index} -cgi 0 -C`), or \
+                 disable MIG (`sudo nvidia-smi -i {index} -mig 0`)"
             ));
         }
         for part in &parts {
@@ -84,8 +84,8 @@ impl Listed {
             // GPUs that do not support this query share the CPU's memory (GB10, Jetson).
             Err(fault) if fault.is_not_supported() => {
                 self.warnings.push(format!(
-                    "NVML reports no memory size for {name:?}: the GPU seems to share the CPU's memory, so \
-                     the GPU's free memory is unknown"
+                    "the driver reports no memory size for {name:?}; the GPU seems to share the \
+                     CPU's memory, so its free memory is unknown"
                 ));
                 Ok((Bytes(0), None))
             }
@@ -108,9 +108,9 @@ pub(super) fn visible(listed: Listed, cuda: &CudaEnvironment, warnings: &mut Vec
     if let (Some(first), 2..) = (first, parts) {
         let uuid = identities[first].uuid.as_deref().unwrap_or("the first");
         warnings.push(format!(
-            "MIG shows {parts} instances, but a program can use only one of them, here {uuid}: select \
-             another instance with CUDA_VISIBLE_DEVICES=MIG-… (`nvidia-smi -L` lists them), or disable MIG \
-             (`sudo nvidia-smi -mig 0`)"
+            "MIG provides {parts} instances, but a program can use only one; this program uses \
+             {uuid}\nhint: select another instance with CUDA_VISIBLE_DEVICES=MIG-… (`nvidia-smi -L` \
+             lists them), or disable MIG (`sudo nvidia-smi -mig 0`)"
         ));
     }
     let seen = |at: &usize| !is_part(at) || Some(*at) == first;

@@ -66,7 +66,9 @@ pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
     match (smi::list(root.nvidia_smi(), warnings), failed) {
         (Ok(gpus), None) => Driver::of(by_number(gpus, root, warnings)),
         (Ok(gpus), Some(failed)) => {
-            warnings.push(format!("nvidia-smi lists the GPUs, but their use cannot be measured: {failed}"));
+            warnings.push(format!(
+                "nvidia-smi lists the GPUs, but their utilisation cannot be measured: {failed}"
+            ));
             Driver::of(by_number(gpus, root, warnings))
         }
         (Err(Trouble::NotThere), failed) => {

@@ -94,7 +94,7 @@ fn run(program: &Path, limit: Duration) -> Result<String, String> {
     };
     if let Err(why) = reader {
         end(child);
-        return Err(format!("cannot run {shown}: no thread can be started: {why}"));
+        return Err(format!("cannot start a thread that reads the output of {shown}: {why}"));
     }
     let too_late = |child: Child| {
         end(child);

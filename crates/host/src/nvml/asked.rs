@@ -40,13 +40,13 @@ impl fmt::Display for Unanswered {
             Unanswered::By(fault) => fault.fmt(f),
             Unanswered::TooLate(limit) => write!(
                 f,
-                "the NVIDIA driver did not answer within {limit:?}: see `sudo dmesg | grep -i nvrm`, and \
-                 restart the machine if the problem persists"
+                "the NVIDIA driver did not answer within {limit:?}; see `sudo dmesg | grep -i nvrm`, \
+                 and restart the machine if the problem persists"
             ),
             Unanswered::NotAsked(why) => write!(
                 f,
-                "cannot query the NVIDIA driver: no thread can be started: {why}; raise `ulimit -u` or the control group's \
-                 pids.max"
+                "cannot start a thread to query the NVIDIA driver: {why}; raise `ulimit -u` or the \
+                 control group's pids.max"
             ),
         }
     }

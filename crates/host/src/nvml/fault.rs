@@ -73,7 +73,8 @@ impl Fault {
     pub fn mend(&self) -> &'static str {
         match self {
             Fault::Missing { .. } => {
-                "install the driver's library in the version of the loaded driver (Debian libnvidia-ml1, \
+                "install the driver's library in the same version as the loaded \
+                 driver (Debian libnvidia-ml1, \
                  Ubuntu libnvidia-compute-…); start containers with the NVIDIA container toolkit (`docker \
                  run --gpus all`)"
             }

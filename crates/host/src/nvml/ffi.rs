@@ -80,9 +80,9 @@ pub struct CardLimits {
 }
 
 impl CardLimits {
-    /// Returns the theoretical memory bandwidth in bytes per second: the bus width times two transfers per clock, which
-    /// matches how the driver reports GDDR and HBM clocks. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s of its
-    /// data sheet. No program reaches this bandwidth.
+    /// Returns the theoretical memory bandwidth in bytes per second: the bus width times two transfers per clock.
+    /// This matches how the driver reports GDDR and HBM clocks. An H100's 2,619 MHz and 5,120 bits give the 3.35
+    /// TB/s of its data sheet. No program reaches this bandwidth.
     pub fn memory_bandwidth(&self) -> Option<f64> {
         let (mhz, bits) = (self.memory_mhz?, self.memory_bus_bits?);
         Some(2.0 * f64::from(mhz) * 1e6 * f64::from(bits) / 8.0).filter(|bandwidth| *bandwidth > 0.0)
@@ -384,7 +384,7 @@ impl Functions {
         Ok(Pcie { received: counted(RECEIVED)?, sent: counted(SENT)? })
     }
 
-    /// Samples the GPU. Fails if every query failed with an error other than an unsupported figure.
+    /// Samples the GPU. Fails if every query failed for a reason other than missing support.
     pub fn sample(&self, handle @ Handle(device): Handle) -> Result<CardSample, u32> {
         let mut failed = None;
         let mut keep = |code: u32| failed = failed.or(Some(code).filter(|code| *code != code::NOT_SUPPORTED));

@@ -17,15 +17,15 @@ pub struct Selection {
     pub chosen: Vec<usize>,
     /// Warnings for the user, with hints.
     pub remarks: Vec<String>,
-    /// True if the selection or its order is uncertain, because CUDA numbers the GPUs from the fastest and the GPUs
-    /// are not alike.
+    /// True if the selection or its order is uncertain, because the GPUs differ and CUDA numbers them from fastest
+    /// to slowest.
     pub is_unclear: bool,
 }
 
 impl Selection {
     /// Applies the value `variable` of `CUDA_VISIBLE_DEVICES` to `devices`, which are in the order of their bus
-    /// positions. `order` is the value of `CUDA_DEVICE_ORDER`. `are_alike` is true if all GPUs are of the same kind;
-    /// if they are not, CUDA numbers them from the fastest.
+    /// positions. `order` is the value of `CUDA_DEVICE_ORDER`. `are_alike` is true if all GPUs are of the same
+    /// kind; if they are not, CUDA numbers them from fastest to slowest.
     pub fn of(devices: &[Identity], variable: Option<&str>, order: Option<&str>, are_alike: bool) -> Self {
         let by_bus = order.is_some_and(|order| order.trim() == "PCI_BUS_ID");
         let Some(variable) = variable else {
@@ -39,7 +39,7 @@ impl Selection {
         if variable.trim().is_empty() {
             let remark = format!("CUDA_VISIBLE_DEVICES is empty, which hides {}", gpus(count));
             return Self {
-                remarks: vec![remark + ": unset the variable to make GPUs visible"],
+                remarks: vec![remark + "\nhint: unset the variable to make GPUs visible"],
                 ..Self::default()
             };
         }
@@ -49,8 +49,9 @@ impl Selection {
                 Ok(at) if selection.chosen.contains(&at) => {
                     selection.chosen.clear();
                     let remark = format!("CUDA_VISIBLE_DEVICES={variable} names {word:?} twice");
-                    selection.remarks =
-                        vec![remark + ", so CUDA shows no GPU: name each GPU once, or unset the variable"];
+                    selection.remarks = vec![
+                        remark + ", so CUDA shows no GPU\nhint: name each GPU once, or unset the variable",
+                    ];
                     return selection;
                 }
                 Ok(at) => selection.chosen.push(at),
@@ -61,9 +62,9 @@ impl Selection {
                         _ => "ends the list at this entry".to_string(),
                     };
                     let mend = "unset the variable, or name GPUs as `nvidia-smi -L` lists them";
-                    selection
-                        .remarks
-                        .push(format!("CUDA_VISIBLE_DEVICES={variable}: {why}, which {hidden}: {mend}"));
+                    selection.remarks.push(format!(
+                        "CUDA_VISIBLE_DEVICES={variable}: {why}, which {hidden}\nhint: {mend}"
+                    ));
                     break;
                 }
             }
@@ -73,8 +74,9 @@ impl Selection {
         selection.is_unclear = two_orders && !selection.chosen.is_empty();
         if two_orders && selection.chosen.len() < count {
             selection.remarks.push(format!(
-                "CUDA_VISIBLE_DEVICES={variable} numbers the GPUs from the fastest, but nvidia-smi numbers them by bus \
-                 position: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
+                "CUDA_VISIBLE_DEVICES={variable} numbers GPUs from fastest to slowest, but \
+                 nvidia-smi numbers them by bus position\nhint: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or \
+                 name GPUs by UUID"
             ));
         }
         selection

@@ -9,8 +9,8 @@ use crate::reference::{EXP2, LARGEST, LEAST, NOTHING, Score};
 /// Number of cells whose keys or values are converted together: 24 KB for heads of 128 floats.
 pub const TILE: usize = 48;
 
-/// Writes the cells of `unit` that at least one of `masks` allows to `cells`. Returns their number and the sum of the
-/// numbers of cells that each mask allows. Without masks, all cells are allowed.
+/// Writes to `cells` the cells of `unit` that at least one of `masks` allows. Returns their number, and the total
+/// of the numbers of cells that the individual masks allow. Without masks, all cells are allowed.
 ///
 /// # Safety
 /// The CPU must have AVX2; each mask must reach to the end of the unit; `cells` must have room for the unit.
@@ -55,7 +55,7 @@ pub unsafe fn allowed<'a>(
     (count, sum)
 }
 
-/// Converts rows to F32. Returns true if all elements are finite. Meanwhile, requests the rows `ahead` from memory.
+/// Converts rows to F32. Returns true if all elements are finite. Also prefetches the rows `ahead`.
 ///
 /// # Safety
 /// The rows must be valid; `out` must be valid for writes of `rows.part.len()` floats for each row.

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::needless_range_loop,
-    reason = "The number of a half is the index of registers in several arrays."
+    reason = "The number of a half is the register index in several arrays."
 )]
 
 pub mod attention;
@@ -23,7 +23,7 @@ use crate::panel::{BlockParts, ROWS};
 /// Number of columns that share an expanded chunk. Their outputs and half of their codes fit the caches, and a batch of
 /// 128 columns needs only one pass over the weights.
 const COLUMNS: usize = 43 * TILE;
-/// Largest number of columns whose products need no expanded blocks.
+/// Maximum number of columns for which products need no expanded blocks.
 const DIRECT: usize = 3;
 /// Number of columns of a tile. Their sums, before and after scaling, fill the registers.
 const TILE: usize = 3;

@@ -1,4 +1,4 @@
-//! The innermost loops: sums of products of one register pair of weights with some columns.
+//! The innermost loops, which multiply one register pair of weights with some columns and add up the products.
 //!
 //! They are written in assembly, because a compiler loads operands far ahead and then has to keep sums in memory.
 //! Each loop uses at most 10 of the 16 registers, which leaves six for scaled sums.
@@ -112,9 +112,9 @@ macro_rules! blocks {
     };
 }
 
-/// Returns the sums over `G` groups of four elements, in 16-bit lanes: for each row, the elements 0 and 1 of the groups
-/// in one lane and the elements 2 and 3 in the next. `G` is 2, 4 or 8, which is small enough that no sum overflows its
-/// lane.
+/// Returns the sums over `G` groups of four elements, in 16-bit lanes. For each row, one lane is the sum over
+/// elements 0 and 1 of the groups, and the next lane is the sum over elements 2 and 3. `G` is 2, 4 or 8, which is
+/// small enough that no sum overflows its lane.
 ///
 /// # Safety
 /// `w` must be aligned to 32 bytes and valid for reads of `64 * G` bytes, each column for reads of `4 * G` bytes.

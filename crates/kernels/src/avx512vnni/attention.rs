@@ -14,7 +14,7 @@ pub fn takes(rows: &CacheRows) -> bool {
     rows.format == CacheFormat::F16
 }
 
-/// Bytes of some rows that are needed soon.
+/// Bytes of rows that will be needed soon.
 struct Ahead<'a> {
     rows: &'a CacheRows<'a>,
     /// Bytes of each row.
@@ -29,7 +29,7 @@ impl<'a> Ahead<'a> {
         Self { rows, bytes: rows.format.bytes(start)..rows.format.bytes(end) }
     }
 
-    /// Requests the bytes of row `row` from memory, if the row exists.
+    /// Prefetches the bytes of row `row`, if the row exists.
     ///
     /// # Safety
     /// The rows must be valid.
@@ -47,8 +47,8 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Writes the products of queries and keys, `out[TILE * row + cell]`, for the number of cells rounded up to a multiple
-/// of eight. Meanwhile, requests the rows `ahead` from memory.
+/// Writes the products of queries and keys, `out[TILE * row + cell]`, for the number of cells rounded up to a
+/// multiple of eight. Also prefetches the rows `ahead`.
 ///
 /// # Safety
 /// `q` must contain `rows` rows as long as a key, a multiple of 8; keys and rows ahead must be valid, and [`takes`]
@@ -114,8 +114,8 @@ fn pairs(a: __m512, b: __m512) -> __m512 {
     _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b))
 }
 
-/// Adds the weighted values of all cells to each row's output. If a sum would become NaN, cells of weight 0 are left
-/// out, because 0 times infinity is NaN. Meanwhile, requests the rows `ahead` from memory.
+/// Adds the weighted values of all cells to each row's output. If a sum would become NaN, cells of weight 0 are
+/// left out, because 0 times infinity is NaN. Also prefetches the rows `ahead`.
 ///
 /// # Safety
 /// For each row, `weights` must contain [`TILE`] floats, and `out` as many floats as a value, a multiple of 8; values

@@ -1,8 +1,8 @@
 //! Kernels for CPUs with AVX-512 and VNNI.
 //!
-//! A group of four elements in sixteen rows is one register. An instruction multiplies its unsigned bytes by four
-//! activations, which it reads from memory and repeats for each row, and adds the products of each row to a 32-bit sum.
-//! Codes go directly from the packed block to registers, and all columns of a tile share them.
+//! A group of four elements in sixteen rows fills one register. An instruction multiplies its unsigned bytes by
+//! four activations, which it reads from memory and repeats for each row, and adds the products of each row to a
+//! 32-bit sum. Codes go directly from the packed block to registers, and all columns of a tile share them.
 
 /// Splits `$count` rows or columns into nearly equal parts, because a small part takes nearly as long as a large one.
 /// The last `$size` is the maximum length of a part. Runs `$call` for each part, with its first number and with its

@@ -53,7 +53,7 @@ pub unsafe fn codes<const F: usize, const G: usize>(unit: *const u8) -> __m512i 
     }
 }
 
-/// Returns the values that the codes of `format` stand for, shifted by its offset to unsigned bytes.
+/// Returns the values that the codes of `format` represent, shifted to unsigned bytes by its offset.
 const fn raised(mut values: [i8; 16], format: Format) -> [i8; 16] {
     let mut code = 0;
     while code < values.len() {

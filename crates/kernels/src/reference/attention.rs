@@ -1,15 +1,15 @@
-//! The rule of attention.
+//! The exact rule for attention.
 
 use std::f32::consts::LOG2_E;
 
 /// Numbers that turn the product of a query and a key into a score.
 #[derive(Clone, Copy, Debug)]
 pub struct Score {
-    /// Factor of the product.
+    /// Factor that multiplies the product.
     pub scale: f32,
-    /// Bound of the scores, or 0 for none.
+    /// Bound on the scores, or 0 for none.
     pub softcap: f32,
-    /// Factor of the mask.
+    /// Factor that multiplies the mask.
     pub slope: f32,
 }
 
@@ -32,8 +32,8 @@ impl Score {
     }
 }
 
-/// Factors of the polynomial of `2^x` for `x` from -0.5 to 0.5, highest power first: its Taylor series, `ln(2)^n / n!`.
-/// The remainder is below 6e-9.
+/// Coefficients of the polynomial for `2^x` with `x` from -0.5 to 0.5, highest power first: its Taylor series,
+/// `ln(2)^n / n!`. The remainder is below 6e-9.
 pub const EXP2: [f32; 8] = [
     1.525_273_4e-5,
     1.540_353e-4,
@@ -46,7 +46,7 @@ pub const EXP2: [f32; 8] = [
 ];
 /// Reference exponent of a row that has seen no cell.
 pub const NOTHING: i32 = i32::MIN;
-/// Bound of exponents, so that they and their differences are 32-bit integers.
+/// Bound on exponents, so that they and their differences fit into 32-bit integers.
 pub const LARGEST: f32 = (1 << 30) as f32;
 /// Smallest exponent of a weight; smaller weights are 0.
 pub const LEAST: i32 = -125;

@@ -1,4 +1,4 @@
-//! The rule of a product.
+//! The exact rule for a product.
 //!
 //! The sum over a block is an integer and exact. A block then adds `d_w * d_a * sum` to the output with one fused
 //! multiply-add, and its minima with another, block after block. Neither the number of columns nor the number of

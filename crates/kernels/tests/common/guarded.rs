@@ -3,7 +3,7 @@
 
 use std::ptr::null_mut;
 
-/// Bytes of a page on every CPU that has these kernels.
+/// Size of a page, in bytes, on every CPU that has these kernels.
 const PAGE: usize = 4096;
 
 /// Copy of a buffer between two pages without access.

@@ -1,4 +1,4 @@
-//! Choice of an archive in a folder for this machine.
+//! Chooses an archive in a folder for this machine.
 
 use std::cmp::Reverse;
 
@@ -27,8 +27,8 @@ fn rank(profile: &str) -> usize {
     }
 }
 
-/// Chooses an archive for this machine from `names`, which may include other files: the newest version, and among its
-/// builds the one with the profile that runs on the most machines.
+/// Chooses an archive for this machine from `names`, which may include other files. Prefers the newest version,
+/// and among its builds the profile that runs on the most machines.
 ///
 /// # Errors
 /// If `names` contains no archive for this machine.
@@ -54,7 +54,7 @@ fn choose_for<'a>(arch: &str, names: impl Iterator<Item = &'a str>, folder: &str
     let Some((_, rank, profile, _, file)) = ours.first() else {
         if others.is_empty() {
             return Err(anyhow!(
-                "{folder} contains no archive of Anneal (anneal-VERSION-TARGET-PROFILE.tar.zst)"
+                "{folder} contains no Anneal archive (anneal-VERSION-TARGET-PROFILE.tar.zst)"
             ));
         }
         others.sort_unstable();
@@ -67,7 +67,7 @@ fn choose_for<'a>(arch: &str, names: impl Iterator<Item = &'a str>, folder: &str
     let reason = match (ours.len(), rank) {
         (1, _) => "the only archive for this machine".to_string(),
         (_, 2) => "the newest version; it has no universal or portable build".to_string(),
-        _ => format!("the newest version; of its builds, the {profile} build runs on most machines"),
+        _ => format!("the newest version; among its builds, the {profile} build runs on the most machines"),
     };
     Ok(ChosenArchive { file: (*file).to_string(), why: format!("{file}: {reason}") })
 }
@@ -94,12 +94,12 @@ mod tests {
         let choose = |arch: &str, all: &[String]| choose_for(arch, all.iter().map(String::as_str), "F");
         let chosen = choose("x86_64", &all).unwrap();
         assert_eq!(chosen.file, all[3]);
-        assert!(chosen.why.contains("the portable build runs on most"), "{}", chosen.why);
+        assert!(chosen.why.contains("the portable build runs on the most"), "{}", chosen.why);
         assert_eq!(choose("x86_64", &all[..2]).unwrap().file, all[1]);
         assert_eq!(choose("aarch64", &all).unwrap().file, all[5]);
         let error = choose("riscv64", &all).unwrap_err();
         assert_eq!(exit::code_of(&error), 69);
         assert!(error.to_string().contains("none for riscv64"), "{error}");
-        assert!(choose("x86_64", &all[6..]).unwrap_err().to_string().contains("no archive of Anneal"));
+        assert!(choose("x86_64", &all[6..]).unwrap_err().to_string().contains("no Anneal archive"));
     }
 }

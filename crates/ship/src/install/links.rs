@@ -20,9 +20,9 @@ const FIXED: [&str; 4] = [
     "share/fish/vendor_completions.d/anneal.fish",
 ];
 
-/// Returns the target of a link at `name` below the prefix `root`. The target is relative, so that the prefix can be
-/// moved. If the link is reached through a symbolic link of the user (such as `~/.local/bin`), a relative path would
-/// lead elsewhere, so the target is absolute.
+/// Returns the target of a link at `name` below the prefix `root`. The target is relative, so that the prefix can
+/// be moved. If the link is reached through one of the user's symbolic links (such as `~/.local/bin`), a relative
+/// path would lead elsewhere, so the target is absolute.
 fn target(root: &Path, name: &str) -> PathBuf {
     let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
     if let (Ok(root), Ok(there)) = (root.canonicalize(), root.join(folder).canonicalize())

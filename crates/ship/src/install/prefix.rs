@@ -233,8 +233,8 @@ impl Prefix {
             && !is_there(&self.previous_link())
     }
 
-    /// After the last version was removed, removes Anneal's own folder, then the folders that Anneal created, unless
-    /// they are in use.
+    /// Removes Anneal's own folder after the last version was removed, and then the folders that Anneal created,
+    /// unless they are in use.
     ///
     /// # Errors
     /// If a file cannot be removed.

@@ -161,8 +161,8 @@ pub fn open(
         ArchiveLocation::Tree(folder) => {
             if let Some(key) = key {
                 bail!(
-                    "cannot install {}: the minisign key of {} is configured, but an unpacked folder has no \
-                     signature\nhint: install the archive",
+                    "cannot install {}: the minisign key from {} is configured, but an unpacked folder has \
+                     no signature\nhint: install the archive",
                     folder.display(),
                     key.from
                 );
@@ -212,7 +212,7 @@ pub fn open(
 
 fn unsigned(archive: &Path, key: &TrustedKey) -> String {
     format!(
-        "cannot install {}: the minisign key of {} is configured, but the archive has no signature file \
+        "cannot install {}: the minisign key from {} is configured, but the archive has no signature file \
          (.minisig)",
         archive.display(),
         key.from
@@ -249,7 +249,8 @@ fn expected(
         (None, Some(listed)) => Ok(Some(listed.clone())),
         (None, None) if order.no_check => {
             told.warnings.push(format!(
-                "{archive} is installed without a checksum (--no-check), so damage or forgery is not detected"
+                "installing {archive} without verifying its checksum (--no-check), so corruption or \
+                 tampering will not be detected"
             ));
             Ok(None)
         }

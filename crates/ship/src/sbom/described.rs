@@ -1,5 +1,5 @@
-//! Authors' metadata of a program's crates, from `cargo metadata`. `cargo metadata` merges the features of all
-//! workspace members, so its output does not show which crates are linked.
+//! Metadata of a program's crates, from `cargo metadata`. `cargo metadata` merges the features of all workspace
+//! members, so its output does not show which crates are linked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::crates::{self, Crate};
 use crate::order::Rust;
 
-/// Linked crate with its author's metadata.
+/// Linked crate with its metadata.
 #[derive(Clone, Debug)]
 pub struct Described {
     /// Crate with its version and features.

@@ -1,4 +1,4 @@
-//! Store on a web server, which is read-only. Publishers write to the server's folder, or to S3.
+//! Read-only store on a web server. Publishers write to the server's folder, or to S3.
 
 use std::path::Path;
 

@@ -323,7 +323,7 @@ fn what_is_wrong_with_the_toolkit_that_the_user_names_is_told() {
         ("usr/local/cuda/bin/nvcc", "it is a file, not a folder"),
         ("home/empty", "it has no bin/nvcc"),
         ("home/text", "its bin/nvcc is not executable"),
-        ("home/garbage", "its bin/nvcc prints no version of CUDA"),
+        ("home/garbage", "its bin/nvcc prints no CUDA version"),
         ("home/broken", "its bin/nvcc fails when it is run with --version"),
         ("home/slow", "its bin/nvcc did not print its version in time"),
     ];

@@ -23,7 +23,7 @@ pub enum StepError {
     Start {
         /// Command line of the step.
         command: String,
-        /// Error of the system.
+        /// Error from the operating system.
         reason: io::Error,
     },
     /// Ctrl-C ended the command.
@@ -155,8 +155,8 @@ fn cause(last_lines: &[String]) -> (&'static str, &'static str) {
                 "no such package",
             ],
             (
-                "the package sources do not contain a package; the package lists may be outdated, or a \
-                 repository may be disabled",
+                "the package sources do not contain one of the packages; the package lists may be \
+                 outdated, or a repository may be disabled",
                 "",
             ),
         ),
@@ -186,7 +186,7 @@ mod tests {
                 "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 1",
                 "another package manager",
             ),
-            ("E: Unable to locate package clang-99", "do not contain a package"),
+            ("E: Unable to locate package clang-99", "do not contain one of the packages"),
             ("Segmentation fault", "the last lines of the output"),
         ];
         for (output, expected) in cases {

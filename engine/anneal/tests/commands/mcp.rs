@@ -224,7 +224,7 @@ fn whatever_is_sent_the_next_request_is_answered() {
     let wrong = [
         ("generate", json!({}), "prompt: is missing"),
         ("generate", json!({ "prompt": 7 }), "prompt: use a string"),
-        ("generate", json!({ "prompt": "a", "max_tokens": -1 }), "max_tokens: use a whole number"),
+        ("generate", json!({ "prompt": "a", "max_tokens": -2 }), "max_tokens: use a whole number"),
         ("generate", json!({ "prompt": "a", "max_tokens": 1e300 }), "max_tokens: use a whole number"),
         ("generate", json!({ "prompt": "a", "stream": true }), "stream: unknown argument"),
         ("generate", json!({ "prompt": "a", "grammar": "root ::=" }), "grammar"),

@@ -319,13 +319,13 @@ fn what_cannot_be_compared_is_told_at_once() {
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--quants", "Q9"], 2, "Q4_K_M"),
         (&["--quants", "Q4_0,q4_0"], 2, "lists the type Q4_0 twice"),
-        (&["--quants", "Q4_0", "-p", "1,2"], 2, "one prompt and one generation"),
-        (&["--quants", "Q4_0", "-n", "0"], 2, "one prompt and one generation"),
-        (&["--quants", "Q4_0", "-t", "1,2"], 2, "with a single value of each setting"),
+        (&["--quants", "Q4_0", "-p", "1,2"], 2, "one prompt length and one generation length"),
+        (&["--quants", "Q4_0", "-n", "0"], 2, "one prompt length and one generation length"),
+        (&["--quants", "Q4_0", "-t", "1,2"], 2, "only a single value for each setting"),
         (&["--quants", "Q4_0", "--end-to-end"], 2, "cannot be used with"),
         (&["--keep", "x"], 2, "--quants"),
         (&["--quants", "Q4_0,IQ1_S"], 1, "IQ1_S needs an importance matrix"),
-        (&["--quants", "Q4_0", "--keep", keep], 1, "move it away"),
+        (&["--quants", "Q4_0", "--keep", keep], 1, "move the file"),
     ];
     for (more, expected, words) in cases {
         let mut all = vec!["bench", "-m", text(&model)];

@@ -203,7 +203,7 @@ fn scalings_that_cannot_be_meant_are_wrong_usage() {
         (&["--rope-scale", "0"], "above 0"),
         (&["--rope-scale", "nan"], "above 0"),
         (&["--rope-scale", "2", "--rope-freq-scale", "0.5"], "set the same factor"),
-        (&["--rope-scaling", "none", "--rope-scale", "2"], "ignore the scale"),
+        (&["--rope-scaling", "none", "--rope-scale", "2"], "cannot be used with a scale"),
         (&["--rope-scaling", "yarn"], "--rope-scale 2"),
         (&["--yarn-beta-fast", "8"], "--rope-scaling yarn"),
         (&["--rope-scaling", "cubic"], "none, linear, yarn"),

@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return quants::run(args, &models, &settings, &cases, &runtime_host);
     }
     interrupt::stop_after(table::interrupt);
-    // All files are checked first, because the tests of a single model can take minutes.
+    // All files are checked first, because testing a single model can take minutes.
     for model in &models {
         GgufFile::open(model).map_err(llama::error::Error::from)?;
     }
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the settings of the tuning record for `--tuned`. `None` without `--tuned`.
+/// Returns the settings for `--tuned` from the tuning record. `None` without `--tuned`.
 ///
 /// # Errors
 /// If several models are given, or if the record has no entry for the model.
@@ -136,7 +136,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs all tests with the model at `path`. The model is loaded again for settings with other load options.
+    /// Runs all tests with the model at `path`. The model is reloaded when the load options change.
     fn model<W: io::Write>(
         &mut self,
         path: &FilePath,
@@ -149,7 +149,7 @@ impl Bench<'_> {
             let model = model::open(path, &settings[0], self.runtime_host)?;
             let load_ns = u64::try_from(begin.elapsed().as_nanos()).ok();
             for settings in settings {
-                // Saved state of the context at a depth, reused while the settings stay the same.
+                // Saved state of the context at the current depth, reused while the settings stay the same.
                 let mut depth = None;
                 for case in self.cases {
                     let mut record = self.measure(&model, case, settings, &mut depth)?;

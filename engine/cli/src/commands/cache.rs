@@ -1,4 +1,4 @@
-//! Flags of the prompt cache, and its report in the output of `anneal run`.
+//! Flags for the prompt cache, and its report in the output of `anneal run`.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use llama::Model;
 use llama::error::{Error, Result};
 use serde_json::{Value, json};
 
-/// Flags of the prompt cache.
+/// Flags for the prompt cache.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Prompt cache")]
 pub struct CacheFlags {
-    /// File that stores the evaluated prompt, so that later runs can skip a shared prefix; a folder stores several
-    /// prompts
+    /// File that stores the evaluated prompt, so that later runs can skip a shared prefix; give a folder to store
+    /// several prompts
     #[arg(long, value_name = "FILE|DIR")]
     pub prompt_cache: Option<PathBuf>,
-    /// Maximum size of the folder, for example 500MiB; the least recently used prompts are deleted first [default:
-    /// 2GiB]
+    /// Maximum size of the prompt cache's folder, for example 500MiB; the least recently used prompts are deleted first
+    /// [default: 2GiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub prompt_cache_size: Option<Bytes>,
     /// Read the prompt cache, but never write to it
@@ -77,7 +77,7 @@ fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "warning: {}", printable(text));
 }
 
-/// Prints the numbers of tokens read and written, and the warnings, to stderr.
+/// Prints the number of tokens read and written, and any warnings, to stderr.
 pub fn say(report: &PromptCacheReport, generation: &Generation) {
     report.notes.iter().for_each(|note| warn(note));
     let milliseconds = |time: &Duration| time.as_secs_f64() * 1e3;

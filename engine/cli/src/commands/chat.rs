@@ -41,7 +41,7 @@ pub struct Args {
     /// System prompt
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Chat template instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
+    /// Chat template to use instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
     /// Maximum number of tokens in an answer; -1 for no limit other than the context
@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     session.sample_on_device(settings.device_sampling.value);
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
-    // Checked before the first message: the template may be unusable, or may reject the system prompt.
+    // The template is checked before the first message, because it may be unusable or reject the system prompt.
     conversation.check()?;
     signals.end();
 

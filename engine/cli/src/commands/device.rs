@@ -10,7 +10,7 @@ use llama::options::{DeviceSampling, Drafts};
 use sampling::DeviceReport;
 use serde_json::Value;
 
-/// Checks for options that need logits, and therefore conflict with sampling on a device.
+/// Checks for options that conflict with sampling on a device because they need logits.
 ///
 /// # Errors
 /// If sampling on a device was requested together with such an option.
@@ -25,7 +25,7 @@ pub fn check(settings: &Settings, speculation: &SpeculativeOptions, has_cache: b
         return Ok(());
     };
     let why = format!(
-        "--device-sampling on cannot be used with {other}: a device that samples sends no logits\nhint: remove one \
+        "--device-sampling on cannot be used with {other}: a device that samples returns no logits\nhint: remove one \
         of the two options"
     );
     Err(Error::Usage(why).into())

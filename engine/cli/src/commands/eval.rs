@@ -37,7 +37,7 @@ pub struct Args {
     /// GGUF model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Model to compare with, usually the original before quantisation; it must have the same vocabulary
+    /// Model to compare with, usually the unquantised original; it must have the same vocabulary
     #[arg(long, value_name = "REF")]
     against: Option<PathBuf>,
     /// Text file in UTF-8 [default: 14 KB of built-in text: prose, code, tables and eight writing systems]
@@ -49,14 +49,14 @@ pub struct Args {
     /// Maximum number of chunks [default: all]
     #[arg(long, value_name = "N", value_parser = whole(CHUNKS))]
     chunks: Option<u32>,
-    /// Load the reference and the model one after the other; automatic if memory is too small for both. A temporary
-    /// file in $TMPDIR stores the reference's probabilities
+    /// Load the reference and the model one after the other; automatic if they do not both fit into memory. The
+    /// reference's probabilities are stored in a temporary file in $TMPDIR
     #[arg(long, requires = "against")]
     one_at_a_time: bool,
     /// Output format: md or json
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: EvalFormat,
-    /// Do not print the progress
+    /// Do not print progress
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -172,8 +172,8 @@ impl EvalRun<'_> {
         if self.args.chunk > trained {
             let _ = writeln!(
                 std::io::stderr(),
-                "warning: chunks of {} tokens are longer than the context of {trained} tokens that {} was trained \
-                for",
+                "warning: chunks of {} tokens are longer than the {trained}-token context that {} was trained \
+                with",
                 self.args.chunk,
                 printable(&path.to_string_lossy())
             );
@@ -211,7 +211,7 @@ impl EvalRun<'_> {
 
     fn one_at_a_time(&self, reference: &Path) -> Result<Evaluation> {
         let (other, text) = self.open(reference)?;
-        // Checked before the long evaluation. This check loads only the model's vocabulary.
+        // The vocabularies are compared before the long evaluation. This check loads only the model's vocabulary.
         let vocabulary = llama::ModelOptions { vocab_only: true, ..self.settings.model_options() };
         model::check_file(&self.args.model, self.settings)?;
         eval::same_vocabulary(&*Model::load(&self.args.model, &vocabulary)?, &other)?;
@@ -281,7 +281,7 @@ fn lines(found: &Divergence) -> [(&'static str, String); 9] {
     ]
 }
 
-/// Formats a perplexity with its significant digits. Random weights have a perplexity in the millions.
+/// Formats a perplexity with its significant digits. A model with random weights has a perplexity in the millions.
 pub fn perplexity(found: Estimate) -> String {
     let digits = match found.value {
         value if value < 1e3 => 4,

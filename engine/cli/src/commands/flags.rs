@@ -36,7 +36,7 @@ option_flags! {
     DeviceFlags: Requested = OPTIONS, Devices
 }
 option_flags! {
-    /// Flag that refuses to run without a GPU.
+    /// Flag that makes a command refuse to run without a GPU.
     RequireFlag: Requested = OPTIONS, RequireGpu
 }
 option_flags! {

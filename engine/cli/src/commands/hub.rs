@@ -17,16 +17,16 @@ use super::bar::time_left;
 /// Minimum interval between updates of the progress line.
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// Flags for a model on the hub.
+/// Flags for a model on the Hugging Face hub.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct HubFlags {
-    /// Model on the Hugging Face hub, instead of -m. A quantisation or file name, and a revision, may follow, for
-    /// example bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M@main [default: Q4_K_M, else the file with the shortest
-    /// name]
+    /// Model on the Hugging Face hub, instead of -m: OWNER/REPO, optionally followed by :QUANT or :FILE, and by
+    /// @REVISION. Example: bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M@main [default: Q4_K_M, else the file with the
+    /// shortest name]
     #[arg(long, value_name = "OWNER/REPO[:QUANT]", conflicts_with = "model")]
     hf: Option<Name>,
-    /// Use only models that are already downloaded
+    /// Use only models that have already been downloaded
     #[arg(long)]
     offline: bool,
 }
@@ -43,8 +43,8 @@ impl HubFlags {
         Ok(self.any(model)?.ok_or_else(none)?)
     }
 
-    /// Returns the path of the model, for a command whose configuration may also name models. With a configuration,
-    /// `--offline` is valid without `--hf`.
+    /// Returns the path of the model, for a command that also accepts models from its configuration. With a
+    /// configuration, `--offline` is valid without `--hf`.
     pub fn beside(&self, model: Option<&Path>, has_configuration: bool) -> Result<Option<PathBuf>> {
         match has_configuration && self.hf.is_none() {
             true => Ok(model.map(Path::to_path_buf)),
@@ -52,7 +52,7 @@ impl HubFlags {
         }
     }
 
-    /// Returns the function that downloads the models that a configuration names.
+    /// Returns the function that downloads the models named in a configuration.
     pub fn fetch(&self) -> Fetch {
         let offline = self.offline;
         Box::new(move |name, now| fetch(name, offline || !now))
@@ -65,7 +65,8 @@ impl HubFlags {
     pub fn any(&self, model: Option<&Path>) -> Result<Option<PathBuf>> {
         match &self.hf {
             None if self.offline => {
-                let words = "--offline requires --hf OWNER/REPO with a model that is already downloaded";
+                let words =
+                    "--offline requires --hf OWNER/REPO, with a model that has already been downloaded";
                 Err(llama::error::Error::Usage(words.to_string()).into())
             }
             Some(name) => Ok(Some(fetch(name, self.offline)?)),

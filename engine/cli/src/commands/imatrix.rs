@@ -20,18 +20,18 @@ use super::bar::Bar;
 use super::flags::{LoadFlags, ThreadFlags, whole};
 use crate::interrupt;
 
-/// Collect an importance matrix, which improves small quantisations
+/// Collect an importance matrix, which improves low-bit quantisation
 ///
-/// Evaluates a text and sums up the magnitude of the inputs for each column of each matrix. `anneal quantize
-/// --imatrix` then keeps more precision in columns with large inputs. Use a text of a few hundred thousand words that
-/// resembles the model's future output. The output file has llama-imatrix's GGUF format. Ctrl-C stops the evaluation
-/// and writes the data collected so far.
+/// Evaluates a text, and sums the squared inputs to each column of each matrix. `anneal quantize --imatrix` then keeps
+/// more precision in columns with large inputs. Use a text of a few hundred thousand words that resembles the model's
+/// future output. The output file has llama-imatrix's GGUF format. Ctrl-C stops the evaluation and writes the data
+/// collected so far.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model, unquantised or Q8_0
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
-    /// Text file in UTF-8 [default: 14 KB of built-in mixed text, for a first try]
+    /// Text file in UTF-8 [default: 14 KB of built-in mixed text, enough for a first try]
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Output file
@@ -43,10 +43,10 @@ pub struct Args {
     /// Maximum number of chunks [default: all]
     #[arg(long, value_name = "N", value_parser = whole(super::eval::CHUNKS))]
     chunks: Option<u32>,
-    /// Also collect data for the output matrix; quantisation usually works better without it
+    /// Also collect data for the output matrix; quantisation usually works better without this data
     #[arg(long)]
     process_output: bool,
-    /// Do not print the progress
+    /// Do not print progress
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(path) => super::read_text(path)?,
         None => built_in_text(),
     };
-    // Checked before the long evaluation starts, to make sure that the result can be written.
+    // The output path is checked before the long evaluation, to make sure that the result can be written.
     refuse_the_same(&args.model, &args.out)?;
     drop(gguf::partial::PartialFile::beside(&args.out, imatrix::file_bytes(&args.model)?)?);
     check_replaced(&args.out)?;
@@ -136,7 +136,7 @@ fn check_replaced(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Warns that the errors of a quantised model become part of the importance matrix. Q8_0 gives no warning, because
+/// Warns that a quantised model's errors become part of the importance matrix. There is no warning for Q8_0, because
 /// its errors are too small to matter.
 fn warn_of_quantised(model: &Path) {
     // Errors in the file are reported when the model is loaded.

@@ -31,22 +31,21 @@ use super::hub::HubFlags;
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
-    /// Also load and describe this model, with an estimate of its memory on each device and on the host
+    /// Also load and describe this model, and estimate its memory use on each device and on the host
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Print every setting with its value and its source. The source is a flag, the config file (with --config), the
-    /// environment, the tuning record (with -m), the build info, the live host, the placement of all layers on the
-    /// device (with -m), or the default
+    /// Print every setting with its value and its source. Sources are flags, the config file (with --config), the
+    /// environment, the tuning record (with -m), the build info, the live host, the placement of all layers on devices
+    /// (with -m), and the defaults
     #[arg(long)]
     explain: bool,
     /// Server configuration, as for `anneal serve --config`; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Evaluate a prompt and a token, and print the placement: operations, splits and bytes of each device and of the
-    /// host; the location of the weights and the KV cache; the decode operations on the host, with the reason for
-    /// each; and the memory used, compared with the estimate
+    /// Evaluate a prompt and one token, and print where the weights, the KV cache and the operations are placed. Also
+    /// print why each decode operation on the host runs there, and compare the memory used with the estimate
     #[arg(long)]
     placement: bool,
     /// Measure the memory bandwidth of each NVIDIA GPU by copying 0.5 GB twenty times
@@ -92,7 +91,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &runtime_host)?;
     super::warn_of(&settings);
     llama::start(args.load.verbose);
-    // Also runs without a model, to show the devices that a model would use, or the reason why no device can be used.
+    // This also runs without a model, to show the devices that a model would use, or the reason why none can be used.
     engine_core::place::place_for(&settings)?;
     let described = match &model {
         Some(path) => Some(describe(path, args.placement, &settings, &runtime_host)?),
@@ -121,7 +120,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Estimate, or the reason why no estimate is available.
+/// Memory estimate, or the reason why no estimate is available.
 type Takes = std::result::Result<Estimate, String>;
 
 /// Description of a model.
@@ -144,8 +143,8 @@ fn describe(
     // This command helps to find the cause of a missing GPU, so it must run without a GPU.
     let mut asked = settings.clone();
     asked.require_gpu.value = RequireGpu::No;
-    // Estimated before the model is loaded, while the memory for it is still free. Errors in the file are ignored
-    // here, because loading reports them in more detail.
+    // The estimate is made before the model is loaded, while the memory for it is still free. Errors in the file are
+    // ignored, because loading reports them in more detail.
     let mut takes = fit::estimate(path, &asked, runtime_host).map_err(|why| why.to_string());
     let model = model::open(path, &asked, runtime_host)?;
     let placed = is_placed.then(|| placement::observe(&model, &asked, runtime_host)).transpose()?;
@@ -254,8 +253,8 @@ fn devices(runtime_host: &RuntimeHost) -> Vec<Value> {
     llama::devices().into_iter().map(value).collect()
 }
 
-/// Returns the total and the free memory of a device. For the CPU, the free memory is the host's, because ggml
-/// reports all memory as free.
+/// Returns the total and the free memory of a device. For the CPU, returns the host's free memory, because ggml reports
+/// all of the CPU's memory as free.
 fn memory(device: &Device, runtime_host: &RuntimeHost) -> Option<(Bytes, Bytes)> {
     match (device.kind, &runtime_host.host) {
         (DeviceKind::Cpu, Some(host)) => Some((host.memory.total, host.memory.available)),
@@ -401,7 +400,7 @@ fn model_line(model: &Value) -> String {
     )
 }
 
-/// Describes the devices that the build was made for, and why any of these devices are missing.
+/// Describes the devices that the build was made for, and the reasons why any of them are missing.
 fn promise_lines(state: &GpuState) -> Vec<(&'static str, String)> {
     let Some(promised) = &state.promised else { return Vec::new() };
     let came = match state.devices.is_empty() {
@@ -462,7 +461,7 @@ fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
 fn explain_asked(settings: &Settings) -> Vec<Explained> {
     match crate::openmp::runtime() {
         Some(runtime) => {
-            // Uses the environment as it was at program start, because ggml sets KMP_BLOCKTIME later.
+            // This reads the environment as it was at program start, because ggml sets KMP_BLOCKTIME later.
             let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
             let environment = String::from_utf8_lossy(&environment);
             let variable = |name: &str| {
@@ -475,7 +474,7 @@ fn explain_asked(settings: &Settings) -> Vec<Explained> {
     }
 }
 
-/// Describes the requested page size, and the kernel's setting.
+/// Describes the use of huge pages, and the kernel's setting for them.
 fn pages(huge: bool) -> String {
     let ask = if huge { "large buffers request huge pages" } else { "huge pages are not requested" };
     match std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {

@@ -37,7 +37,7 @@ pub struct Args {
     /// Output file
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Evaluate one token per call, with the kernels for generation
+    /// Evaluate one token per call, with the decode kernels
     #[arg(long)]
     step: bool,
     /// Number of tokens to generate greedily after the text
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let runtime_host = super::read_runtime_host();
     let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
-    // Read before the model is loaded, so that errors in the file are reported early.
+    // The text is read before the model is loaded, so that errors in the file are reported early.
     refuse_foreign(&args.out)?;
     let numbers = args.tokens.as_deref().map(numbers).transpose()?;
     let text = args.file.as_deref().map(read).transpose()?;
@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to overwrite a file that contains no logits. Only regular files are examined; [`PartialFile`] refuses
+/// Refuses to overwrite a file that contains no logits. Examines only regular files; [`PartialFile`] refuses all
 /// others.
 fn refuse_foreign(out: &Path) -> Result<()> {
     let is_file = std::fs::metadata(out).is_ok_and(|found| found.is_file() && found.len() > 0);
@@ -103,7 +103,7 @@ fn refuse_foreign(out: &Path) -> Result<()> {
     }
     anyhow::ensure!(
         !is_file || Logits::begins(&beginning),
-        "cannot overwrite {}: it is not a file of logits\nhint: choose another path, or remove the file",
+        "cannot overwrite {}: it does not contain logits\nhint: choose another path, or remove the file",
         out.display()
     );
     Ok(())

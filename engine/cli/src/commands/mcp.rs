@@ -33,16 +33,16 @@ pub struct Args {
     /// model
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["model", "hf"])]
     connect: Option<PathBuf>,
-    /// Name of the model for clients [default: the model's file name]
+    /// Model name that clients see [default: the model's file name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Chat template instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
+    /// Chat template to use instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
     /// Number of calls that run at the same time [default: 4]
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = whole("1 to 256"))]
     slots: Option<u32>,
-    /// Maximum number of tokens in an answer, for calls without a maximum [default: 512]
+    /// Maximum number of tokens in an answer, for calls that do not set one [default: 512]
     #[arg(short = 'n', long, value_name = "N", value_parser = whole("1 or more"))]
     max_tokens: Option<u32>,
     #[command(flatten)]

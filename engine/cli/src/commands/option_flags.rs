@@ -18,10 +18,10 @@ pub fn augment<T: Default>(
     command
 }
 
-/// Stores the given values of the options of `table` that belong to `groups`.
+/// Stores the values given for the options of `table` that belong to `groups`.
 ///
 /// # Errors
-/// If a value is invalid. This is not expected, because the parser has already validated the values.
+/// If a value is invalid, which is not expected because the parser has already validated the values.
 pub fn read<T: Default>(
     matches: &ArgMatches,
     table: &'static [OptionSpec<T>],
@@ -75,7 +75,7 @@ fn off_name(name: &str) -> String {
     format!("no-{name}")
 }
 
-/// Returns the arguments for `option`: a flag, and its opposite if the option has an opposite.
+/// Returns the arguments for `option`: a flag and, if the option has one, its opposite.
 fn arguments<T: Default>(option: &'static OptionSpec<T>) -> Vec<Arg> {
     let heading = option.group.title();
     let switch = |name: String, help: String| {

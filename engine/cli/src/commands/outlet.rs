@@ -1,4 +1,4 @@
-//! Output of generated text through a separate thread, so that generation does not wait for the reader.
+//! Writes generated text in a separate thread, so that generation does not wait for the reader.
 //!
 //! A write to a pipe, a terminal or a file waits for its reader. Each write also takes some microseconds, during
 //! which a device is idle. The generating thread only puts the text into a channel. If the channel is full,
@@ -16,12 +16,12 @@ const PIECES: usize = 1024;
 pub struct Outlet(Way);
 
 enum Way {
-    /// Normal case: a thread writes.
+    /// Normal case: a separate thread writes the text.
     Thread {
         pieces: SyncSender<String>,
         writer: JoinHandle<io::Result<()>>,
     },
-    /// Fallback if no thread can be started: the generating thread writes.
+    /// Fallback if no thread can be started: the generating thread writes the text.
     Here {
         out: Box<dyn Write + Send>,
         written: io::Result<()>,
@@ -39,8 +39,8 @@ impl Outlet {
     fn to<W: Write + Send + 'static>(out: impl Fn() -> W) -> Self {
         let (pieces, waiting) = sync_channel(PIECES);
         let own = out();
-        // Keeps the default stack size: a BOLT-instrumented program needs 20 KiB of stack at its first indirect call,
-        // and unused stack takes no memory.
+        // The thread keeps the default stack size: a BOLT-instrumented program needs 20 KiB of stack at its first
+        // indirect call, and unused stack takes no memory.
         let thread = Builder::new().name("output".to_string());
         Outlet(match thread.spawn(move || write_all(&waiting, own)) {
             Ok(writer) => Way::Thread { pieces, writer },
@@ -64,7 +64,7 @@ impl Outlet {
     /// Waits until everything is written.
     ///
     /// # Errors
-    /// The first write error. Text after the error was not written.
+    /// The first write error. The text after the error is lost.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
@@ -82,13 +82,13 @@ impl Outlet {
 }
 
 impl Drop for Outlet {
-    /// Writes the text that was generated before an error.
+    /// Writes the remaining text, which was generated before an error.
     fn drop(&mut self) {
         let _ = self.end();
     }
 }
 
-/// Writes the pieces. Several waiting pieces are written together.
+/// Writes the pieces. Pieces that are waiting are written together.
 fn write_all(waiting: &Receiver<String>, mut out: impl Write) -> io::Result<()> {
     while let Ok(mut text) = waiting.recv() {
         text.extend(waiting.try_iter().take(PIECES));
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_slow_reader_holds_up_whoever_sends_only_when_the_channel_is_full() {
         let (let_it, read, mut outlet) = slow();
-        // The writer receives the first piece, and all pieces that have arrived by then.
+        // The writer receives the first piece and any others that have already arrived.
         assert_eq!(outlet.send("0 ".to_string()), ControlFlow::Continue(()));
         let mut expected = "0 ".to_string();
         let (told, sent) = mpsc::channel();
@@ -158,8 +158,7 @@ mod tests {
         for number in 1..=PIECES {
             assert_eq!(sent.recv_timeout(Duration::from_secs(60)), Ok(number));
         }
-        // The writer holds the pieces that it received, which are at most those waiting at that time. After that, the
-        // sender blocks.
+        // The writer holds the pieces that it received, at most as many as were waiting. The sender then blocks.
         let mut last = PIECES;
         while let Ok(number) = sent.recv_timeout(Duration::from_secs(1)) {
             last = number;

@@ -30,17 +30,17 @@ pub struct Args {
     input: PathBuf,
     /// Model to write
     output: PathBuf,
-    /// Quantisation type, with llama-quantize's names: Q4_K_M, Q8_0, F16, … (an invalid name prints the full list)
+    /// Quantisation type, named as in llama-quantize: Q4_K_M, Q8_0, F16, … (an invalid name prints the full list)
     #[arg(value_name = "TYPE")]
     kind: Type,
-    /// Number of threads [default: every core]
+    /// Number of threads [default: one per core]
     #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
-    /// Accept a model that is already quantised; quantising the model again loses more quality
+    /// Accept a model that is already quantised; quantising it again loses more quality
     #[arg(long)]
     allow_requantize: bool,
-    /// Importance matrix of this model, from `anneal imatrix` or llama-imatrix; improves small types, and is required
-    /// for IQ1, IQ2, IQ3_XXS and Q2_K_S
+    /// Importance matrix for this model, from `anneal imatrix` or llama-imatrix; improves low-bit types, and is
+    /// required for IQ1, IQ2, IQ3_XXS and Q2_K_S
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
     /// Do not quantize the output matrix
@@ -49,13 +49,13 @@ pub struct Args {
     /// Use the same type for every matrix, instead of a mixture
     #[arg(long)]
     pure: bool,
-    /// Type of the output matrix, with ggml's names: q6_K, q8_0, f16, …
+    /// Type of the output matrix, named as in ggml: q6_K, q8_0, f16, …
     #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
     output_tensor_type: Option<GgmlType>,
     /// Type of the token embeddings
     #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
     token_embedding_type: Option<GgmlType>,
-    /// Type of the tensors whose names match a regular expression, for example attn_v=q8_0 or
+    /// Type of the tensors with names that match a regular expression, for example attn_v=q8_0 or
     /// 'blk\.[0-3]\.ffn_down=q6_K'; can be repeated, and the first match is used
     #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_override)]
     tensor_type: Vec<(String, GgmlType)>,
@@ -68,7 +68,7 @@ pub struct Args {
     /// Print llama.cpp's log to stderr
     #[arg(short, long)]
     verbose: bool,
-    /// Do not print the progress
+    /// Do not print progress
     #[arg(short, long)]
     quiet: bool,
 }

@@ -16,8 +16,8 @@ pub struct ChainFlags {
     pub basic: SamplingFlags,
     #[command(flatten)]
     numbers: NumberFlags,
-    /// Text that ends a repetition for DRY, instead of the default texts; can be repeated; "none" for no text
-    /// [default: \n, :, " and *]
+    /// DRY sequence breaker (a text that ends a repetition), instead of the defaults; can be repeated; "none" for no
+    /// breakers [default: \n, :, " and *]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<String>,
     /// Add a bias to the logit of a token, as in 15043+1 or 15043-1; 15043-inf bans the token; can be repeated
@@ -263,7 +263,7 @@ mod tests {
         assert!(why.contains("cannot be used with"), "{why}");
         let why = options(&["--json-schema", "{"]).expect_err("no JSON");
         assert!(why.contains("cannot use the JSON schema: it is not JSON"), "{why}");
-        assert!(why.contains("\nhint: give a JSON object"), "{why}");
+        assert!(why.contains("\nhint: pass a JSON object"), "{why}");
         let why = options(&["--grammar-file", "/no/such/file"]).expect_err("no file");
         assert!(why.contains("cannot read the grammar /no/such/file\nhint: check the path"), "{why}");
         let why = options(&["--grammar-file", "/dev/zero"]).expect_err("no end");

@@ -34,9 +34,8 @@ option_flags! {
 
 /// Serve a model to other programs
 ///
-/// Clients send lines of JSON over a Unix socket, or OpenAI-compatible HTTP requests. On SIGTERM or ctrl-C, the
-/// server finishes running requests and exits; a second signal stops the server at once. SIGHUP reloads the file
-/// of --config.
+/// Clients send lines of JSON over a Unix socket, or OpenAI-compatible HTTP requests. On SIGTERM or ctrl-C, the server
+/// finishes running requests and exits; a second signal stops the server at once. SIGHUP reloads the --config file.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -99,8 +98,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ended
 }
 
-/// Checks that flags about drafts are given together with a source of drafts. A configuration file may name the
-/// source.
+/// Checks that draft flags are given together with a source of drafts. The configuration file may also name the source.
 fn check_drafts(args: &Args) -> Result<()> {
     let given = &args.server.given;
     let drafts = given.draft_model.is_some() || given.speculative.is_some_and(|who| who != Who::Off);
@@ -128,8 +126,8 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
     Arc::new(move |named, runtime_host| {
         let mut tuned = tuning.look_up(&named.options.model, &named.engine.variant, runtime_host);
         // `anneal tune` measures one request at a time. Without flash attention, each token is multiplied with the
-        // cells of all slots. With flash attention, the cells of other slots are not added, and Anneal's kernels skip
-        // them.
+        // cells of all slots. With flash attention, the results exclude the cells of other slots, and Anneal's kernels
+        // skip these cells.
         if let Some(tuned) = tuned.as_mut().filter(|_| named.options.slots > 1)
             && tuned.flash_attention == Some(FlashAttention::Off)
         {

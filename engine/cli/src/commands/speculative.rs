@@ -1,4 +1,4 @@
-//! Flags of speculative decoding, and the report about it.
+//! Flags for speculative decoding, and its report.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,12 +10,12 @@ use llama::options::Drafts;
 
 use super::flags::whole;
 
-/// Flags of speculative decoding.
+/// Flags for speculative decoding.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Speculative decoding")]
 pub struct SpeculativeFlags {
     /// Source of drafts for speculative decoding: lookup (tokens that followed the same tokens earlier in the text),
-    /// model (tokens of --draft-model) or off [default: off, or model with --draft-model]
+    /// model (tokens that --draft-model proposes) or off [default: off, or model with --draft-model]
     #[arg(long, value_name = "HOW")]
     speculative: Option<Drafts>,
     /// Draft model: a smaller model with the same vocabulary
@@ -25,14 +25,13 @@ pub struct SpeculativeFlags {
         help = format!("Maximum number of tokens in a draft, 1 to {MOST} [default: {DEFAULT_MOST}]"))]
     draft_max: Option<u32>,
     #[arg(long, value_name = "P",
-        help = format!("Minimum probability of a token that the draft model proposes [default: {DEFAULT_LEAST_P}]"))]
+        help = format!("Minimum probability at which the draft model proposes a token [default: {DEFAULT_LEAST_P}]"))]
     draft_p_min: Option<f32>,
-    /// Number of threads of the draft model, at most the number of decode threads [default: the number of decode
-    /// threads]
+    /// Number of threads for the draft model, up to the number of decode threads [default: as many as decode uses]
     #[arg(long, value_name = "N", value_parser = whole("1 to the number of decode threads"))]
     draft_threads: Option<u32>,
     /// Use drafts even if evaluating tokens together rounds differently from evaluating them one by one. Where two
-    /// tokens are nearly equally likely, the text may then differ from text without drafts
+    /// tokens are nearly equally likely, the text may then differ from the text without drafts
     #[arg(long)]
     draft_near: bool,
 }
@@ -73,7 +72,7 @@ impl SpeculativeFlags {
     }
 }
 
-/// Speculative decoding flags of commands that compare builds and settings. These commands refuse the flags with an
+/// Speculative decoding flags for commands that compare builds and settings. These commands refuse the flags with an
 /// explanation.
 #[derive(clap::Args, Debug, Default)]
 pub struct Refused {

@@ -19,8 +19,8 @@ pub fn insert(table: &str, fields: &[(impl AsRef<str>, Value)]) -> String {
     format!("INSERT INTO {table} ({}) VALUES ({});", names.join(", "), values.join(", "))
 }
 
-/// Returns the type of a column. If the first row has no value, the name decides between an integer and any
-/// number. Unknown texts are written as empty strings, so only numbers can be null.
+/// Returns the type of a column. If the first row has no value, the name determines whether the type is an integer or a
+/// real number. Unknown texts are written as empty strings, so only numbers can be null.
 fn kind(name: &str, value: &Value) -> &'static str {
     match value {
         Value::Number(number) if number.is_f64() => "REAL",

@@ -11,7 +11,7 @@ use tune::bench::{BenchRecord, OperationRecord, PartRecord, Path};
 
 use super::sql;
 
-/// Message if a row cannot be written.
+/// Error message for a row that cannot be written.
 pub const UNWRITABLE: &str = "cannot write the results to stdout";
 
 /// Output format of results.
@@ -64,7 +64,7 @@ pub type Extra = (&'static str, usize, String);
 static STATE: Mutex<PrinterState> = Mutex::new(PrinterState { open: None, rows: 0, expected: None });
 
 struct PrinterState {
-    /// Format, from [`Table::begin`] to [`Table::end`].
+    /// Format of the open table, from [`Table::begin`] to [`Table::end`].
     open: Option<Format>,
     rows: usize,
     expected: Option<usize>,
@@ -74,7 +74,7 @@ fn state() -> MutexGuard<'static, PrinterState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Completes the table on stdout, and prints to stderr how many tests are missing. Called by the ctrl-C handler; no
+/// Completes the table on stdout, and prints to stderr how many tests were measured. Called by the ctrl-C handler; no
 /// row can be added afterwards.
 pub fn interrupt() {
     let mut state = state();

@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Prints the state once. Queries the server twice, because rates are computed from two states.
+/// Prints the state once. Queries the server twice, because computing rates takes two states.
 fn once(place: &ServerAddress, looker: &mut Looker) -> Result<ExitCode> {
     let seen = looker.look().and_then(|_| {
         looker.rest();

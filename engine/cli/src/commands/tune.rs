@@ -34,9 +34,9 @@ use place::{BESIDE, TuningLock};
 
 /// Find the fastest settings for a model on this machine, and save them
 ///
-/// Compares thread counts, weight layouts, graph sizes and more with the defaults, in interleaved runs. Keeps a
-/// setting if its 95 % interval shows a gain and the output is the same. Commands that start later use the result. If
-/// interrupted, the next run resumes where this one stopped. The old result stays in use until a new result is
+/// Compares thread counts, weight layouts, graph sizes and more with the defaults, in interleaved runs. Keeps a setting
+/// only if its 95 % interval shows a gain and the output does not change. Commands that start later use the result. If
+/// a run is interrupted, the next run resumes where it stopped. The old result stays in use until a new result is
 /// complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -52,7 +52,7 @@ pub struct Args {
     /// Time limit for the whole tuning run, for example 90s, 3m or 1h
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration, conflicts_with_all = ["show", "reset", "export"])]
     budget: Duration,
-    /// Maximum memory of a run, for example 8GiB [default: no limit]
+    /// Maximum memory that a run may use, for example 8GiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = engine_core::size::parse)]
     memory: Option<Bytes>,
     /// Also try settings that lose accuracy: quantised KV caches
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         bail!("no model is given\nhint: use -m FILE or --hf OWNER/REPO")
     };
     if !args.dry_run {
-        // Checked before the measurement, so that no time is spent on a result that cannot be saved.
+        // The record is checked before the measurement, so that no time is spent on a result that cannot be saved.
         tuning::check_changeable(&path)?;
         tuning::check_room(&path)?;
         if let Some(aside) = tuning::will_be_put_aside(&path) {
@@ -136,8 +136,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     carry_out(args, model, &path, &runtime_host, &task, required)
 }
 
-/// Returns the `--require-gpu` value for the workers. If a GPU is required, the model is loaded once here, to report
-/// a failure immediately.
+/// Returns the `--require-gpu` value for the workers. If a GPU is required, first loads the model once, to report a
+/// failure immediately.
 ///
 /// # Errors
 /// If a GPU is required and cannot be used.
@@ -161,7 +161,7 @@ fn task(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<Task> {
     let objective = args.objective.clone().unwrap_or_default();
     let key = tuning::key_of(model, &objective.to_string(), runtime_host)?;
     let Some(host) = &runtime_host.host else { bail!("cannot read the state of this machine") };
-    // A variable overrides the candidates' settings, so there is nothing to try.
+    // An environment variable overrides the candidates' settings, so there is nothing to try.
     let environment = &runtime_host.environment;
     let cpu_variants = match environment.cpu_variant {
         Some(_) => Vec::new(),
@@ -269,7 +269,7 @@ fn carry_out(
     let out = match args.json {
         true => serde_json::to_string_pretty(&entry)? + "\n",
         false => {
-            // On a terminal, each stage was printed when it was decided, unless an earlier run decided it.
+            // On a terminal, each stage has already been printed, unless an earlier run decided it.
             let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
             let text = if is_terminal && !is_resumed { report::summary } else { report::entry };
             printable_lines(&text(&entry, &defaults(runtime_host)?)).into_owned()
@@ -297,7 +297,7 @@ fn say(conditions: &[Condition]) {
     }
 }
 
-/// Returns the progress of an interrupted tuning run with the same task. Otherwise, returns an empty progress.
+/// Returns the progress of an interrupted tuning run with the same task. Otherwise, returns empty progress.
 fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
     let new = TuningProgress::new(task);
     if args.fresh {
@@ -329,7 +329,8 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
         Ok(_) => {
             let _ = writeln!(
                 stderr,
-                "discarding the progress of an interrupted tuning run, which had another model, purpose, machine or option"
+                "discarding the progress of an interrupted tuning run, because it had a different model, \
+                 purpose, machine or option"
             );
             new
         }

@@ -39,8 +39,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the lines of stdin. When stdin closes, the process ends, even during a measurement: a killed driver cannot
-/// stop the process, and no longer needs the answer.
+/// Returns the lines of stdin. When stdin closes, the process ends, even during a measurement. The driver has then
+/// ended: it cannot stop this process, and no longer needs the answer.
 fn requests() -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

@@ -22,25 +22,25 @@ use crate::interrupt;
 /// Run model layers for other machines that use --rpc
 ///
 /// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its
-/// clients: everyone who can connect to the port can take over this process. By default, the worker therefore listens
-/// on loopback only, and serves only processes of its own user and of root. To use the worker from another machine,
-/// set up a tunnel (ssh -L) or, in a private network, use --trust-network.
+/// clients: anyone who can connect to the port can take over this process. By default, the worker therefore listens
+/// only on loopback, and serves only processes that its own user or root runs. To use the worker from another machine,
+/// set up a tunnel (ssh -L) or, on a private network, use --trust-network.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Address to listen on: an IPv4 address and a port
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddrV4::new(Ipv4Addr::LOCALHOST, DEFAULT_PORT), value_parser = address)]
     listen: SocketAddrV4,
-    /// Allow listening on an address that other machines can reach. Everyone who can reach the address can then read
-    /// the computed data, and run programs as this user
+    /// Allow listening on an address that other machines can reach. Anyone who can reach the address can then read the
+    /// computed data, and run programs as this user
     #[arg(long)]
     trust_network: bool,
-    /// Serve every user of this machine. All users can then read the computed data, and run programs as this user
+    /// Serve every user on this machine. Any user can then read the computed data, and run programs as this user
     #[arg(long)]
     trust_users: bool,
-    /// Number of threads that compute on the CPU [default: every core]
+    /// Number of threads that compute on the CPU [default: one per core]
     #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
-    /// Devices to compute on, as named by `anneal info` [default: every GPU, or the CPU if there is none]
+    /// Devices to compute on, as named by `anneal info` [default: every GPU, or the CPU if there is no GPU]
     #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
     devices: Option<Devices>,
     /// Print llama.cpp's log and ggml's RPC messages to stderr
@@ -61,8 +61,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if llama::rpc_version().is_none() {
         return Err(Error::Usage(format!("anneal worker: {}", llama::offload::NO_RPC)).into());
     }
-    // Clients cannot see which devices compute here, so the worker checks the GPU requirement. A user who names
-    // devices has already decided.
+    // Clients cannot see which devices this worker uses, so the worker checks the GPU requirement. A user who names
+    // devices has already made the choice.
     if matches!(args.devices, None | Some(Devices::Auto)) {
         gpu::require_device_for("run layers for other machines on a GPU", &settings, &runtime_host)?;
     }
@@ -72,8 +72,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     drop(TcpListener::bind(args.listen).map_err(|why| cannot_listen(args.listen, &why))?);
     if !args.listen.ip().is_loopback() {
         llama::notice::warn(&format!(
-            "everyone who can reach {} can read the computed data and take over this process (--trust-network): use \
-            a firewall that admits only the worker's clients",
+            "anyone who can reach {} can read the computed data and take over this process \
+            (--trust-network)\nhint: use a firewall that admits only the worker's clients",
             args.listen
         ));
     }
@@ -87,16 +87,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ))
 }
 
-/// Refuses other users of this machine, unless they are trusted. For connections from other machines, the user is
+/// Refuses other users of this machine, unless they are trusted. The user behind a connection from another machine is
 /// unknown.
 ///
 /// # Errors
-/// If the users of connections cannot be determined.
+/// If the users who connect cannot be determined.
 fn guard(args: &Args) -> llama::error::Result<()> {
     let (at, own) = (args.listen, args.listen.ip().is_loopback());
     if own && args.trust_users {
         llama::notice::warn(&format!(
-            "every user of this machine can reach {at}, read the computed data and take over this process \
+            "every user on this machine can reach {at}, read the computed data and take over this process \
             (--trust-users)"
         ));
     }
@@ -104,9 +104,9 @@ fn guard(args: &Args) -> llama::error::Result<()> {
         true => Ok(()),
         false => Err(Error::Listen {
             at: at.to_string(),
-            why: "cannot determine the users of connections, because /proc/net/tcp or /proc/self/fd cannot be read; \
-                 other users of this machine could take over the worker\nhint: mount /proc, or allow all users with \
-                 --trust-users"
+            why: "cannot determine which users connect, because /proc/net/tcp or /proc/self/fd cannot be read; \
+                 other users on this machine could take over the worker\nhint: mount /proc, or allow all users \
+                 with --trust-users"
                 .to_string(),
         }),
     }
@@ -117,8 +117,8 @@ fn check(args: &Args) -> llama::error::Result<()> {
         true => Ok(()),
         false => Err(Error::Usage(format!(
             "--listen {}: other machines can reach this address and take over the worker, because llama.cpp's RPC \
-            has no passwords\nhint: listen on 127.0.0.1 and use a tunnel from the other machine (ssh -L \
-            {}:127.0.0.1:{} HOST), or use --trust-network if you trust every machine in this network",
+            has no passwords\nhint: listen on 127.0.0.1 and connect through a tunnel from the other machine (ssh -L \
+            {}:127.0.0.1:{} HOST), or use --trust-network if you trust every machine on this network",
             args.listen,
             args.listen.port(),
             args.listen.port(),
@@ -131,12 +131,12 @@ fn address(text: &str) -> Result<SocketAddrV4, String> {
     let named = text.strip_prefix("localhost").map(|rest| format!("{}{rest}", Ipv4Addr::LOCALHOST));
     let address: SocketAddrV4 = named.as_deref().unwrap_or(text).parse().map_err(wrong)?;
     match address.port() {
-        0 => Err("clients must know the port\nhint: give a port other than 0".to_string()),
+        0 => Err("with port 0, clients would not know the port\nhint: give a port other than 0".to_string()),
         _ => Ok(address),
     }
 }
 
-/// Returns the devices that compute for clients.
+/// Returns the devices that run layers for clients.
 ///
 /// # Errors
 /// If a named device does not exist or cannot be used.
@@ -181,7 +181,7 @@ fn cannot_listen(at: SocketAddrV4, why: &io::Error) -> Error {
     Error::Listen { at: at.to_string(), why }
 }
 
-/// Returns the message that is printed when clients can connect.
+/// Returns the message to print when clients can connect.
 fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &RuntimeHost) -> String {
     let one = |device: &Device| {
         let threads = match (device.kind, threads) {
@@ -201,10 +201,10 @@ fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &Runti
     format!("worker listens at {at} with {}", devices.join(", "))
 }
 
-/// Maximum time from ggml's last line until ggml opens the socket.
+/// Maximum time between the last line that ggml prints and the opening of the socket.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Redirects stdout, to which ggml prints. Prints a message when ggml listens, and also ggml's lines if `verbose`.
+/// Redirects stdout, to which ggml prints. Prints a message once ggml listens and, if `verbose`, ggml's lines.
 ///
 /// # Errors
 /// If the pipe or the thread cannot be created.

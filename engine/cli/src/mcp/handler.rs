@@ -32,7 +32,7 @@ pub struct Handler {
     calls: Semaphore,
 }
 
-/// Output of a tool: a text to read, and structured data for programs.
+/// Output of a tool: text for people, and structured data for programs.
 struct ToolOutput {
     text: Option<String>,
     value: Value,
@@ -91,7 +91,7 @@ impl Handler {
 
     async fn embed(&self, mut arguments: JsonObject) -> Result<ToolOutput, Failure> {
         let texts = arguments.remove("texts").unwrap_or_default();
-        // The server also accepts lists of tokens, which would be a mistake in a tool call.
+        // The server also accepts lists of tokens, but in a tool call they would be a mistake.
         if !texts.as_array().is_some_and(|texts| texts.iter().all(Value::is_string)) {
             return Err(wrong("texts: use a list of texts"));
         }
@@ -177,7 +177,7 @@ impl ProgressNotifier {
         self.send().await;
     }
 
-    /// Reports the text that was not reported yet.
+    /// Reports the text that has not been reported yet.
     async fn finish(&mut self) {
         if !self.new.is_empty() {
             self.send().await;
@@ -187,7 +187,7 @@ impl ProgressNotifier {
     async fn send(&mut self) {
         self.last = Some(Instant::now());
         self.told.message = Some(std::mem::take(&mut self.new));
-        // An error is ignored, because other code notices a disconnected client.
+        // An error is ignored, because other code detects a disconnected client.
         let _ = self.peer.notify_progress(self.told.clone()).await;
     }
 }

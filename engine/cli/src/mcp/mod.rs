@@ -1,8 +1,8 @@
-//! Command `anneal mcp`: a model as a server of the Model Context Protocol, on stdin and stdout.
+//! Command `anneal mcp`: serves a model over the Model Context Protocol, on stdin and stdout.
 //!
 //! [`stdio`] reads and writes the messages, [`handler`] answers them, and [`tools`] describes the tools. A server
-//! executes the calls like calls from any other client ([`remote`](crate::remote)). The server is either a
-//! separate process, or runs in this process without a socket.
+//! executes the calls like those of any other client ([`remote`](crate::remote)). It is either a separate process, or
+//! runs in this process without a socket.
 
 mod handler;
 mod stdio;
@@ -30,14 +30,14 @@ use self::handler::Handler;
 use self::stdio::Stdio;
 use crate::remote::ServerAddress;
 
-/// Maximum time for loading after stdin has closed.
+/// Maximum time that loading may continue after stdin has closed.
 const LOADING: Duration = Duration::from_secs(1);
 
 /// Loads the model of `served` into this process, with the settings from `resolve`, and offers it until stdin closes
 /// or a signal arrives. Calls `on_ready` when the model is loaded, and `warn` with warnings for the user.
 ///
 /// # Errors
-/// The errors of [`run`], and if stdin or stdout cannot be used.
+/// Errors of [`run`], or if stdin or stdout cannot be used.
 pub fn own(
     served: &Served,
     resolve: Resolve,

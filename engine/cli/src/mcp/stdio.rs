@@ -1,7 +1,7 @@
-//! Transport of messages on stdin and stdout, one message per line.
+//! Transports messages on stdin and stdout, one message per line.
 //!
-//! Unlike rmcp's own transport, this transport answers invalid messages with an error, and lets calls finish after
-//! stdin has closed.
+//! Unlike rmcp's own transport, this one answers invalid messages with an error, and lets calls finish after stdin has
+//! closed.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,10 +24,10 @@ const LONGEST: usize = 16 << 20;
 /// Maximum number of messages that are read ahead.
 const AHEAD: usize = 16;
 
-/// Maximum number of calls at the same time; further calls are refused.
+/// Maximum number of simultaneous calls; further calls are refused.
 const CALLS: usize = 256;
 
-/// Maximum time for calls after stdin has closed or a signal has arrived.
+/// Maximum time that calls may continue after stdin has closed or a signal has arrived.
 pub const LAST: Duration = Duration::from_secs(30);
 
 /// Line of stdin.
@@ -44,9 +44,9 @@ type Outgoing = (Vec<u8>, oneshot::Sender<io::Result<()>>);
 pub struct Stdio {
     lines: mpsc::Receiver<InputLine>,
     out: mpsc::Sender<Outgoing>,
-    /// IDs of requests without an answer.
+    /// IDs of requests that have not been answered yet.
     open: watch::Sender<HashSet<RequestId>>,
-    /// True once a request was received that can begin a session.
+    /// True once a request that can begin a session was received.
     begun: bool,
     /// Time at which unfinished calls are abandoned, after stdin has closed.
     until: Option<Instant>,
@@ -69,12 +69,12 @@ impl Stdio {
         Ok(Stdio { lines, out, open: watch::Sender::new(HashSet::new()), begun: false, until: None })
     }
 
-    /// Returns the IDs of requests without an answer.
+    /// Returns the IDs of requests that have not been answered yet.
     pub fn open(&self) -> watch::Receiver<HashSet<RequestId>> {
         self.open.subscribe()
     }
 
-    /// Parses `line`. Returns a message, nothing, or an error for the sender of the line.
+    /// Parses `line`. Returns a message, nothing, or an error to send back to the client.
     fn read(&mut self, line: InputLine) -> Read {
         let wrong = |code: ErrorCode, id: Option<&Value>, message: String| {
             let id = id.filter(|id| is_id(id));
@@ -106,7 +106,7 @@ impl Stdio {
             Err(_) if is_request => {
                 let method = method.as_ref().and_then(Value::as_str).unwrap_or_default();
                 let method: String = method.chars().take(60).collect();
-                let message = format!("invalid parameters of {method:?}");
+                let message = format!("invalid parameters for {method:?}");
                 return wrong(ErrorCode::INVALID_PARAMS, id.as_ref(), message);
             }
             Err(_) => {
@@ -128,7 +128,7 @@ impl Stdio {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
-                    // A cancelled request gets no answer.
+                    // A cancelled request is never answered.
                     self.open.send_modify(|open| _ = open.remove(id));
                 }
                 if !self.begun {
@@ -184,7 +184,7 @@ impl Transport<RoleServer> for Stdio {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            // If the answers are no longer read, the client has ended.
+            // If nothing reads the answers, the client has ended.
             let line = tokio::select! {
                 line = self.lines.recv() => line,
                 () = self.out.closed() => return None,

@@ -1,4 +1,4 @@
-//! Tools and their arguments. The ranges of arguments come from the code that checks requests.
+//! Tools and their arguments. The ranges of the arguments come from the code that checks requests.
 
 use std::sync::LazyLock;
 
@@ -30,7 +30,7 @@ pub static TOOLS: LazyLock<Vec<(ToolKind, Tool)>> = LazyLock::new(|| {
     ]
 });
 
-/// Sampling parameters that the tools offer. Few are offered, because clients show the whole schema to their own
+/// Sampling parameters that the tools offer. There are only a few, because clients show the whole schema to their own
 /// model.
 const NUMBERS: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty"];
 
@@ -81,10 +81,11 @@ fn object(properties: Value, required: &[&str]) -> Value {
 
 /// Returns the schema of the argument that chooses a model.
 fn model() -> Value {
-    json!({ "type": "string", "description": "Name of the model, if the server has several. The tool info lists the names." })
+    json!({ "type": "string", "description": "Name of the model, if the server has several. The `info` tool lists the \
+        names." })
 }
 
-/// Returns the schema of the arguments of generation: `own`, and the arguments that all tools for generation share.
+/// Returns the schema of a generation tool's arguments: `own`, and the arguments that all generation tools share.
 fn generating(own: Value) -> Value {
     let number = |parameter: &Parameter| {
         json!({
@@ -110,7 +111,7 @@ fn generating(own: Value) -> Value {
         "grammar": { "type": "string", "description": "Grammar (GBNF) that the answer must match." },
         "seed": {
             "type": "integer", "minimum": 0, "maximum": u32::MAX - 1,
-            "description": "Seed of the random numbers: the same seed gives the same text.",
+            "description": "Random seed: the same seed gives the same text.",
         },
         "timeout_s": { "type": "number", "minimum": 0.001, "description": "Time limit in seconds." },
         "model": model(),

@@ -23,7 +23,7 @@ const HEAD: usize = 224;
 /// Number of header bytes that the header's digest covers. The digest also covers the tokens.
 const SIGNED: usize = HEAD - 32;
 
-/// Number of bytes that are read and hashed per step: few enough to stay in the CPU's cache.
+/// Number of bytes that are read and hashed per step. The number is small enough for the CPU's cache.
 const CHUNK: u64 = 1 << 20;
 
 /// Reason that a file cannot be used.
@@ -95,7 +95,7 @@ impl Head {
     /// Checks that the file belongs to `key`.
     ///
     /// # Errors
-    /// If the file does not belong to `key`. The error is the first difference.
+    /// If the file does not belong to `key`. The error names the first difference.
     pub fn check(&self, key: &CacheKey) -> Result<(), Unfit> {
         match () {
             () if self.key.model != key.model => Err(Unfit::Model),
@@ -134,7 +134,8 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Creates the parts of a file for `tokens`, with the logits after the last token if they are known.
+    /// Creates the parts of a file for `tokens`. `logits` are the logits after the last token; empty if they are
+    /// unknown.
     pub fn new(key: &CacheKey, tokens: &[Token], logits: &[f32], state: Vec<u8>) -> Self {
         let logits: Vec<u8> = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
         let content = Sha256::new().chain_update(&logits).chain_update(&state).finalize();
@@ -237,8 +238,7 @@ pub fn read_content(file: &mut File, head: &Head) -> Result<Content, Unfit> {
     while (state.len() as u64) < head.state {
         let from = state.len();
         let part = (head.state - from as u64).min(CHUNK);
-        // The memory is not initialised first: zeroing a buffer of the file's size would take as long as hashing the
-        // file.
+        // The buffer is not zeroed first, because zeroing it would take as long as hashing the file.
         if Read::take(&mut *file, part).read_to_end(&mut state)? as u64 != part {
             return Err(ended(io::ErrorKind::UnexpectedEof.into()));
         }

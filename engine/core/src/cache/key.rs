@@ -16,7 +16,7 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 use crate::tuning;
 
-/// Number of bytes that are read at each of three places in a tensor: the beginning, the middle and the end.
+/// Number of bytes read at the beginning, in the middle and at the end of a tensor.
 const SAMPLE: u64 = 4096;
 
 /// All inputs, except the tokens, that determine the K and V values of a prompt.
@@ -36,7 +36,7 @@ pub struct CacheKey {
 pub const UNSCOPED: Digest = [0; 32];
 
 impl CacheKey {
-    /// Returns the key of prompts that `model` evaluates in a context of `n_ctx` tokens.
+    /// Returns the key for prompts that `model` evaluates in a context of `n_ctx` tokens.
     pub fn new(
         digest: &ModelDigest,
         model: &Model,
@@ -82,8 +82,7 @@ fn of(text: &str) -> Digest {
 
 /// Lists every setting that K and V depend on, even if only in their last bits. The size of the context is included
 /// only if it exceeds the original training context length, because some models then compute positions differently.
-/// Threads and batch sizes are left out: they only change how sums are rounded, as other requests in a server also
-/// do.
+/// Threads and batch sizes are left out: they only affect rounding, as other requests in a server do.
 fn words(model: &Model, n_ctx: u32, settings: &Settings) -> String {
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let trained = model.metadata(&format!("{architecture}.rope.scaling.original_context_length"));
@@ -121,10 +120,10 @@ fn words(model: &Model, n_ctx: u32, settings: &Settings) -> String {
 
 /// Digest that identifies a model's files without reading all of their bytes.
 ///
-/// The digest covers the size, the whole header (metadata, vocabulary, names, shapes and types of the tensors), and
-/// 12 KiB of each tensor. Training, merging and quantising change nearly every number of the affected tensors.
-/// Therefore, these operations change the digest even if the header stays the same. The digest may miss manual edits
-/// of a few numbers.
+/// The digest covers the size, the whole header (metadata, vocabulary, names, shapes and types of the tensors), and 12
+/// KiB of each tensor. Training, merging and quantising change nearly every number of the affected tensors. Therefore,
+/// these operations change the digest even if the header stays the same. However, the digest may not reflect manual
+/// edits of a few numbers.
 #[derive(Clone, Debug)]
 pub struct ModelDigest {
     digest: Digest,

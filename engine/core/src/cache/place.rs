@@ -13,7 +13,7 @@ use rustix::fs::Access;
 /// Age after which an unfinished temporary file is considered abandoned.
 const LEFT_BEHIND: Duration = Duration::from_secs(600);
 
-/// Checks that a prompt cache can be read from and written to the file `path`.
+/// Checks that the file at `path` can be used as a prompt cache.
 ///
 /// # Errors
 /// If `path` is not a regular file, or its folder is not writable.

@@ -11,9 +11,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::{Digest, hex};
 
-/// Returns the SHA-256, in hexadecimal digits, of this program's file and of llama.cpp's shared libraries, if any.
-/// Two programs of the same version may come from different compilers or target different processors, and therefore
-/// round differently.
+/// Returns a SHA-256 digest, in hexadecimal, of this program's file and llama.cpp's shared libraries, if any. Two
+/// programs of the same version may come from different compilers or target different processors, and therefore round
+/// differently.
 pub(super) fn digest() -> &'static str {
     static KNOWN: OnceLock<String> = OnceLock::new();
     KNOWN.get_or_init(|| {
@@ -48,7 +48,7 @@ fn of_file(path: &Path) -> io::Result<Digest> {
     }
 }
 
-/// Returns llama.cpp's libraries in `maps`, the content of `/proc/self/maps`, without duplicates and sorted by name.
+/// Returns the llama.cpp libraries in `maps`, the content of `/proc/self/maps`, sorted by name and without duplicates.
 fn libraries(maps: &[u8]) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_bytes();

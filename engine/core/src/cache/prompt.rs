@@ -27,17 +27,17 @@ pub struct PromptCache {
 /// Report on the use of the cache in a generation.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCacheReport {
-    /// Size of the file that was read, and the time to find, read, check and restore it; `None` if no file was read.
+    /// Size of the file that was read, and the time to find, read, check and restore it. `None` if no file was read.
     pub read: Option<(Bytes, Duration)>,
-    /// Number of tokens and size of the file that was written, and the running time of the writing thread, which ran
-    /// in parallel with the generation; `None` if nothing was written.
+    /// Number of tokens in the file that was written, its size, and the running time of the thread that wrote it in
+    /// parallel with the generation. `None` if nothing was written.
     pub written: Option<(usize, Bytes, Duration)>,
     /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl PromptCache {
-    /// Creates the cache of the entries in `store` that have the key `key`.
+    /// Creates the cache for the entries in `store` that have the key `key`.
     pub fn new(store: Store, key: CacheKey) -> Self {
         PromptCache { store: Arc::new(store), key }
     }
@@ -98,8 +98,8 @@ pub fn generate(
 /// State of the session after reading the cache.
 #[derive(Default)]
 struct Begun {
-    /// Number of prompt tokens in the session. If the session contains all prompt tokens, `row` contains the
-    /// logits of the last token; otherwise at least one token remains to be evaluated.
+    /// Number of prompt tokens in the session. If the session contains all of them, `row` contains the logits of the
+    /// last token. Otherwise, at least one token remains to be evaluated.
     held: usize,
     row: Option<Vec<f32>>,
     /// False if a file was found but could not be used.

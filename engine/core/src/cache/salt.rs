@@ -21,8 +21,8 @@ const NAME: &str = "scopes.salt";
 /// Size of a salt in bytes.
 const BYTES: usize = 32;
 
-/// Returns the digest that represents `scope` in the files of `folder`. Creates a missing salt. If the salt is
-/// missing and the folder is `read_only`, returns `None`, because no file can belong to the scope.
+/// Returns the digest that represents `scope` in the files of `folder`. Creates the salt if it is missing. If the salt
+/// is missing and the folder is `read_only`, returns `None`, because no file can belong to the scope.
 ///
 /// # Errors
 /// If the salt cannot be read or created.

@@ -18,18 +18,18 @@ use super::entry::{self, Content, Head, Parts, Unfit};
 use super::key::CacheKey;
 use super::{place, salt};
 
-/// Minimum number of tokens that a prompt must share with a file in a folder, and minimum number of new tokens for
-/// which a prompt is written. Evaluating fewer tokens is nearly as fast as reading them.
+/// Minimum number of tokens that a prompt must share with a file in a folder, and minimum number of new tokens for a
+/// prompt to be written. Evaluating fewer tokens is nearly as fast as reading them.
 pub const BLOCK: usize = 128;
 
 /// Default size limit of a folder.
 pub const DEFAULT_BOUND: Bytes = Bytes::gib(2);
 
 /// Maximum number of tokens read from a file for each token that is used. Reading a token is much faster than
-/// evaluating a token.
+/// evaluating it.
 const READ_FOR_ONE: usize = 16;
 
-/// Ending of file names in a folder.
+/// Extension of file names in a folder.
 const ENDING: &str = ".kv";
 
 /// Location of prompt caches, and a flag that forbids writing to it.
@@ -107,8 +107,8 @@ impl Store {
         Ok(Store { place: CacheStorage::Folder { path: path.to_path_buf(), bound }, read_only })
     }
 
-    /// Interprets `--prompt-cache PATH`. The store is a folder if `path` is a folder or ends with a slash, or if
-    /// `bound` is given; otherwise, the store is a file.
+    /// Opens the store that `--prompt-cache PATH` names. The store is a folder if `path` is a folder or ends with a
+    /// slash, or if `bound` is given; otherwise, it is a file.
     ///
     /// # Errors
     /// If `path` cannot be used as a store.
@@ -141,14 +141,14 @@ impl Store {
         self.read_only
     }
 
-    /// Returns `key` in `scope`, in the form used in this store's file names. Returns `None` if the store cannot
-    /// contain a file of the scope.
+    /// Returns `key` in `scope`, as used in this store's file names. Returns `None` if the store cannot contain a file
+    /// of the scope.
     ///
     /// # Errors
     /// If the folder's salt cannot be read or created.
     pub fn key_in(&self, key: &CacheKey, scope: Digest) -> std::result::Result<Option<CacheKey>, String> {
         match &self.place {
-            // Clients of a server share only folders, so a file serves a single user.
+            // A server's clients share only folders, so a file serves a single user.
             CacheStorage::File(_) => Ok(Some(key.in_scope(scope))),
             CacheStorage::Folder { path, .. } => {
                 let scope = salt::salted(path, scope, self.read_only)?;
@@ -208,7 +208,7 @@ impl Store {
                     continue;
                 }
             };
-            // A server with a larger context wrote this file.
+            // This file was written by a server with a larger context.
             if found.head.tokens.len() > n_ctx as usize {
                 continue;
             }
@@ -226,8 +226,8 @@ impl Store {
         match entry::read_content(&mut found.file, &found.head) {
             Ok(content) => {
                 if let (CacheStorage::Folder { .. }, false) = (&self.place, self.read_only) {
-                    // Marks the file as recently used, so that it is evicted last. If the time cannot be set, the
-                    // file is only evicted earlier.
+                    // Marks the file as recently used, so that it is evicted last. If the time cannot be set, the only
+                    // effect is that the file is evicted earlier.
                     let _ = found.file.set_modified(SystemTime::now());
                 }
                 Some(Loaded {
@@ -328,8 +328,8 @@ impl Store {
         Ok(Saved::Written(parts.size()))
     }
 
-    /// True if a file that fits into a context of `n_ctx` tokens contains `tokens`; in a folder, up to [`BLOCK`] of
-    /// the tokens may be missing. Reads the headers of the files that share a prefix with `tokens`.
+    /// True if a file that fits into a context of `n_ctx` tokens contains `tokens`. In a folder, up to [`BLOCK`] of the
+    /// tokens may be missing. Reads the headers of the files that share a prefix with `tokens`.
     pub fn holds(&self, key: &CacheKey, tokens: &[Token], n_ctx: u32) -> bool {
         let common = |path: &Path| {
             let found = look(path, key, tokens).ok();
@@ -344,8 +344,8 @@ impl Store {
     }
 
     /// Removes files whose tokens are a prefix of `tokens`, because the new file serves the same prompts. Files of at
-    /// most half the length stay: a prompt that shares only their tokens can be read from them in a fraction of the
-    /// time.
+    /// most half the length are kept, because a prompt that shares only their tokens can be read from them in a
+    /// fraction of the time.
     fn remove_superseded(&self, folder: &Path, key: &CacheKey, tokens: &[Token], but: &Path) {
         for path in alike(folder, key, tokens) {
             let Ok(found) = look(&path, key, tokens) else { continue };
@@ -371,7 +371,7 @@ fn digest(tokens: &[Token]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Returns the common prefix of the names of files that have `key` and the first tokens of `tokens`.
+/// Returns the file name prefix shared by all files with `key` and the first tokens of `tokens`.
 fn beginning(key: &CacheKey, tokens: &[Token]) -> String {
     format!("{}-{}-", key.short(), hex(&digest(&tokens[..BLOCK.min(tokens.len())]), 16))
 }
@@ -388,7 +388,7 @@ fn is_ours(name: &str) -> bool {
     lengths == [16, 16, 32] && parts.iter().all(digits)
 }
 
-/// Returns the files of `folder` whose first tokens are those of `tokens`.
+/// Returns the files in `folder` that start with the first tokens of `tokens`.
 fn alike(folder: &Path, key: &CacheKey, tokens: &[Token]) -> Vec<PathBuf> {
     if tokens.len() < BLOCK {
         return Vec::new();
@@ -401,7 +401,7 @@ fn alike(folder: &Path, key: &CacheKey, tokens: &[Token]) -> Vec<PathBuf> {
     alike.map(|entry| entry.path()).collect()
 }
 
-/// Removes the least recently used files of `folder` until `more` bytes fit within the limit `bound`.
+/// Removes the least recently used files from `folder` until `more` bytes fit within the limit `bound`.
 fn make_room(folder: &Path, bound: Bytes, more: Bytes) -> std::result::Result<(), String> {
     if more > bound {
         return Err(format!(
@@ -456,7 +456,7 @@ mod tests {
         CacheKey { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [4; 32] }
     }
 
-    /// Returns `common` tokens that are the same in all tests, then `more` copies of `own`.
+    /// Returns `common` tokens that are the same in all tests, followed by `more` copies of `own`.
     fn tokens(common: usize, own: Token, more: usize) -> Vec<Token> {
         (0..common as Token).chain((0..more as Token).map(|token| 10_000 * own + token)).collect()
     }

@@ -27,10 +27,11 @@ impl PromptCacheRequest {
         Ok(PromptCacheRequest { store, digest: ModelDigest::of(path)? })
     }
 
-    /// Returns the store, and the key of prompts that `model` evaluates in a context of `n_ctx` tokens.
+    /// Returns the store, and the key for prompts that `model` evaluates in a context of `n_ctx` tokens.
     ///
     /// # Errors
-    /// If the model's context contains anything but K and V of every token, or if the model's files have changed.
+    /// If the model's context contains anything other than K and V of every token, or if the model's files have
+    /// changed.
     pub fn open(
         self,
         model: &Model,
@@ -47,7 +48,7 @@ impl PromptCacheRequest {
             ));
         }
         if !self.digest.is_unchanged() {
-            return failed(format!("{} changed while it was loaded", model.path().display()));
+            return failed(format!("{} changed while it was being loaded", model.path().display()));
         }
         let key = CacheKey::new(&self.digest, model, n_ctx, settings, runtime_host);
         Ok((self.store, key))

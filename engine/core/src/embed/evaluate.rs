@@ -1,4 +1,4 @@
-//! Evaluation of texts to embeddings, and grouping of texts into batches.
+//! Evaluates texts to get their embeddings, and groups texts into batches.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::core_lock::Seat;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Maximum number of tokens in a batch. For each token, llama.cpp allocates a row of logits as long as the
-/// vocabulary.
+/// Maximum number of tokens in a batch. For each token, llama.cpp allocates a row of logits with one value per
+/// vocabulary token.
 pub const BATCH: u32 = 64;
 
 /// Maximum number of tokens in a batch for models without causal attention, which need the whole text in one batch.
@@ -42,12 +42,12 @@ pub struct Evaluator {
     width: usize,
     is_causal: bool,
     batch: Batch,
-    /// Size of the keys and values in bytes.
+    /// Size of the KV cache in bytes.
     pub cache: Bytes,
 }
 
 impl Evaluator {
-    /// Creates an evaluator for texts of up to `longest` tokens, with the `threads` of another context.
+    /// Creates an evaluator for texts of up to `longest` tokens. The evaluator uses the `threads` of another context.
     ///
     /// # Errors
     /// If the evaluator's context does not fit into memory.
@@ -98,9 +98,9 @@ impl Evaluator {
         tokens <= self.embedding.n_ctx() as usize
     }
 
-    /// Returns the embeddings of `texts`. Between two texts, `pause` is called; if it returns true, only the
-    /// embeddings so far are returned. Before each batch, `limit` returns the maximum number of tokens for the batch,
-    /// or the error that ends the evaluation.
+    /// Returns the embeddings of `texts`. Calls `pause` between two texts; if it returns true, returns only the
+    /// embeddings so far. Before each batch, `limit` returns the maximum number of tokens for the batch, or the error
+    /// that ends the evaluation.
     ///
     /// # Errors
     /// Errors of `limit` and of the evaluation.
@@ -198,7 +198,7 @@ impl Evaluator {
     }
 }
 
-/// Returns the number of texts, counted from the first, that fit into a batch of `room` tokens; 0 if the first text
+/// Returns the number of texts, starting from the first, that fit into a batch of `room` tokens; 0 if the first text
 /// does not fit. `lengths` are the texts' lengths in tokens.
 fn together(lengths: impl Iterator<Item = usize>, room: usize, most: usize) -> usize {
     let sums = lengths.scan(0, |sum, length| {

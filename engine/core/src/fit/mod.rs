@@ -25,7 +25,7 @@ use llama::{Context, Device, Model, ModelOptions};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Contexts of a model, described by the properties that affect their memory.
+/// Contexts of a model, with the properties that affect their memory use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seats {
     /// Number of contexts.
@@ -47,7 +47,7 @@ pub struct EstimatedModel<'a> {
     checked: &'a Checked,
     settings: &'a Settings,
     seats: Seats,
-    /// Devices that may hold layers.
+    /// Devices on which layers may be placed.
     takers: Vec<Device>,
     /// Total and free memory of each device; `None` if a device does not report it.
     rooms: Vec<Option<(Bytes, Bytes)>>,
@@ -61,7 +61,7 @@ pub struct EstimatedModel<'a> {
 }
 
 impl<'a> EstimatedModel<'a> {
-    /// Prepares the estimate for the model with the files `parts` on the devices of `placed`. Reads the devices'
+    /// Prepares the estimate for the model in the files `parts`, on the devices of `placed`. Queries the devices'
     /// memory.
     ///
     /// # Errors
@@ -179,8 +179,8 @@ impl<'a> EstimatedModel<'a> {
         Ok(Some(LayerPlan { offload, layers, all: self.n_layer + 1, n_cpu_moe, needs, missing, kept }))
     }
 
-    /// Returns the proportions in which several devices share layers: the free memory of each device, minus the
-    /// memory that the device needs in any case. The estimate and the load use the same proportions.
+    /// Returns the proportions in which several devices share layers: each device's free memory, minus the memory that
+    /// it needs in any case. The estimate and the load use the same proportions.
     fn shares(&self, asked: &Offload) -> TensorSplit {
         let given = !asked.tensor_split.0.is_empty();
         if given || self.takers.len() < 2 {
@@ -196,7 +196,7 @@ impl<'a> EstimatedModel<'a> {
     }
 }
 
-/// Creates a context of `model` in the same way as the program does later.
+/// Creates a context of `model` in the same way as the program will.
 fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Context> {
     let options = crate::context_options::context_options(model, settings, true);
     Context::shared_with_rows(model, &options, seats.sequences, seats.rows)
@@ -232,8 +232,8 @@ pub fn used(
 ) -> Result<Vec<Need>> {
     let mut taken = context(model, settings, Seats::default())?.taken()?;
     for one in taken.iter_mut().filter(|one| one.is_host && one.weights > 0) {
-        // For a mapped file, llama.cpp counts the whole range that contains a buffer's tensors, including other
-        // tensors in between.
+        // For a mapped file, llama.cpp counts the whole range that contains a buffer's tensors, including other tensors
+        // within that range.
         let mapped = report
             .weights
             .iter()

@@ -10,8 +10,8 @@ use super::{EstimatedModel, Seats, context};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, Settings};
 
-/// Returns the result of `choose` and the number of estimates that it made. Each layer needs 10 without its experts,
-/// the experts of a layer need 90, and buffers need 50.
+/// Returns the result of `choose` and the number of estimates that it made. Each layer needs 10 without its experts and
+/// 90 for its experts, and the buffers need 50.
 fn found(room: i64, n_layer: u32, is_mixture: bool, asked: CpuMoe) -> (Option<(u32, u32)>, u32) {
     let mut looks = 0;
     let mut excess = |layers: u32, n_cpu_moe: u32| -> Result<i64, Infallible> {
@@ -122,7 +122,7 @@ fn the_device_with_the_least_room_decides() {
     assert_eq!(
         figures::lack(&needs).as_deref(),
         Some(
-            "CUDA1 would need 901 MiB (901 MiB of weights, 0 B of cache, 0 B for computing), but only 900 MiB are free; \
+            "CUDA1 would need 901 MiB (901 MiB of weights, 0 B of cache, 0 B of compute buffers), but only 900 MiB is free; \
              --gpu-layers auto uses as many layers as fit"
         )
     );
@@ -134,8 +134,8 @@ fn the_device_with_the_least_room_decides() {
     assert_eq!(
         figures::lack_beside_weights(&[loaded]).as_deref(),
         Some(
-            "CUDA0 would need 310 MiB (250 MiB of cache, 60 MiB for computing) in addition to 900 MiB of weights, but only \
-             300 MiB are free; --gpu-layers auto uses as many layers as fit"
+            "CUDA0 would need 310 MiB (250 MiB of cache, 60 MiB of compute buffers) in addition to 900 MiB of weights, \
+             but only 300 MiB is free; --gpu-layers auto uses as many layers as fit"
         )
     );
 }
@@ -204,7 +204,7 @@ fn what_several_devices_hold_together_is_shared_and_nobody_elses() {
         (nameless[0].weights_bytes.0, nameless[1].weights_bytes.0, nameless[2].weights_bytes.0),
         (501, 501, 0)
     );
-    // The memory of a device that is not on the list is added to the host's, so that it is still reported.
+    // If a device is not on the list, its memory is added to the host's, so that it is still reported.
     let other = figures::add_up(&[taken("CUDA7", false, 9)], &takers, 1, 0);
     assert_eq!(other[2].weights_bytes.0, 9);
 }

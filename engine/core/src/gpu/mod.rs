@@ -1,5 +1,5 @@
-//! Detection of a missing GPU. A build for a GPU, or the user, may require a GPU. If no GPU is available, Anneal
-//! then reports an error with the reason, instead of silently falling back to the CPU.
+//! Detection of a missing GPU. A GPU build, or the user, may require a GPU. If no GPU is available in such a case,
+//! Anneal reports an error with the reason instead of silently falling back to the CPU.
 
 mod reasons;
 
@@ -24,7 +24,7 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::{Settings, Source};
 pub use reasons::{Evidence, reasons};
 
-/// Devices that a build promises, devices that are available, and the reasons why a promised device is missing.
+/// Devices that a build promises, devices that are available, and the reasons why promised devices are missing.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuState {
     /// Description of the GPUs that the build was made for, from its record, such as `CUDA 13.5 for 89-real`.
@@ -37,7 +37,7 @@ pub struct GpuState {
     pub reasons: Vec<Reason>,
 }
 
-/// Reads the available devices. If a promised device is missing, asks the driver, which can take seconds.
+/// Detects the available devices. If a promised device is missing, queries the driver, which can take seconds.
 pub fn state(runtime_host: &RuntimeHost) -> GpuState {
     let devices = placement::devices();
     let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
@@ -56,7 +56,8 @@ pub fn require_device(path: &Path, settings: &Settings, runtime_host: &RuntimeHo
     require_device_for(&format!("run {}", path.display()), settings, runtime_host)
 }
 
-/// Checks like [`require_device`], for any operation. `what` describes the operation, in words that follow "cannot".
+/// Makes the check of [`require_device`] for any operation. `what` describes the operation, in words that follow
+/// "cannot".
 ///
 /// # Errors
 /// [`Error::NoGpu`]
@@ -98,8 +99,8 @@ fn came_up(settings: &Settings) -> Vec<Device> {
     devices
 }
 
-/// Warns once if a program for NVIDIA GPUs computes on the CPU. Without a build record, no GPU is promised, so the
-/// run continues.
+/// Warns once if a program that was built for NVIDIA GPUs computes on the CPU. Without a build record, no GPU is
+/// promised, so the run continues.
 fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
     static ONCE: Once = Once::new();
     let is_unasked = settings.require_gpu.source == Source::Default
@@ -120,8 +121,8 @@ fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
     }
 }
 
-/// Checks, before `path` is loaded according to `plan`, that at least one layer fits on a device if `settings`
-/// require one.
+/// Checks, before `path` is loaded according to `plan`, that at least one layer fits on a device if `settings` require
+/// a device.
 ///
 /// # Errors
 /// [`Error::NoGpu`]
@@ -142,9 +143,9 @@ pub fn require_room(
     Err(refusal(&what, vec![Reason::new(plan.to_string(), mend)], ON_THE_CPU))
 }
 
-/// Checks that devices hold as much of `model` as `settings` require. By default, a part of the model is enough;
-/// `full` requires all of its layers, its cache and every operation of decode. For `full`, a token is evaluated in a
-/// separate context.
+/// Checks that devices hold as much of `model` as `settings` require. By default, part of the model is enough; `full`
+/// requires all layers, the whole cache and every decode operation. For `full`, a token is evaluated in a separate
+/// context.
 ///
 /// # Errors
 /// [`Error::NoGpu`], and errors of the evaluation.
@@ -159,7 +160,7 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
     if model.on_devices() == 0 {
         let what = format!("cannot run {path}: no part of the model is on {}, but {wanted}", devices());
         let none = format!("all {} of weights are on the host", Bytes(model.size()));
-        let more = "put as many layers as fit on the device with --gpu-layers, and remove --devices none";
+        let more = "remove --devices none, and use --gpu-layers to put as many layers on the device as fit";
         return Err(refusal(&what, vec![Reason::new(none, more)], ON_THE_CPU));
     }
     // A model for embeddings has no decode phase, so only the placement of its weights is checked.
@@ -180,7 +181,7 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
     );
     let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
     let leave =
-        "use --require-gpu if a part of the model on the GPU is enough, or --require-gpu=no to allow the CPU";
+        "use --require-gpu if part of the model on the GPU is enough, or --require-gpu=no to allow the CPU";
     Err(refusal(&what, reasons, leave))
 }
 
@@ -215,10 +216,10 @@ fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &
     Some(format!("matrices that are not quantised ({} is {})", printable(&first.name), first.kind))
 }
 
-/// True if the tensor is used in a matrix product and is not quantised. Embeddings are only looked up. Embeddings
-/// that also serve as the output are quantised if the other tensors are.
+/// True if the tensor is used in a matrix product and is not quantised. Embeddings are only looked up; those that also
+/// serve as the output are quantised if the other tensors are.
 fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
-    // Tensors of recurrent layers, which llama.cpp uses for convolutions and never quantises.
+    // Tensors of recurrent layers that llama.cpp uses for convolutions and never quantises.
     let is_convolved = ["ssm_conv1d", "shortconv.conv", "ssm_a"].iter().any(|part| name.contains(part));
     !is_convolved
         && dims.get(1).is_some_and(|rows| *rows > 1)
@@ -226,7 +227,7 @@ fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
         && !kind.is_quantised()
 }
 
-/// Describes the setting that requires the GPU, in words that follow "but".
+/// Describes the setting that requires a GPU, in words that follow "but".
 fn wanted(settings: &Settings, runtime_host: &RuntimeHost) -> String {
     let promised =
         runtime_host.build.as_ref().and_then(|(path, build)| Some((path, promised_device(build)?)));
@@ -247,5 +248,5 @@ fn refusal(what: &str, reasons: Vec<Reason>, leave: &str) -> Error {
     Error::NoGpu { what: format!("{what}; {leave}"), because: Reason::chain(reasons).map(Box::new) }
 }
 
-/// Remedy for a missing GPU: the flag that allows a run without a GPU.
+/// Hint for a missing GPU: the flag that allows a run without a GPU.
 const ON_THE_CPU: &str = "--require-gpu=no allows the CPU";

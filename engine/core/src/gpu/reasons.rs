@@ -1,4 +1,4 @@
-//! Reasons that no GPU is available, derived from ggml's messages, the driver and the needs of the build.
+//! Reasons why no GPU is available, derived from ggml's messages, the driver and the build's requirements.
 
 use build_info::device::{Cuda, driver_at_least};
 use build_info::{Bytes, promised_device};
@@ -20,16 +20,16 @@ pub struct Evidence {
     pub backends: Vec<String>,
     /// Messages of the backends at start-up.
     pub log: Vec<String>,
-    /// Reasons that listed devices cannot be used.
+    /// Reasons why listed devices cannot be used.
     pub faults: Vec<String>,
     /// State of NVIDIA's driver.
     pub driver: Driver,
-    /// Warnings with remedies, among them the GPUs that `CUDA_VISIBLE_DEVICES` hides.
+    /// Warnings with remedies, including warnings about GPUs that `CUDA_VISIBLE_DEVICES` hides.
     pub warnings: Vec<String>,
 }
 
 impl Evidence {
-    /// Collects the evidence on this machine. Asks the driver, which can take seconds.
+    /// Collects the evidence on this machine. Queries the driver, which can take seconds.
     pub fn gather(runtime_host: &RuntimeHost) -> Self {
         Self {
             backends: llama::backends(),
@@ -61,8 +61,8 @@ const SAID: [(&str, &str); 11] = [
     ),
     (
         "no CUDA-capable device",
-        "check the driver's GPUs with `nvidia-smi -L`, and check CUDA_VISIBLE_DEVICES; start containers with `docker \
-         run --gpus all`",
+        "list the driver's GPUs with `nvidia-smi -L`, and check CUDA_VISIBLE_DEVICES; start a container with \
+        `docker run --gpus all`",
     ),
     (
         "busy or unavailable",
@@ -129,8 +129,8 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
         reasons.push(Reason::new(
             "no NVIDIA driver is loaded on this machine (neither /proc/driver/nvidia/version nor /dev/nvidiactl \
              exists)",
-            "install the driver or load it (`sudo modprobe nvidia`), and start containers with `docker run --gpus all`; \
-             without an NVIDIA GPU, use a CPU build (`cargo xtask build-native`)",
+            "install the driver or load it (`sudo modprobe nvidia`), and start a container with `docker run \
+            --gpus all`; without an NVIDIA GPU, use a CPU build (`cargo xtask build-native`)",
         ));
     }
     reasons.extend(evidence.cuda.as_ref().and_then(|cuda| too_old(cuda, driver)));
@@ -144,8 +144,8 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
         reasons.push(Reason::new(fault.as_str(), known.map_or("", |(_, mend)| mend)));
     }
     for line in &evidence.log {
-        // Without a driver, the CUDA runtime reports that the driver is too old. The reason found earlier is more
-        // accurate.
+        // Without a driver, the CUDA runtime reports that the driver is too old. The reason that was found above is
+        // more accurate.
         let is_clear = reasons.iter().any(|reason| reason.what.contains("driver"));
         let known = SAID.iter().find(|(words, _)| line.contains(words));
         let mend = match known {
@@ -158,7 +158,7 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
     if reasons.is_empty() {
         reasons.push(Reason::new(
             "neither the driver nor ggml reports a reason",
-            "check the GPU with `nvidia-smi`, and see what this program detects with `anneal info --verbose`",
+            "check the GPU with `nvidia-smi`, and run `anneal info --verbose` to see what this program detects",
         ));
     }
     reasons

@@ -21,7 +21,7 @@ fn cuda_build() -> RuntimeHost {
     RuntimeHost { build: Some((path.to_path_buf(), build)), ..RuntimeHost::default() }
 }
 
-/// Machine whose driver answers as `script` prescribes; without a script, the machine has no driver.
+/// Machine with a driver that answers as `script` prescribes; without a script, the machine has no driver.
 struct Machine {
     folder: tempfile::TempDir,
     fake: Option<Fake>,
@@ -55,7 +55,7 @@ fn said(what: &str) -> String {
 
 #[test]
 fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
-    /// Test case: the driver's script, `CUDA_VISIBLE_DEVICES`, CUDA's message, words of the first reason, and the
+    /// Test case: the driver's script, `CUDA_VISIBLE_DEVICES`, CUDA's message, words from the first reason, and the
     /// number of reasons.
     type Case<'a> = (Option<&'a str>, Option<&'a str>, &'a str, &'a [&'a str], usize);
     let old = format!("driver 550.54.14\ncuda 12040\n{CARD}");

@@ -1,7 +1,7 @@
-//! Placement of a model: the devices (or the host) that compute its operations and store its weights and cache.
+//! Placement of a model: which devices (or the host) compute its operations and store its weights and cache.
 //!
-//! llama.cpp falls back to the CPU without a message, layer by layer and operation by operation. A separate run
-//! queries llama.cpp's scheduler about every operation ([`observe`]), and a [`PlacementReport`] summarises the
+//! llama.cpp falls back to the CPU without a message, layer by layer and operation by operation. [`observe`] makes a
+//! separate run that queries llama.cpp's scheduler about every operation, and a [`PlacementReport`] summarises the
 //! result.
 
 mod report;
@@ -22,14 +22,14 @@ use crate::threads;
 
 pub use report::{Fault, HostOps, Layers, Phase, PlacementReport, Share, Stored, TensorRole, Why};
 
-/// Number of prompt tokens. The number exceeds 32 (`GGML_OP_OFFLOAD_MIN_BATCH`), the batch size from which devices
-/// also compute products with weights in the host's memory. The run therefore behaves like a real prompt.
+/// Number of prompt tokens. The number exceeds 32 (`GGML_OP_OFFLOAD_MIN_BATCH`), the minimum batch size for which
+/// devices also compute products with weights in host memory. The run therefore behaves like a real prompt.
 pub const PROMPT: u32 = 64;
 
 /// Evaluates a prompt and a token with `model` and `settings`, and reports the placement.
 ///
 /// # Errors
-/// Errors of creating a context and of evaluating. Models that generate no text are refused.
+/// Errors of creating a context and of evaluating. Models that do not generate text are refused.
 pub fn observe(
     model: &Arc<Model>,
     settings: &Settings,

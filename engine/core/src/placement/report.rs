@@ -1,4 +1,4 @@
-//! Report of the devices that compute a model's operations, derived from one observed run.
+//! Report on the devices that compute a model's operations, derived from one observed run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,12 +27,12 @@ pub struct PlacementReport {
     pub host_ops: Vec<HostOps>,
 }
 
-/// Number of layers by the placement of their weights. The input embeddings do not count as a layer.
+/// Number of layers on devices, and of all layers. The input embeddings do not count as a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
     /// Number of layers whose weights are all on devices.
     pub on_devices: usize,
-    /// Number of all layers, including the output as one layer.
+    /// Total number of layers, counting the output as one layer.
     pub all: usize,
 }
 
@@ -92,7 +92,7 @@ pub struct Phase {
     pub tokens: u32,
     /// Number of operations.
     pub ops: usize,
-    /// Number of parts of the graph (splits of ggml's scheduler) that devices compute one after the other.
+    /// Number of parts of the graph (ggml's scheduler calls them splits) that devices compute one after another.
     pub splits: usize,
     /// Number of tensors that were copied between devices, or between a device and the host.
     pub copies: usize,
@@ -124,19 +124,19 @@ pub struct Share {
 pub struct HostOps {
     /// ggml's name for the operation.
     pub op: String,
-    /// Reason that the host computes the operations.
+    /// Reason why the host computes the operations.
     pub why: Why,
     /// Number of operations.
     pub ops: usize,
     /// Layers that the operations belong to.
     pub layers: BTreeSet<u32>,
-    /// Bytes of weights that the operations read per token.
+    /// Number of bytes of weights that the operations read per token.
     pub weight_bytes: Bytes,
-    /// Bytes that are copied to the host for these operations per token.
+    /// Number of bytes per token that are copied to the host for these operations.
     pub copied_bytes: Bytes,
 }
 
-/// Reason that the host computes an operation.
+/// Reason why the host computes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -186,15 +186,15 @@ impl PlacementReport {
         held || self.phases.iter().flat_map(|phase| &phase.devices).any(|share| !share.host)
     }
 
-    /// Returns the report as JSON, including its faults, so that readers need not derive the faults.
+    /// Returns the report as JSON, including its faults, so that readers need not derive them.
     pub fn to_json(&self) -> Value {
         let mut value = json!(self);
         value["faults"] = json!(self.faults());
         value
     }
 
-    /// Returns the faults: everything that makes decode depend on the host. Empty if devices store and compute
-    /// everything except the input embeddings.
+    /// Returns the reasons why decode depends on the host. Empty if devices store and compute everything except the
+    /// input embeddings.
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         if let Some((bytes, what)) = on_host(&self.weights) {
@@ -227,8 +227,7 @@ impl PlacementReport {
     }
 }
 
-/// Returns the total size of the tensors on the host, except the input embeddings, with a description of these
-/// tensors.
+/// Returns the total size and a description of the tensors on the host, except the input embeddings.
 fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
     let (mut bytes, mut kinds, mut layers) = (0, BTreeSet::new(), BTreeSet::new());
     for stored in all.iter().filter(|stored| stored.host) {
@@ -241,8 +240,8 @@ fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
     (bytes > 0).then(|| (Bytes(bytes), of_what(&kinds, &layers)))
 }
 
-/// Describes weights or caches by their layers and the output. Tensors that belong to no layer are described by their
-/// roles.
+/// Describes weights or caches by their layers, and by the output if it is included. Without layers, describes them by
+/// their roles.
 fn of_what(kinds: &BTreeSet<TensorRole>, layers: &BTreeSet<u32>) -> String {
     let mut words = Vec::new();
     if !layers.is_empty() {
@@ -334,7 +333,7 @@ fn place(seen: &GraphsSeen, index: usize) -> &Buffer {
 /// Returns the role of each stored tensor.
 fn kinds(seen: &GraphsSeen) -> Vec<TensorRole> {
     let mut kinds: Vec<TensorRole> = seen.held.iter().map(TensorRole::of).collect();
-    // If a model's output has no separate matrix, the embeddings serve as the output matrix. A second copy of the
+    // In a model without a separate output matrix, the embeddings serve as the output matrix. A second copy of the
     // embeddings may exist under the same name.
     for index in seen.ops.iter().filter(|op| op.op == "MUL_MAT").flat_map(|op| &op.held) {
         if kinds.get(*index) == Some(&TensorRole::Embedding) {
@@ -373,7 +372,7 @@ fn stored(seen: &GraphsSeen, wanted: impl Fn(&Kept) -> bool) -> Vec<Stored> {
     all
 }
 
-/// Maps each layer to true if any of its weights is on the host. The output has the key `None`.
+/// Maps each layer to true if any of its weights are on the host. The output has the key `None`.
 fn host_layers(seen: &GraphsSeen) -> BTreeMap<Option<u32>, bool> {
     let mut on_host: BTreeMap<Option<u32>, bool> = BTreeMap::new();
     for (held, kind) in seen.held.iter().zip(kinds(seen)).filter(|(held, _)| !held.is_cache) {

@@ -1,4 +1,4 @@
-//! Tests of reports on graphs in llama.cpp's form, with a GPU that this machine does not have.
+//! Tests of reports on graphs like llama.cpp's, with a simulated GPU.
 
 use build_info::Bytes;
 use llama::{Buffer, GraphsSeen, Kept, Operation};
@@ -119,8 +119,8 @@ fn a_model_that_is_all_on_a_gpu_has_no_fault() {
 
 #[test]
 fn what_lands_on_the_host_is_told_with_its_reason() {
-    // Function that causes the fault. The expected reason, the number of operations, their layers, and words of the
-    // fault follow.
+    // Function that causes the fault. It is followed by the expected reason, the number of operations, their layers,
+    // and words from the fault.
     type Make = fn(&mut Graph);
     type Case<'a> = (&'a str, Make, &'a [(Why, &'a str, usize)], &'a [&'a str]);
     let cases: [Case<'_>; 4] = [

@@ -109,8 +109,8 @@ fn one_fault(ops: &HostOps) -> String {
         Why::InputLayer => "the input layer",
         Why::NoDevice => "no device is available",
         Why::Weights => {
-            "its weights are on the host, so each token waits for the CPU to read them: raise --gpu-layers, if \
-             memory allows"
+            "its weights are on the host, so each token waits for the CPU to read them: raise --gpu-layers if \
+            memory allows"
         }
         Why::Layer => "the weights of its layer are on the host, so its inputs are too",
         Why::Cache => {

@@ -1,4 +1,4 @@
-//! Checks of the requested values, made before anything is loaded.
+//! Checks the requested values before anything is loaded.
 
 use llama::MAX_THREADS;
 use llama::error::{Error, Result};
@@ -47,7 +47,7 @@ pub fn check(requested: &Requested) -> Result<()> {
     {
         return usage(
             "-fa off with --split-mode tensor: llama.cpp splits attention across devices only with flash attention\n\
-             hint: remove one of the two"
+             hint: remove one of the two options"
                 .to_string(),
         );
     }

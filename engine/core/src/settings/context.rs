@@ -1,4 +1,4 @@
-//! Warning about contexts that are longer than the model's training context length.
+//! Warning about a context that is longer than the model's training context length.
 
 use std::path::Path;
 

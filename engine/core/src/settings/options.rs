@@ -17,7 +17,7 @@ use super::source::{Setting, Source};
 use crate::option::{self, Bare, DefaultValue, Flag, Form, Group, Key, OptionSpec, Slot, Value};
 use crate::{parsed, slot};
 
-/// Values that flags or a configuration file request; `None` for every option that is not given.
+/// Values that flags or a configuration file request; `None` for options that are not given.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the table of options describes the fields")]
 pub struct Requested {
@@ -130,7 +130,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         slot: slot!(load_mode),
     },
     OptionSpec {
-        name: "repack", flag: Flag::Off("Keep the weights in the file's layout: less memory and slower decode, but often faster prefill"), key: OF_MODEL, group: Group::Loading,
+        name: "repack", flag: Flag::Off("Keep the weights in the file's layout, which saves memory and slows decode, but often speeds up prefill"), key: OF_MODEL, group: Group::Loading,
         default: DefaultValue::Truth(true),
         help: "Repack weights for the CPU's kernels",
         value: Value::Truth(|all, value| all.repack = Some(value)),
@@ -153,21 +153,21 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "cpu-variant", flag: Flag::value("NAME"), key: Key::NONE, group: Group::Loading,
         default: DefaultValue::depends("the best for this CPU", "\"haswell\""),
-        help: "Name of the kernel set to load, in a build with several (`anneal info` lists them)",
+        help: "Name of the kernel set to load, in a build with several kernel sets (`anneal info` lists them)",
         value: Value::Text(Form::Word, parsed!(cpu_variant)),
         slot: slot!(cpu_variant),
     },
     OptionSpec {
         name: "kernels", flag: Flag::value("NAME"), key: Key::NONE, group: Group::Loading,
         default: DefaultValue::Text("auto"),
-        help: "Kernels for products and attention: auto (the fastest for this CPU), ggml (llama.cpp's), or avx2 or avx512vnni (Anneal's); for the whole process",
+        help: "Kernels for all matrix products and attention in this process: auto (the fastest for this CPU), ggml (llama.cpp's), avx2 or avx512vnni (Anneal's)",
         value: Value::Text(Form::Word, parsed!(kernels)),
         slot: slot!(kernels),
     },
     OptionSpec {
         name: "rope-scaling", flag: Flag::value("HOW"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "\"yarn\""),
-        help: "Method of scaling positions: none, linear or yarn",
+        help: "RoPE scaling method: none, linear or yarn",
         value: Value::Text(Form::Word, parsed!(variant.rope.scaling)),
         slot: slot!(variant.rope.scaling),
     },
@@ -188,14 +188,14 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "rope-freq-base", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "10000.0"),
-        help: "Base of RoPE's frequencies",
+        help: "RoPE base frequency",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.freq_base = Some(value as f32) },
         slot: slot!(variant.rope.freq_base),
     },
     OptionSpec {
         name: "rope-freq-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "0.5"),
-        help: "Factor for positions, the inverse of --rope-scale; use only one of the two options",
+        help: "RoPE frequency scaling factor, the inverse of --rope-scale (use only one of the two)",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.freq_scale = Some(value as f32) },
         slot: Slot {
             // `--rope-scale` and `--rope-freq-scale` set the same factor.
@@ -209,35 +209,35 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "yarn-orig-ctx", flag: Flag::value("N"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "4096"),
-        help: "YaRN: training context length of the model in tokens",
+        help: "Training context length of the model for YaRN, in tokens",
         value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.variant.rope.yarn_orig_ctx = Some(value) },
         slot: slot!(variant.rope.yarn_orig_ctx),
     },
     OptionSpec {
         name: "yarn-ext-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
-        help: "YaRN: mix of interpolation (0) and extrapolation (1)",
+        help: "YaRN mix of interpolation (0) and extrapolation (1)",
         value: Value::Number { least: 0.0, most: 1.0, range: "0 to 1", set: |all, value| all.variant.rope.yarn_ext_factor = Some(value as f32) },
         slot: slot!(variant.rope.yarn_ext_factor),
     },
     OptionSpec {
         name: "yarn-attn-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
-        help: "YaRN: factor by which attention is multiplied; only with --yarn-ext-factor 0",
+        help: "YaRN attention scaling factor; only used with --yarn-ext-factor 0",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_attn_factor = Some(value as f32) },
         slot: slot!(variant.rope.yarn_attn_factor),
     },
     OptionSpec {
         name: "yarn-beta-fast", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "32.0"),
-        help: "YaRN: number of rotations above which a frequency is not scaled",
+        help: "Number of rotations above which YaRN does not scale a frequency",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_fast = Some(value as f32) },
         slot: slot!(variant.rope.yarn_beta_fast),
     },
     OptionSpec {
         name: "yarn-beta-slow", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
-        help: "YaRN: number of rotations below which a frequency is fully scaled",
+        help: "Number of rotations below which YaRN fully scales a frequency",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_slow = Some(value as f32) },
         slot: slot!(variant.rope.yarn_beta_slow),
     },
@@ -300,7 +300,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "policy", flag: Flag::value("POLICY"), key: OF_MODEL, group: Group::Placement,
         default: DefaultValue::Text("balanced"),
-        help: "Share of the cores that decode uses: max, balanced, shared or debug",
+        help: "Share of the cores to use for decode: max, balanced, shared or debug",
         value: Value::Text(Form::Word, parsed!(policy)),
         slot: slot!(policy),
     },
@@ -313,7 +313,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     },
     OptionSpec {
         name: "cpu-list", flag: Flag::value("LIST"), key: Key::NONE, group: Group::Placement,
-        default: DefaultValue::depends("one CPU of each core", "\"0-3,8\""),
+        default: DefaultValue::depends("one CPU per core", "\"0-3,8\""),
         help: "CPUs to bind threads to, for example 0-3,8; implies --affinity on",
         value: Value::Text(Form::Word, |all, text| {
             all.cpus = Some(cpu_list(text)?);
@@ -338,14 +338,14 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "gpu-layers", flag: Flag::aliased("N", &["ngl"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends(LATER, "\"auto\""),
-        help: "Number of layers on devices, counted from the last: a number, all, or auto (as many as fit)",
+        help: "Number of layers to place on devices, starting from the last: a number, all, or auto (as many as fit)",
         value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(gpu_layers)),
         slot: slot!(gpu_layers),
     },
     OptionSpec {
         name: "n-cpu-moe", flag: Flag::aliased("N", &["ncmoe"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends(LATER, "\"auto\""),
-        help: "Number of mixture-of-experts layers, counted from the first, whose experts stay in the host's memory: a number, all, or auto (with --gpu-layers auto, as many as do not fit on the devices; otherwise none)",
+        help: "Keep the experts of the first N layers in host memory: a number, all, or auto (with --gpu-layers auto, only as many layers as needed to fit the rest on the devices; otherwise none)",
         value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(n_cpu_moe)),
         slot: slot!(n_cpu_moe),
     },
@@ -359,7 +359,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "devices", flag: Flag::aliased("LIST", &["device", "dev"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Text("auto"),
-        help: "Devices that may hold layers, in this order, named as in `anneal info` (such as CUDA0,CUDA1); or none, or auto (all)",
+        help: "Devices to place layers on, in this order, named as in `anneal info` (for example CUDA0,CUDA1), or none, or auto (all devices)",
         value: Value::Text(Form::List("devices, as [\"CUDA0\"], or \"none\", or \"auto\""), parsed!(devices)),
         slot: slot!(devices),
     },
@@ -380,35 +380,35 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "main-gpu", flag: Flag::aliased("N", &["mg"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Number(0.0),
-        help: "With --split-mode none: index of the device that holds the whole model",
+        help: "Index of the device to place the whole model on, with --split-mode none",
         value: Value::Whole { least: 0, most: 15, range: "0 to 15", set: |all, value| all.main_gpu = Some(value) },
         slot: slot!(main_gpu),
     },
     OptionSpec {
         name: "kv-offload", flag: Flag::OnOff { alias: Some("kvo"), off_alias: Some("nkvo"), off_help: "Keep the KV cache in host memory" }, key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("the build's, else true", "true"),
-        help: "Keep the KV cache on the devices of its layers",
+        help: "Keep each layer's KV cache on the layer's device",
         value: Value::Truth(|all, value| all.kv_offload = Some(value)),
         slot: slot!(kv_offload),
     },
     OptionSpec {
-        name: "op-offload", flag: Flag::OnOff { alias: None, off_alias: None, off_help: "Let devices compute only with weights in their own memory" }, key: OF_MODEL, group: Group::Devices,
+        name: "op-offload", flag: Flag::OnOff { alias: None, off_alias: None, off_help: "Use devices only for weights in their own memory" }, key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("the build's, else true", "true"),
-        help: "For prompts, let devices also compute with weights in the host's memory",
+        help: "Evaluate prompts on devices even if the weights are in host memory",
         value: Value::Truth(|all, value| all.op_offload = Some(value)),
         slot: slot!(op_offload),
     },
     OptionSpec {
         name: "rpc", flag: Flag::value("HOST:PORT,…"), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("none", "[\"10.0.0.2:50052\"]"),
-        help: "Workers on other machines (`anneal worker`) whose devices also hold layers; needs a build with RPC",
+        help: "Also place layers on these workers (`anneal worker`) on other machines; requires a build with RPC",
         value: Value::Text(Form::List("workers, as [\"10.0.0.2:50052\"]"), parsed!(workers)),
         slot: slot!(workers),
     },
     OptionSpec {
         name: "require-gpu", flag: Flag::Value { short: None, aliases: &[], metavar: "yes|full|no", bare: Some(Bare::AfterEquals("yes")) }, key: Key::SERVER, group: Group::RequireGpu,
         default: DefaultValue::depends("yes in a build for a GPU, else no", "\"no\""),
-        help: "Refuse to run (exit code 69) unless a GPU holds a part of the model; full: also refuse if a layer, a part of the KV cache or an operation of decode is on the host. `anneal info --placement` shows the placement",
+        help: "Refuse to run (exit code 69) unless part of the model is on a GPU; with full, also refuse if a layer, part of the KV cache or a decode operation is on the host. `anneal info --placement` shows the placement",
         value: Value::Text(Form::Word, parsed!(require_gpu)),
         slot: slot!(require_gpu),
     },
@@ -443,7 +443,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "seed", flag: Flag::value("N"), key: OF_MODEL.reloaded(), group: Group::Sampling,
         default: DefaultValue::depends("random for each request", "1"),
-        help: "Seed; the same seed, build and number of threads give the same text",
+        help: "Random seed (the same seed, build and number of threads give the same text)",
         value: Value::Whole { least: 0, most: u32::MAX - 1, range: "0 to 4294967294, or omit it for a random seed", set: |all, value| all.seed = Some(value) },
         slot: slot!(seed),
     },
@@ -457,7 +457,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "device-sampling", flag: Flag::Value { short: None, aliases: &[], metavar: "MODE", bare: Some(Bare::NextArgument("on")) }, key: OF_MODEL, group: Group::Sampling,
         default: DefaultValue::Text("auto"),
-        help: "Where possible, sample on the device that computes the logits: auto (unless it is the CPU), on (also on the CPU) or off. A GPU then sends a token instead of a row of logits",
+        help: "Sample on the device that computes the logits, where possible: auto (unless that device is the CPU), on (even if it is the CPU) or off. A GPU then returns a token instead of a row of logits",
         value: Value::Text(Form::WordOrTruth, parsed!(device_sampling)),
         slot: slot!(device_sampling),
     },
@@ -468,7 +468,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
 /// # Errors
 /// The valid values, if the list is invalid.
 fn cpu_list(text: &str) -> Result<Vec<u32>, String> {
-    let wrong = || format!("{text:?} is not a list of CPUs: use the form 0-3,8");
+    let wrong = || format!("{text:?} is not a list of CPUs: write it as 0-3,8");
     let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
     let mut cpus = Vec::new();
     for part in text.split(',') {

@@ -25,7 +25,7 @@ pub(super) fn wanted(
         flash_attention: defaults.flash_attention.map(FlashAttention::from),
         ..Requested::default()
     };
-    // Flash attention is the only setting of a profile that can contradict a requested one.
+    // Flash attention is the only profile setting that can contradict a requested setting.
     let others = Requested { flash_attention: None, ..wanted.clone() };
     match check(&requested.or(tuned).or(&wanted)) {
         Ok(()) => wanted,

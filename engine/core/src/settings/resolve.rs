@@ -208,7 +208,7 @@ fn rope_source(requested: &Requested) -> Source {
     if OPTIONS.iter().any(is_in_file) { Source::ConfigFile } else { Source::Flag }
 }
 
-/// Returns the setting of an option with an environment variable, which overrides the tuning record.
+/// Returns the setting for an option that has an environment variable, which overrides the tuning record.
 fn with_variable<T>(
     asked: Option<Setting<T>>,
     variable: Option<T>,

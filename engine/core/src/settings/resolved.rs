@@ -20,7 +20,7 @@ use crate::runtime_host::Blas;
 pub struct Settings {
     /// Warnings for the user, to be printed before the run.
     pub warnings: Vec<String>,
-    /// Share of the cores that decode uses.
+    /// Setting that determines what share of the cores decode uses.
     pub policy: Setting<Policy>,
     /// Number of threads for decode.
     pub decode_threads: Setting<u32>,
@@ -34,7 +34,7 @@ pub struct Settings {
     pub poll: Setting<u32>,
     /// Number of threads of the BLAS library; 0 uses the thread count of the current phase (prefill or decode).
     pub blas_threads: Setting<u32>,
-    /// BLAS library that is linked; `None` if no BLAS library is linked.
+    /// Linked BLAS library, if any.
     pub blas: Option<Blas>,
     /// Size of the context in tokens; 0 uses the model's training context length.
     pub n_ctx: Setting<u32>,
@@ -62,19 +62,19 @@ pub struct Settings {
     pub flash_attention: Setting<FlashAttention>,
     /// Number of layers on devices.
     pub gpu_layers: Setting<GpuLayers>,
-    /// Number of mixture-of-experts layers whose experts stay in the host's memory.
+    /// Number of layers, starting from the first, whose experts stay in host memory.
     pub n_cpu_moe: Setting<CpuMoe>,
     /// Memory that stays free on each device when the number of layers is chosen automatically.
     pub fit_target: Setting<Bytes>,
-    /// Devices that may hold layers.
+    /// Devices on which layers may be placed.
     pub devices: Setting<Devices>,
     /// Method of splitting a model across several devices.
     pub split_mode: Setting<SplitMode>,
-    /// Proportions of the devices' shares of a model.
+    /// Proportions in which the model is split across the devices.
     pub tensor_split: Setting<TensorSplit>,
     /// Index of the device that holds all layers if they are not split.
     pub main_gpu: Setting<u32>,
-    /// True if the KV cache is stored on the devices of its layers.
+    /// True if each layer's KV cache is stored on the layer's device.
     pub kv_offload: Setting<bool>,
     /// True if devices also compute with weights in the host's memory.
     pub op_offload: Setting<bool>,
@@ -102,7 +102,7 @@ pub struct Settings {
     pub seed: Setting<Option<u32>>,
     /// Use of the device that computes the logits for sampling tokens.
     pub device_sampling: Setting<DeviceSampling>,
-    /// Adapters and RoPE scaling that differ from the model's file.
+    /// Adapters, and RoPE scaling that differs from the model's file.
     pub variant: Variant,
     /// Source of the adapters, if there are any.
     pub adapters_from: Source,
@@ -115,8 +115,8 @@ pub struct Settings {
     pub bound_by: String,
 }
 
-/// Default size of the context in tokens. The default is long enough for a conversation and fits into the memory of a
-/// small machine. The training context length of new models can need tens of gigabytes.
+/// Default size of the context in tokens. It is enough for a conversation and fits into a small machine's memory. A
+/// context with the training length of a recent model can need tens of gigabytes.
 pub const DEFAULT_CTX: u32 = 4096;
 
 /// Default polling level of waiting threads: llama.cpp's default.
@@ -144,7 +144,7 @@ impl Settings {
         }
     }
 
-    /// True if the weights are mapped and not repacked, so that the kernel can drop their pages and read them again.
+    /// True if the weights are mapped and not repacked. The kernel can then drop their pages and read them again.
     pub fn weights_are_pageable(&self) -> bool {
         self.load_mode.value == LoadMode::Mmap && !self.repack.value
     }
@@ -165,13 +165,13 @@ impl Settings {
         }
     }
 
-    /// Returns the settings for the loaded `model`. If all of its layers, their caches and the output are on devices,
-    /// one thread per phase is enough to start the devices' work. More threads would only wait at a barrier after
-    /// each operation on the host. Requested or measured numbers of threads are kept.
+    /// Returns the settings for the loaded `model`. If all layers, their caches and the output are on devices, one
+    /// thread per phase is enough to start the devices' work. More threads would only wait at a barrier after each
+    /// operation on the host. Requested or measured numbers of threads are kept.
     #[must_use]
     pub fn for_model(&self, model: &Model) -> Settings {
         let mut own = self.clone();
-        // All threads take part in multiplying with the experts on the host.
+        // All threads help to compute the experts on the host.
         let experts_here = model.placed().n_cpu_moe.of(model.n_layer()) > 0;
         if model.makes_logits_on_device() && self.kv_offload.value && !experts_here {
             own.dispatch_alone();

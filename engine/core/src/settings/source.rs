@@ -42,7 +42,7 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// True if the user set the value by a flag, in the configuration file, or in the environment.
+    /// True if the user set the value with a flag, in the configuration file, or in the environment.
     pub fn is_asked(self) -> bool {
         matches!(self, Source::Flag | Source::ConfigFile | Source::Environment)
     }

@@ -187,7 +187,7 @@ fn what_the_profile_wants_counts_before_the_default_alone() {
     assert_eq!((settings.gpu_layers.value, settings.gpu_layers.source), (GpuLayers::Some(5), Source::Flag));
     assert_eq!((settings.kv_offload.value, settings.kv_offload.source), (true, Source::Flag));
     assert_eq!(settings.op_offload.source, Source::BuildInfo);
-    // Without a device, a request of the user is an error, but a preference of the profile is not.
+    // Without a device, a user's request for one is an error, but a profile's preference for one is not.
     assert!(profile.offload().is_default && !settings.offload().is_default);
 
     // A quantised V cache requires flash attention.

@@ -21,7 +21,8 @@ pub(super) struct Threads {
     pub bound_by: String,
 }
 
-/// Resolves the threads of both phases from the request, otherwise from a measurement, otherwise from the machine.
+/// Resolves the threads of both phases from the request if there is one, otherwise from a measurement, otherwise from
+/// the machine.
 ///
 /// # Errors
 /// If `ANNEAL_THREADS` is invalid.
@@ -76,7 +77,7 @@ pub(super) fn resolve(
         Some(cpus) => Setting::new(cpus.clone(), requested.source("cpu-list")),
         None => Setting::new(budget.cpus, budget_source),
     };
-    // A list of CPUs implies that threads are bound to them.
+    // A list of CPUs implies that threads are bound to these CPUs.
     let affinity = match (requested.affinity, &requested.cpus) {
         (None, Some(_)) => Setting::new(Affinity::On, requested.source("cpu-list")),
         (asked, _) => Setting::pick(requested.asked("affinity", asked), tuned.affinity, Affinity::default()),

@@ -9,8 +9,8 @@ use super::options::Requested;
 use super::resolved::Settings;
 use crate::runtime_host::RuntimeHost;
 
-/// True if `tuned` can be used. The record was measured without workers, and with the build's default placement of
-/// the model. If the record cannot be used, adds the reason to `warnings`.
+/// True if `tuned` can be used. The record was measured without workers, and with the build's default placement. If the
+/// record cannot be used, adds the reason to `warnings`.
 pub(super) fn counts(
     tuned: &Requested,
     requested: &Requested,
@@ -36,8 +36,8 @@ pub(super) fn counts(
     counts
 }
 
-/// Returns a given flag that changes a GPU build's default placement of layers, caches or operations; `None` if no
-/// such flag is given.
+/// Returns a requested flag that changes a GPU build's default placement of layers, caches or operations, if there is
+/// one.
 fn moved(requested: &Requested, runtime_host: &RuntimeHost) -> Option<&'static str> {
     let (_, build) = runtime_host.build.as_ref().filter(|(_, build)| build.cuda.is_some())?;
     fn other<T: PartialEq>(asked: &Option<T>, own: Option<T>, default: T) -> bool {

@@ -1,4 +1,4 @@
-//! Drafts from a smaller model: its most likely tokens, as long as their probability is high enough.
+//! Drafts from a smaller model: its most likely tokens, as long as they are probable enough.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ pub struct DraftModel {
 }
 
 impl DraftModel {
-    /// Loads the model at `path` as a draft model for `target`, whose context is `beside`. The draft model uses at
-    /// most `threads` of the target's threads. The draft model drafts tokens while its most likely token has at least
-    /// the probability `least_p`.
+    /// Loads the model at `path` as a draft model for `target`, whose context is `beside`. The draft model uses at most
+    /// `threads` of the target's threads. It drafts tokens as long as its most likely token has at least the
+    /// probability `least_p`.
     ///
     /// # Errors
     /// If the model cannot be loaded, if its memory cannot remove tokens, or if its vocabulary differs from that of
@@ -117,8 +117,8 @@ impl DraftModel {
         tokens.len() - self.common(sequence, tokens)
     }
 
-    /// Evaluates up to `most` of the tokens that [`behind`](Self::behind) counts. The last token is left for the
-    /// draft, which needs the logits of that token.
+    /// Evaluates up to `most` of the tokens that [`behind`](Self::behind) counts. The last token is left for the draft,
+    /// which needs its logits.
     ///
     /// # Errors
     /// Errors of the evaluation.
@@ -199,8 +199,8 @@ impl DraftModel {
             }
             match self.context.decode_batch(&mut self.batch) {
                 Ok(Decoded::Done) => self.held[sequence as usize].extend(part),
-                // The number of cells is sufficient, so this only happens if the free cells are fragmented.
-                // Removed texts only cost the time to evaluate them again.
+                // The number of cells is sufficient, so this happens only if the free cells are fragmented. Removing
+                // texts only costs the time to evaluate them again.
                 Ok(Decoded::NoRoom) => {
                     for sequence in 0..self.context.sequences() {
                         self.empty(sequence);
@@ -238,8 +238,8 @@ pub(super) fn check_memory(model: &Model) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "cannot use speculative decoding with {}: the tokens of a rejected draft cannot be removed from this model's \
-         recurrent state\nhint: remove --speculative",
+        "cannot use speculative decoding with {}: rejected draft tokens cannot be removed from this model's \
+        recurrent state\nhint: remove --speculative",
         model.path().display()
     )))
 }

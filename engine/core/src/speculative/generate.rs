@@ -12,9 +12,9 @@ use super::speculator::{Drafter, Speculator};
 use crate::generation::{Generation, Stop, Teller};
 use crate::session::Session;
 
-/// Safety factor for choosing a token from a batch: the token's logit must lead by more than this factor times the
-/// largest measured difference between batches and single tokens. The factor allows for rounding in both compared
-/// logits and in the cache.
+/// Safety factor for choosing a token from a batch. The token's logit must lead by more than this factor times the
+/// largest measured difference between batches and single tokens. The factor allows for rounding in both logits and in
+/// the cache.
 const AHEAD: f32 = 4.0;
 
 /// Generates like [`crate::generate::go_on`], with drafts. The first token, `token`, is already chosen but not yet
@@ -85,8 +85,8 @@ fn text(
     }
 }
 
-/// Evaluates the last of `tokens`, with a draft if one is found, and chooses the tokens that follow. Of the earlier
-/// tokens, `made` were generated. `room` is the number of tokens that can be evaluated.
+/// Evaluates the last of `tokens`, with a draft if one is found, and chooses the tokens that follow. `made` of the
+/// earlier tokens were generated. `room` is the number of tokens that can be evaluated.
 #[expect(clippy::too_many_arguments, reason = "each argument is a separate part of the generation's state")]
 fn step(
     context: &mut Context,
@@ -112,7 +112,7 @@ fn step(
     if let (Some(_), Drafter::Model(model)) = (found, &mut speculator.drafter)
         && model.behind(ALONE, tokens) > super::options::MOST as usize + 1
     {
-        // Evaluating a prompt is not a step, and would look like a loss.
+        // Evaluating a prompt is not a step; measured as one, it would look like a loss.
         let start = Instant::now();
         model.catch_up(ALONE, tokens, usize::MAX)?;
         speculator.report.prompt += start.elapsed();
@@ -207,8 +207,7 @@ fn choose(
     let row = context.logits_at(at as i32)?;
     let token = chain.choose(row)?;
     match found {
-        // Sampled tokens have no margin to compare, so only the choice of the most likely token can be decided
-        // here.
+        // Sampling has no margin to compare, so a choice is possible only if the most likely token is always chosen.
         BatchComparison::Differs(worst) if chain.takes_best() => {
             let mut less = row.to_vec();
             if let Some(logit) = usize::try_from(token).ok().and_then(|token| less.get_mut(token)) {
@@ -221,7 +220,7 @@ fn choose(
 }
 
 impl Speculator {
-    /// Shortens `draft` so that the batch has a width for which batches have been compared with single tokens.
+    /// Shortens `draft` so that the batch has a width that has been compared with single tokens.
     fn cut(
         &self,
         mut draft: Vec<Token>,

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use llama::Token;
 
-/// Lengths of the sequences that are looked up, the longest first: a longer match predicts the following tokens
-/// better.
+/// Lengths of the sequences to look up, the longest first, because a longer match predicts the following tokens better.
 const SIZES: [usize; 3] = [4, 3, 2];
 
 /// Consecutive tokens; a shorter sequence is padded with -1.
@@ -21,8 +20,8 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Drafts up to `most` tokens that may follow `tokens`, a sequence that only grows. Returns no tokens if the end
-    /// of the sequence did not occur earlier.
+    /// Drafts up to `most` tokens that may follow `tokens`, which must only grow between calls. Returns no tokens if
+    /// the end of the sequence did not occur earlier.
     ///
     /// If the tokens that followed reach the end of the sequence, as in a list of repeated items, the draft repeats
     /// these tokens.

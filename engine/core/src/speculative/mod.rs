@@ -7,8 +7,8 @@
 //! token ends the draft, and the tokens after it are removed from the context.
 //!
 //! The text is the same as without drafts if a batch gives the same logits as single tokens, bit for bit. Anneal's own
-//! kernels do. Other kernels may not, so their batches are compared with single tokens ([`sameness`]). Where the logits
-//! differ, drafts are only used if `near` is set.
+//! kernels guarantee this. Other kernels may not, so their batches are compared with single tokens ([`sameness`]).
+//! Where the logits differ, drafts are only used if `near` is set.
 
 mod draft_model;
 mod gain;

@@ -1,4 +1,4 @@
-//! Options of speculative decoding.
+//! Options for speculative decoding.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub const DEFAULT_MOST: u32 = 7;
 /// Default value of [`SpeculativeOptions::least_p`].
 pub const DEFAULT_LEAST_P: f32 = 0.75;
 
-/// Requested options of speculative decoding.
+/// Requested options for speculative decoding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeculativeOptions {
     /// Source of the drafts.
@@ -25,7 +25,7 @@ pub struct SpeculativeOptions {
     pub most: u32,
     /// Number of threads of the smaller model; `None` uses as many threads as the large model.
     pub threads: Option<u32>,
-    /// Minimum probability of a token that the smaller model drafts.
+    /// Minimum probability at which the smaller model drafts a token.
     pub least_p: f32,
     /// True if drafts are used even if a batch rounds differently from single tokens.
     pub near: bool,

@@ -19,8 +19,8 @@ pub struct DraftReport {
     pub drafted: usize,
     /// Number of drafted tokens that were accepted.
     pub accepted: usize,
-    /// Number of positions at which the two best tokens were too close for a decision from a batch, so that a token
-    /// was evaluated alone.
+    /// Number of positions at which the two best tokens were too close to decide from a batch, so that a token was
+    /// evaluated alone.
     pub near_ties: usize,
     /// Time for comparing batches with single tokens.
     pub looking: Duration,
@@ -32,22 +32,22 @@ pub struct DraftReport {
     pub with: Option<f64>,
     /// Loss that turned drafts off; `None` if they stayed on.
     pub loss: Option<Loss>,
-    /// Reason why drafts were not used, or not used at every position.
+    /// Reason why drafts were not used at all, or not at every position.
     pub paused: Option<&'static str>,
 }
 
-/// Message for a model and CPU for which batches give different logits from single tokens.
+/// Message if, for this model and CPU, batches give logits that differ from those of single tokens.
 pub const DIFFERS: &str = "on this machine, batches of some sizes round differently from single tokens, so drafts of \
                            these sizes are not used; use -ctk bf16 -ctv bf16, which removes the difference for quantised \
                            weights, or draft anyway with --draft-near";
 
-/// Message for a mixture of experts.
-pub const MIXTURE: &str = "in a mixture of experts, a batch can round differently from single tokens, so no tokens \
-                           were drafted; draft anyway with --draft-near";
+/// Message for a mixture-of-experts model.
+pub const MIXTURE: &str = "in a mixture-of-experts model, a batch can round differently from single tokens, so \
+                           no tokens were drafted; draft anyway with --draft-near";
 
 /// Message for a model with a recurrent state. The server continues without drafts.
-pub const NOT_TAKEN_BACK: &str = "the tokens of a rejected draft cannot be removed from this model's recurrent state, so \
-                                  no tokens are drafted";
+pub const NOT_TAKEN_BACK: &str = "rejected draft tokens cannot be removed from this model's recurrent state, \
+                                  so no tokens are drafted";
 
 impl DraftReport {
     pub(super) fn new(drafts: Drafts) -> Self {

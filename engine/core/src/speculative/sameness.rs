@@ -1,11 +1,11 @@
-//! Comparison of a batch's logits with the logits of the same tokens evaluated one by one.
+//! Compares the logits of a batch with those of the same tokens evaluated one by one.
 //!
-//! With Anneal's own kernels, all bits are equal, and nothing is compared. Kernels of llama.cpp add in a different
-//! order for a different number of rows, and split attention over a long context differently for a single token.
-//! The kernels that a model uses depend on the build, the CPU, the layout of the weights, the types of the cache,
-//! and the number of tokens in the cache. Therefore, tokens that were generated one by one are evaluated again as
-//! a batch, and the logits are compared bit for bit. The comparison is made once for each batch size, and again
-//! each time the context has doubled in length.
+//! With Anneal's own kernels, all bits are equal, and nothing is compared. llama.cpp's kernels sum in an order that
+//! depends on the number of rows, and split attention over a long context differently for a single token. The kernels
+//! that a model uses depend on the build, the CPU, the layout of the weights, the types of the cache, and the number of
+//! tokens in the cache. Therefore, tokens that were generated one by one are evaluated again as a batch, and the logits
+//! are compared bit for bit. The comparison is made once for each batch size, and again each time the context doubles
+//! in length.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum BatchComparison {
     Differs(f32),
 }
 
-/// Known results for each batch size and each class of context length.
+/// Known results, by batch size and class of context length.
 pub struct Sameness {
     model: Arc<Model>,
     is_mixture: bool,
@@ -52,19 +52,19 @@ impl Sameness {
         }
     }
 
-    /// True if a batch of `width` tokens after `held` others moves the context into another class of length. A result
-    /// for one class does not apply to another class, and cannot be measured before the context has that length.
+    /// True if a batch of `width` tokens after `held` others moves the context into another length class. A result for
+    /// one class does not apply to another, and cannot be measured before the context reaches that length.
     pub fn is_between(&self, width: usize, held: usize) -> bool {
         !self.model.is_batch_invariant() && crosses_length(width, held)
     }
 
-    /// True if no comparison can show that batches are the same: a mixture of experts sends each token to different
-    /// matrices, so equal bits in one batch prove nothing about the next batch.
+    /// True if no comparison can show that batches are the same. A mixture-of-experts model sends each token to
+    /// different matrices, so equal bits in one batch prove nothing about the next batch.
     pub fn is_unknowable(&self) -> bool {
         self.is_mixture && !self.model.is_batch_invariant()
     }
 
-    /// Returns the reason why no method can draft for the model; `None` if drafts are possible. With `near`, batches
+    /// Returns the reason why drafts are impossible for the model; `None` if they are possible. With `near`, batches
     /// that round differently are accepted.
     pub fn forbids(&self, near: bool) -> Option<&'static str> {
         match (self.model.can_take_back(), near || !self.is_unknowable()) {

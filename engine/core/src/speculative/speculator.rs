@@ -39,8 +39,8 @@ impl Speculator {
     /// Creates drafts with `options` for the tokens that `context` evaluates; returns `None` if drafts are off.
     ///
     /// # Errors
-    /// If [`SpeculativeOptions::check`] refuses the options, or the model cannot remove tokens. Also errors of
-    /// [`DraftModel::open`].
+    /// If [`SpeculativeOptions::check`] refuses the options, or the model cannot remove tokens. Also returns the errors
+    /// of [`DraftModel::open`].
     pub fn new(
         options: &SpeculativeOptions,
         context: &Context,
@@ -98,9 +98,9 @@ impl Speculator {
         tokens
     }
 
-    /// Returns the width of the next batch: the largest permitted width whose comparison has a known result,
-    /// otherwise a width that must be compared first; `None` if no width is possible. The sequence contains `held`
-    /// tokens, the last `pure` of which were evaluated one by one, and has room for `room` more.
+    /// Returns the width of the next batch: the largest permitted width with a known comparison result, otherwise a
+    /// width that must be compared first. `None` if no width is possible. The sequence contains `held` tokens and has
+    /// room for `room` more; its last `pure` tokens were evaluated one by one.
     pub(super) fn width(
         &self,
         held: usize,

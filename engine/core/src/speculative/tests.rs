@@ -189,9 +189,9 @@ fn a_model_that_drafts_for_itself_is_nearly_always_right() {
     assert!(report.steps < 30, "{report:?}");
 }
 
-/// Beyond 256 tokens, llama.cpp's attention over an f16 cache is split differently for a single token. With it, no
-/// tokens may be drafted beyond this length, and the text must stay the same. With a bf16 cache, and with Anneal's
-/// attention, batches have the same bits.
+/// Beyond 256 tokens, llama.cpp's attention over an f16 cache is split differently for a single token. With such a
+/// cache, no tokens may be drafted beyond this length, and the text must stay the same. With a bf16 cache, and with
+/// Anneal's attention, batches have the same bits.
 #[test]
 fn a_long_text_is_the_same_and_drafted_where_bits_are() {
     let prompt = "The smith brings the steel slowly to a red heat. ".repeat(4);
@@ -208,16 +208,16 @@ fn a_long_text_is_the_same_and_drafted_where_bits_are() {
             assert_eq!(report.near_ties, 0, "{report:?}");
             let paused = report.paused.is_some();
             assert!(!paused || !the_model().is_batch_invariant(), "{kind}: {report:?}");
-            // The number of repetitions depends on the model. A model that drafts for itself accepts nearly all
-            // drafted tokens, as an earlier test shows.
+            // The number of repetitions depends on the model. An earlier test shows that a model that drafts for itself
+            // accepts nearly all drafted tokens.
             let drafted = report.accepted > 0 || cannot_draft_here(&report);
             assert!(way > 0 || drafted, "{kind}: {report:?}");
         }
     }
 }
 
-/// A mixture of experts sends each token to different experts. Only kernels with the same bits in each batch let
-/// it draft.
+/// A mixture-of-experts model sends each token to different experts. It can use drafts only with kernels that give the
+/// same bits in each batch.
 #[test]
 fn a_mixture_drafts_where_bits_are_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -314,9 +314,9 @@ fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let options = SpeculativeOptions { near: true, ..drafters(7)[2].clone() };
     drafting.speculate(&options, &settings, &RuntimeHost::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");
-    // Each reading of the clock is a millisecond later, so every step takes the same time, whatever tokens it
-    // generates. Drafts from unrelated weights give little more than one token per step. Therefore, the clock runs
-    // five times as fast during those drafts.
+    // Each reading of the clock is a millisecond later, so every step takes the same time, regardless of the tokens
+    // that it generates. Drafts from unrelated weights give little more than one token per step, so the clock runs five
+    // times as fast during those drafts.
     let ticks = std::sync::atomic::AtomicU64::new(0);
     let begin = Instant::now();
     speculator.gain = Gain::new(Box::new(move || {

@@ -88,7 +88,7 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
     let chi = chi_square(&flat_counts, &wrong_likely);
     assert!(chi > 2.0 * bound, "{chi}");
     let cut_counts = counts(&mut context, &cut, &cut_likely);
-    // 99.9 % quantile by the approximation of Wilson and Hilferty.
+    // 99.9 % quantile, by the Wilson–Hilferty approximation.
     let free = (cut_likely.len() - 1) as f64;
     let bound = free * (1.0 - 2.0 / (9.0 * free) + 3.0902 * (2.0 / (9.0 * free)).sqrt()).powi(3);
     let chi = chi_square(&cut_counts, &cut_likely);
@@ -109,7 +109,7 @@ fn text(chain: &mut Chain, context: &mut Context, many: usize) -> Vec<Token> {
     (0..many).map(|_| next()).collect()
 }
 
-/// Covers a server that preempts a request, and the next request in the same slot.
+/// Simulates a server that preempts a request, and the next request in the same slot.
 #[test]
 fn a_text_goes_on_with_the_samplers_of_another_place() {
     let (_folder, model, mut context) = tiny();

@@ -40,12 +40,12 @@ pub struct Child {
     last_words: LastWords,
 }
 
-/// Reason why a child gave no answer. The child accepts no more requests.
+/// Reason why a child gave no answer. The child can take no more requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The child ended, or was killed.
     Died {
-        /// Description of the end, in words that follow "its trial load".
+        /// Description of how the child ended, in words that follow "its trial load".
         how: String,
         /// Cause of the end.
         cause: Cause,
@@ -155,8 +155,8 @@ impl Child {
     }
 }
 
-/// True for Anneal's own variables, which a child does not inherit. The request contains all settings that change the
-/// load (kernels, repacking, threads, adapters and RoPE scaling). A variable must not override these settings.
+/// True for Anneal's own variables, which a child does not inherit. The request contains all settings that affect the
+/// load (kernels, repacking, threads, adapters and RoPE scaling), and a variable must not override them.
 ///
 /// Like the load itself, the child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of
 /// its libraries.
@@ -194,7 +194,7 @@ fn told(status: ExitStatus, said: &[String]) -> End {
         let how = format!("needed more CPU time than is allowed for a file of its size{last}");
         return End::Died { how, cause: Cause::CpuTime };
     }
-    // A file can cause these faults. Other signals come from outside the process. An illegal instruction means that
+    // A file can cause these faults. Other signals come from outside the process, or (illegal instruction) mean that
     // the CPU lacks a feature that the program needs.
     let is_fault = matches!(status.signal(), Some(6 | 7 | 8 | 11));
     // `cli::main` prints these words for a panic.

@@ -1,4 +1,4 @@
-//! Digest that identifies a trial: it covers the files, the request, and the program that runs the trial.
+//! Digest that identifies a trial. It covers the files, the request, and the program that runs the trial.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,8 +15,8 @@ use sha2::{Digest as _, Sha256};
 use super::child;
 use super::request::TrialRequest;
 
-/// Maximum number of header bytes that are digested. The largest real headers, with 262,144 tokens, are about 15
-/// MiB long.
+/// Maximum number of header bytes that are hashed. The largest real headers, with 262,144 tokens, are about 15 MiB
+/// long.
 const LONGEST_HEADER: u64 = 256 << 20;
 
 /// Version of the trial. Increase the version when a trial checks more than before.
@@ -24,7 +24,7 @@ const VERSION: u32 = 2;
 
 /// Returns the digest of everything that a verdict depends on; `None` if a file cannot be read.
 ///
-/// Digesting the weights at every start would take too long. Instead, the digest covers the file's size, device and
+/// Hashing the weights at every start would take too long. Instead, the digest covers the file's size, device and
 /// inode, and the times of its last changes in nanoseconds. No user can set the time of an inode's last change.
 pub(super) fn of(
     parts: &[&GgufFile],

@@ -1,9 +1,10 @@
-//! Trial loads: a file that is new to this machine is first loaded by a child process, which may crash.
+//! Trial loads: a child process, which may crash, first loads each file that is new to this machine.
 //!
 //! llama.cpp asserts its expectations of a model, and a failed assertion or a memory fault ends the process. The
-//! pre-check (crate `gguf`) refuses files that are known to cause such faults. A trial load catches the other files:
-//! a short-lived child process of the same program loads the file on the CPU and evaluates a token. If the child
-//! crashes, only this load fails. The verdict is stored ([`verdicts`]), so that a known file needs no further trial.
+//! pre-check (crate `gguf`) refuses files with defects that are known to cause such faults. A trial load catches other
+//! defects: a short-lived child process of the same program loads the file on the CPU and evaluates a token. If the
+//! child crashes, only this load fails. The verdict is stored ([`verdicts`]), so that a known file needs no further
+//! trial.
 //!
 //! `docs/src/develop/containment.md` describes the order of the checks, and the faults that the checks cannot catch.
 
@@ -36,15 +37,15 @@ pub use request::COMMAND;
 /// which the load would do anyway.
 const SMALL: u64 = 256 << 20;
 
-/// Time limit for a trial of an empty file, and number of file bytes that extend the limit by one second. The limits
-/// are generous, because a slow disk must not make a load fail.
+/// Time limit for a trial of an empty file; below, the number of file bytes that extend the limit by one second. The
+/// limits are generous, because a slow disk must not make a load fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOWEST_READ: u64 = 10 << 20;
 
 /// Maximum number of threads in a trial: each thread's stack counts against the child's memory limit.
 const MOST_THREADS: u32 = 16;
 
-/// Policy for a load if no child can be started, or if the child lacks memory or time.
+/// Policy for a load if no child can be started, or if the child runs out of memory or time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// The load continues after one warning. A crash affects no other client.
@@ -58,8 +59,8 @@ static PROGRAM: OnceLock<(PathBuf, Fallback)> = OnceLock::new();
 
 /// Makes this process run its trials with its own program. Only the first call has an effect.
 pub fn use_this_program(fallback: Fallback) {
-    // The link refers to the running program even if the program's file has been replaced or removed since the
-    // start. Without /proc, the program is found by the name with which it was started.
+    // The link refers to the running program, even if the program's file has been replaced or removed since the start.
+    // Without /proc, the name with which the program was started is used.
     let link = PathBuf::from("/proc/self/exe");
     let named = || std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
     let found = || std::env::current_exe().ok().or_else(named);
@@ -82,7 +83,7 @@ fn program(settings: Option<&Settings>) -> Option<(&Path, Fallback)> {
 /// - [`Error::Load`] and [`Error::Adapter`] if llama.cpp refused the files
 /// - [`Error::Changed`] if the files changed during the trial
 pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
-    // Files that are known to be invalid need no child.
+    // Files that fail this check need no child.
     let checked = gguf::check::model(parts)?;
     let Some(program) = program(Some(settings)) else { return Ok(checked) };
     // The child also needs kernels. If the kernels are missing, this call reports a specific error.
@@ -110,8 +111,8 @@ fn in_use() -> MatrixKernels {
 /// Runs a trial of the model in `parts` before the model is quantised.
 ///
 /// # Errors
-/// [`Error::Trial`] if the child ended or took too long. If llama.cpp refuses the model, no error is returned,
-/// because the quantisation reports the refusal with its own message.
+/// [`Error::Trial`] if the child ended or took too long. If llama.cpp refuses the model, no error is returned, because
+/// quantisation then reports its own error.
 pub fn of_quantising(parts: &[GgufFile]) -> Result<()> {
     let Some(program) = program(None) else { return Ok(()) };
     let parts: Vec<&GgufFile> = parts.iter().collect();
@@ -157,7 +158,7 @@ fn of(
         Ok(answer) => answer,
         Err(End::Interrupted) => return Err(Error::Interrupted),
         Err(End::Died { how, cause: Cause::File }) => TrialVerdict::Died { how },
-        // The load itself would take as long as the trial, or would never end.
+        // The load itself would take as long as the trial, or never end.
         Err(End::Died { how, cause: cause @ Cause::CpuTime }) => {
             return Err(Error::Trial { path, how, is_known: false, cause });
         }
@@ -194,8 +195,8 @@ fn judge(path: &Path, request: &TrialRequest, answer: TrialVerdict, is_known: bo
     }
 }
 
-/// Handles a trial of `path` that gave no verdict for a reason other than the file. `how` describes how the trial
-/// ended. With [`Fallback::Warn`], the load continues: the load reports faults of the file itself, and a crash
+/// Handles a trial of `path` that gave no verdict, for a reason other than the file itself. `how` describes how the
+/// trial ended. With [`Fallback::Warn`], the load continues: the load reports faults of the file itself, and a crash
 /// affects no other client.
 fn without(path: &Path, how: String, cause: Cause, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Requests to the child process of a trial, and its answers. Each is one line of JSON.
+//! Requests to a trial's child process, and the answers. Each request and each answer is one line of JSON.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,7 +22,7 @@ pub struct TrialRequest {
     pub adapters: Vec<RawAdapter>,
     /// RoPE scaling of the contexts.
     pub rope: Rope,
-    /// Operations that the trial runs with the model.
+    /// Operations that the trial performs with the model.
     pub purpose: Purpose,
     /// True if weights are repacked.
     pub repack: bool,
@@ -56,7 +56,7 @@ impl TrialRequest {
     }
 }
 
-/// Operations that a trial runs with the model.
+/// Operations that a trial performs with the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
@@ -109,7 +109,7 @@ pub enum TrialVerdict {
 }
 
 impl TrialVerdict {
-    /// True if another trial of the same file would give the same verdict, because a lack of memory is not the cause.
+    /// True if another trial of the same file would give the same verdict, because the cause is not a lack of memory.
     pub fn is_final(&self) -> bool {
         match self {
             TrialVerdict::Refused { why, .. } => !["memory", "alloc"].iter().any(|word| why.contains(word)),

@@ -16,7 +16,7 @@ const MOST: usize = 1024;
 /// Maximum size of a verdict's file in bytes.
 const LONGEST: u64 = 64 << 10;
 
-/// Verdicts that this process knows, even without a state folder.
+/// Verdicts that this process remembers, even without a state folder.
 static KNOWN: Mutex<Option<HashMap<String, TrialVerdict>>> = Mutex::new(None);
 
 /// Returns the stored verdict for `key`, if it exists and can be read.
@@ -48,7 +48,7 @@ fn folder() -> Option<PathBuf> {
     Some(host::state::folder()?.join("trials"))
 }
 
-/// Reads a verdict from a file that only this user can write, because another user's verdict could declare a bad file
+/// Reads a verdict from a file that only this user can write. Otherwise, another user could declare a bad file to be
 /// good.
 fn read(path: &Path) -> Option<TrialVerdict> {
     let file = entry::open(path).ok()?;

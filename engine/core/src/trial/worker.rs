@@ -22,7 +22,7 @@ use super::request::{Purpose, TrialRequest, TrialStage, TrialVerdict};
 /// weights of a small model. llama.cpp trusts the sizes in a file, and may fill all memory that it allocates.
 const MEMORY: u64 = 4 << 30;
 
-/// CPU time limit for an empty file in seconds, and number of file bytes that extend the limit by one second.
+/// CPU time limit for an empty file, in seconds; below, the number of file bytes that extend the limit by one second.
 const CPU_SECONDS: u64 = 30;
 const BYTES_PER_SECOND: u64 = 50 << 20;
 
@@ -38,14 +38,14 @@ const PIECES: usize = 32_768;
 const TEXT: &str =
     "Hello, wörld! It's 12345 o'clock.\n\n\t漢字 かな 한글 🙂 e\u{301} <s></s><|im_start|>  x = (a+b);\r\n";
 
-/// Environment variable for tests. A file with the name in this variable fails an assertion, but only in the child.
+/// Environment variable for tests. It names a file that fails an assertion, but only in the child.
 pub(super) const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 
 /// Answers requests, one per line, until stdin ends.
 pub fn serve() -> ExitCode {
     restrain();
     llama::start(false);
-    // The last line shows where a memory fault happened.
+    // The last line shows where a memory fault occurred.
     llama::log_to(|level, line| {
         if level != LogLevel::Debug {
             let _ = writeln!(io::stderr(), "{line}");
@@ -63,8 +63,8 @@ pub fn serve() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Restricts this process, so that a file that exploits a fault can do little harm. Restrictions that the system does
-/// not support are skipped.
+/// Restricts this process, so that a malicious file can do little harm. Restrictions that the system does not support
+/// are skipped.
 fn restrain() {
     llama::close_inherited();
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
@@ -131,7 +131,7 @@ fn attempt(path: &Path, request: &TrialRequest) -> Result<()> {
         ..ModelOptions::default()
     };
     let model = Model::load_as(&gguf::check::open(path)?, &options, &request.variant())?;
-    // The load refuses models with an encoder, so nothing is run.
+    // The load will refuse a model with an encoder, so nothing is run.
     if !model.is_decoder_only() {
         return Ok(());
     }
@@ -175,7 +175,7 @@ fn run(model: &Arc<Model>, context: &mut Context, options: &ContextOptions, purp
     }
 }
 
-/// Tokenizes a text and converts tokens to text. A text that cannot be tokenized does not make the load fail.
+/// Tokenizes a text and converts tokens to text. The trial does not fail if a text cannot be tokenized.
 fn speak(model: &Model) -> Result<()> {
     if !model.has_vocabulary() {
         return Ok(());

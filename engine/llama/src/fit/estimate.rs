@@ -11,7 +11,7 @@ use super::plan::LayerPlan;
 pub struct Estimate {
     /// Estimate for each device; the host is last.
     pub needs: Vec<Need>,
-    /// Distribution of the layers and its reason; `None` if no distribution was searched for.
+    /// Distribution of the layers and its reason; `None` if no search was made.
     pub plan: Option<LayerPlan>,
     /// Memory that was actually used on each device; empty if the use was not measured.
     pub used: Vec<Need>,

@@ -22,7 +22,7 @@ pub const CUDA_RUNTIME: Bytes = Bytes::mib(128);
 /// Name of the host in reports, in place of a device's name.
 const HOST: &str = "host";
 
-/// Memory in one kind of buffer, in bytes.
+/// Memory that one kind of buffer uses, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// ggml's name for the device, such as `CUDA0`.
@@ -65,7 +65,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// Returns the sum of all buffers, without the memory of the device's libraries.
+    /// Returns the sum of all buffers, excluding the memory of the device's libraries.
     pub fn buffers(&self) -> Bytes {
         Bytes(self.weights_bytes.0.saturating_add(self.cache_bytes.0).saturating_add(self.compute_bytes.0))
     }
@@ -126,7 +126,7 @@ fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
 pub fn lack(needs: &[Need]) -> Option<String> {
     short(needs, Need::all, |need| {
         let (weights, cache, compute) = (need.weights_bytes, need.cache_bytes, need.compute_bytes);
-        format!("{} ({weights} of weights, {cache} of cache, {compute} for computing)", need.all())
+        format!("{} ({weights} of weights, {cache} of cache, {compute} of compute buffers)", need.all())
     })
 }
 
@@ -136,7 +136,7 @@ pub fn lack_beside_weights(needs: &[Need]) -> Option<String> {
     short(needs, beside, |need| {
         let (weights, cache, compute) = (need.weights_bytes, need.cache_bytes, need.compute_bytes);
         format!(
-            "{} ({cache} of cache, {compute} for computing) in addition to {weights} of weights",
+            "{} ({cache} of cache, {compute} of compute buffers) in addition to {weights} of weights",
             beside(need)
         )
     })
@@ -146,15 +146,15 @@ pub fn lack_beside_weights(needs: &[Need]) -> Option<String> {
 fn short(needs: &[Need], wanted: impl Fn(&Need) -> Bytes, told: impl Fn(&Need) -> String) -> Option<String> {
     let of = |need: &Need| {
         let free = need.free.filter(|free| !need.host && wanted(need) > *free)?;
-        Some(format!("{} would need {}, but only {free} are free", need.device, told(need)))
+        Some(format!("{} would need {}, but only {free} is free", need.device, told(need)))
     };
     let short: Vec<String> = needs.iter().filter_map(of).collect();
     (!short.is_empty()).then(|| format!("{}; --gpu-layers auto uses as many layers as fit", short.join("; ")))
 }
 
-/// Returns the number of bytes by which the fullest device exceeds its memory if `kept` bytes stay free on each
-/// device. The result is negative if memory remains free. Devices that do not report their memory are assumed to
-/// be large enough. So is the host, because the kernel can swap out or drop its pages.
+/// Returns the number of bytes by which the fullest device exceeds its memory if `kept` bytes stay free on each device.
+/// The result is negative if memory remains free. Devices that do not report their memory are assumed to be large
+/// enough. The host is also assumed to be large enough, because the kernel can swap out or drop its pages.
 pub fn excess(needs: &[Need], kept: Bytes) -> i64 {
     let of = |need: &Need| {
         let free = need.free.filter(|_| !need.host)?;

@@ -6,11 +6,10 @@ use crate::offload::CpuMoe;
 /// whose experts stay on the host. Returns `None` if even the buffers that devices need to help the host do not
 /// fit.
 ///
-/// `excess` returns the number of bytes by which a distribution exceeds the memory. Its arguments are the number
-/// of layers on devices and the number of layers with experts on the host. The search prefers all layers on
-/// devices, because for every token, the device waits for the CPU at each layer on the host. In a mixture of
-/// experts, experts are the first to stay on the host: experts contain most of the bytes, and a token reads few
-/// experts.
+/// `excess` returns the number of bytes by which a distribution exceeds the memory. Its arguments are the number of
+/// layers on devices and the number of layers with experts on the host. The search prefers all layers on devices,
+/// because for every token, the device waits for the CPU at each layer on the host. In a mixture-of-experts model, the
+/// experts are the first to stay on the host, because they contain most of the bytes, but a token reads few of them.
 pub fn choose<E>(
     n_layer: u32,
     is_mixture: bool,
@@ -40,15 +39,15 @@ pub fn choose<E>(
     Ok(Some((border(ends, &mut |layers| excess(layers, n_cpu_moe))?, n_cpu_moe)))
 }
 
-/// Returns the largest number that fits, between a number that fits and a number that does not fit; both are given
-/// with their excess. Memory is nearly proportional to the number, so the next number to try is where a straight line
-/// crosses zero. This method takes two or three tries; bisection takes six.
+/// Searches between a number that fits and a number that does not fit, both given in `ends` with their excess. Returns
+/// the last number that still fits. Memory is nearly proportional to the number, so the next number to try is where a
+/// straight line crosses zero. This takes two or three tries; bisection takes six.
 fn border<E>(
     ends: ((u32, i64), (u32, i64)),
     excess: &mut impl FnMut(u32) -> Result<i64, E>,
 ) -> Result<u32, E> {
     let ((mut fits, mut room), (mut fails, mut lack)) = ends;
-    // Bisection ends the search even if the line errs repeatedly on the same side.
+    // After three tries, bisection ends the search even if the line always errs on the same side.
     let mut looks = 0;
     while fits.abs_diff(fails) > 1 {
         let between = fits.abs_diff(fails);

@@ -62,7 +62,7 @@ impl fmt::Display for Estimate {
                 _ => writeln!(f)?,
             }
         }
-        // Memory that was actually used was available, so a lack is only reported for an estimate.
+        // If the use was measured, the memory was available, so a shortage is reported only for an estimate.
         let lack = need::lack(&self.needs).filter(|_| !is_used);
         match (&self.plan, lack) {
             (Some(plan), _) => writeln!(f, "{:9} {plan}", ""),

@@ -18,7 +18,7 @@ pub enum GpuLayers {
 }
 
 impl GpuLayers {
-    /// Returns the number in llama.cpp's form, in which a negative number means all layers.
+    /// Returns the number as llama.cpp expects it: a negative number means all layers.
     pub fn number(self) -> i32 {
         match self {
             GpuLayers::Auto | GpuLayers::All => -1,
@@ -71,12 +71,11 @@ impl FromStr for GpuLayers {
     }
 }
 
-/// Number of mixture-of-experts layers, counted from the first layer, whose experts stay in the host's memory. The
-/// other tensors of such a layer are placed with the layer. A token reads only a few of the experts, but all of the
-/// other tensors.
+/// Number of layers, counted from the first, that keep their experts in host memory. The other tensors of such a layer
+/// are placed with the layer. A token reads only a few of the experts, but all of the other tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuMoe {
-    /// Minimum number with which all layers fit, if the number of layers is `auto`; otherwise none.
+    /// The smallest number with which all layers fit if the number of layers on devices is `auto`; otherwise 0.
     #[default]
     Auto,
     /// All layers.
@@ -85,7 +84,7 @@ pub enum CpuMoe {
     Some(u32),
 }
 
-/// Pattern for the names of the experts' matrices, as in llama.cpp's own tools (`LLM_FFN_EXPS_REGEX` of
+/// Pattern for the names of the experts' matrices, as in llama.cpp's own tools (`LLM_FFN_EXPS_REGEX` in
 /// common/common.h).
 const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 
@@ -211,7 +210,7 @@ impl TensorSplit {
         let possible = |share: &f32| share.is_finite() && *share >= 0.0;
         match shares.iter().all(possible) && shares.iter().any(|share| *share > 0.0) {
             true => Ok(TensorSplit(shares)),
-            false => Err("use a number for each device, 0 or more and not all 0, as in 3,1".to_string()),
+            false => Err("use one number per device, 0 or more and not all 0; for example, 3,1".to_string()),
         }
     }
 }
@@ -235,7 +234,9 @@ impl FromStr for TensorSplit {
         let shares: Result<Vec<f32>, _> = shares.collect();
         match shares {
             Ok(shares) => TensorSplit::new(shares).map_err(|why| format!("{text:?}: {why}")),
-            Err(_) => Err(format!("{text:?} is not a proportion: use a number for each device, as in 3,1")),
+            Err(_) => {
+                Err(format!("{text:?} is not a proportion: use one number per device; for example, 3,1"))
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Devices that compute in addition to the CPU, and the layers of a model on them: the settings, and their resolution
-//! on the available devices.
+//! Devices that compute in addition to the CPU, and the layers that they hold. Contains the settings, and resolves them
+//! for the available devices.
 
 mod ask;
 mod place;
@@ -25,10 +25,10 @@ pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 pub struct Offload {
     /// Number of layers that go to devices.
     pub gpu_layers: GpuLayers,
-    /// True if the number is a default of the build profile. A default does not cause an error if no device is
-    /// available; [`RequireGpu`](crate::options::RequireGpu) decides that.
+    /// True if the number is the build profile's default. If no device is available, a default causes no error; only
+    /// [`RequireGpu`](crate::options::RequireGpu) can then cause one.
     pub is_default: bool,
-    /// Number of mixture-of-experts layers whose experts stay on the host.
+    /// Number of layers that keep their experts on the host.
     pub n_cpu_moe: CpuMoe,
     /// Memory that stays free on each device when the number of layers is `auto`.
     pub fit_target: Bytes,
@@ -72,14 +72,14 @@ impl Offload {
         let one = self.split_mode == SplitMode::None;
         if one && !self.tensor_split.0.is_empty() {
             return Err(format!(
-                "--tensor-split {} with --split-mode none, which puts all layers on one device\nhint: remove one of \
-                 them",
+                "--tensor-split {} cannot be used with --split-mode none, which puts all layers on one device\nhint: \
+                 remove one of them",
                 self.tensor_split
             ));
         }
         if !one && self.main_gpu != 0 {
             return Err(format!(
-                "--main-gpu {} without --split-mode none: the flag names the device that holds all layers, but \
+                "--main-gpu {} needs --split-mode none: the flag names the one device that holds all layers, but \
                  --split-mode {} spreads layers over all devices\nhint: add --split-mode none, or choose devices with \
                  --devices",
                 self.main_gpu, self.split_mode
@@ -99,11 +99,11 @@ mod tests {
         let cases = [
             (Offload::default(), None),
             (Offload { main_gpu: 1, split_mode: SplitMode::None, ..Offload::default() }, None),
-            (Offload { main_gpu: 1, ..Offload::default() }, Some("--main-gpu 1 without --split-mode none")),
+            (Offload { main_gpu: 1, ..Offload::default() }, Some("--main-gpu 1 needs --split-mode none")),
             (Offload { tensor_split: split.clone(), ..Offload::default() }, None),
             (
                 Offload { tensor_split: split, split_mode: SplitMode::None, ..Offload::default() },
-                Some("--tensor-split 3,1 with --split-mode none"),
+                Some("--tensor-split 3,1 cannot be used with --split-mode none"),
             ),
         ];
         for (offload, expected) in cases {

@@ -74,7 +74,7 @@ fn tried(
             None => tried.usable.push(device),
             // A device that the user named is never skipped silently.
             Some(why) if matches!(offload.devices, Devices::Named(_)) => {
-                return Err(format!("--devices {}: the device cannot be used: {why}", device.name));
+                return Err(format!("cannot use the device {} (--devices): {why}", device.name));
             }
             // Skipping this device would shift the indices of the following devices.
             Some(why) if by_number.is_some() => {
@@ -127,7 +127,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
                 format!("{flag} cannot be used with --devices none\nhint: remove one of them")
             }
             (_, true) if has_cuda() => format!(
-                "{flag}: no GPU could be initialised\nhint: see the reason with `anneal info`; remove {flag}, or use \
+                "{flag}: no GPU could be initialised\nhint: `anneal info` shows the reason; remove {flag}, or use \
                  workers on other machines with --rpc"
             ),
             (_, true) => format!(
@@ -143,7 +143,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
         takers.iter().find(|taker| offload.split_mode == SplitMode::Row && taker.is_remote())
     {
         return Err(format!(
-            "--split-mode row: {} belongs to a worker, and llama.cpp cannot split rows of a matrix over workers\nhint: use \
+            "--split-mode row: {} belongs to a worker, and llama.cpp cannot split matrix rows across workers\nhint: use \
              --split-mode layer or tensor, or exclude the workers with --devices",
             device.name
         ));
@@ -167,7 +167,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     }
     if taking > MAX_DEVICES {
         return Err(format!(
-            "{taking} devices: llama.cpp supports at most {MAX_DEVICES}\nhint: choose fewer with --devices"
+            "{taking} devices are too many: llama.cpp supports at most {MAX_DEVICES}\nhint: choose fewer with --devices"
         ));
     }
     let idle = is_idle(offload);
@@ -250,7 +250,7 @@ fn listed(devices: &[Device]) -> String {
     }
 }
 
-/// Returns the size of the weights in `parts`, the files of one model, that stay in the host's memory.
+/// Returns the size of the weights that stay in the host's memory. `parts` contains all files of one model.
 pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
     let n_layer = parts.first().and_then(|first| n_layer(first));
     let Some(n_layer) = n_layer.filter(|_| placed.is_offloaded()) else {
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(faulty.len(), 1);
         let named = |name: &str| Offload { devices: named(&[name]), ..Offload::default() };
         let refused = tried(&named("cuda0"), machine(), busy).expect_err("a fault");
-        assert_eq!(refused, "--devices CUDA0: the device cannot be used: busy or unavailable");
+        assert_eq!(refused, "cannot use the device CUDA0 (--devices): busy or unavailable");
         let second = Offload { main_gpu: 1, split_mode: SplitMode::None, ..Offload::default() };
         let refused = tried(&second, machine(), busy).expect_err("another card would be the second");
         assert!(

@@ -16,8 +16,8 @@ pub struct Placed {
     pub layers: GpuLayers,
     /// Number of layers whose experts stay on the host.
     pub n_cpu_moe: CpuMoe,
-    /// True if weights on the host may be in memory that devices can read quickly. Such memory is faster if
-    /// devices compute with these weights, but the weights cannot be repacked for the CPU.
+    /// True if weights on the host may be in memory that devices can read quickly. Such memory speeds up devices that
+    /// compute with these weights, but prevents repacking the weights for the CPU.
     pub host_buffers: bool,
 }
 
@@ -32,8 +32,8 @@ impl Placed {
         if self.takers.is_empty() { 0 } else { self.layers.of(n_layer) }
     }
 
-    /// Returns the share of `all` bytes that is in this machine's memory, if the bytes are spread equally over
-    /// `n_layer` layers.
+    /// Returns how many of `all` bytes are in this machine's memory if the bytes are spread evenly over `n_layer`
+    /// layers.
     pub fn here(&self, all: u64, n_layer: u32) -> u64 {
         let here = n_layer.saturating_sub(self.layers_of(n_layer));
         (u128::from(all) * u128::from(here)).checked_div(u128::from(n_layer)).map_or(all, |part| part as u64)

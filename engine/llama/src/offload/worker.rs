@@ -49,7 +49,7 @@ impl Worker {
     /// Resolves the address.
     fn address(&self) -> std::result::Result<SocketAddrV4, String> {
         let found = (self.host.as_str(), self.port).to_socket_addrs().map_err(|why| {
-            format!("cannot resolve {}: {why}\nhint: check the name, or give the address itself", self.host)
+            format!("cannot resolve {}: {why}\nhint: check the name, or use an IP address", self.host)
         })?;
         let v4 = found.filter_map(|address| match address {
             SocketAddr::V4(address) => Some(address),
@@ -72,7 +72,7 @@ impl FromStr for Worker {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let how = || {
-            format!("{text:?} is not an address of a worker\nhint: use a form like 10.0.0.2:{DEFAULT_PORT}")
+            format!("{text:?} is not a worker address\nhint: use an address such as 10.0.0.2:{DEFAULT_PORT}")
         };
         if text.starts_with('[') || text.matches(':').count() > 1 {
             return Err(format!(
@@ -121,9 +121,11 @@ impl Workers {
             return Err(format!("{twice} is named twice\nhint: name each worker once"));
         }
         match all.len() > devices::MAX_DEVICES {
-            true => {
-                Err(format!("{} workers: llama.cpp supports at most {}", all.len(), devices::MAX_DEVICES))
-            }
+            true => Err(format!(
+                "{} workers are too many: llama.cpp supports at most {}",
+                all.len(),
+                devices::MAX_DEVICES
+            )),
             false => Ok(Workers(all)),
         }
     }
@@ -136,7 +138,7 @@ impl Workers {
         (!far.is_empty()).then(|| {
             format!(
                 "{} {are} not on this machine: weights, prompts and answers reach {them} unencrypted and without \
-                 authentication; use workers only in a network that you trust",
+                 authentication; use workers only on a network that you trust",
                 far.join(", ")
             )
         })
@@ -212,8 +214,8 @@ pub fn connect(workers: &Workers) -> Result<Vec<String>> {
     Ok(endpoints)
 }
 
-/// Checks that a worker answers at `address` and uses the protocol of `version` (major, minor). The error contains
-/// the reason and the remedy.
+/// Checks that a worker answers at `address` and uses `version` (major, minor) of the protocol. The error contains the
+/// reason and the remedy.
 ///
 /// The connection is closed before ggml opens another, because a worker accepts only one connection. If another
 /// client connects between the two connections, the worker serves that client first, and ggml waits without a time
@@ -237,7 +239,7 @@ fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), Stri
         ),
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             "the program at this address is not a worker, uses a much older or newer llama.cpp, or belongs to another user of \
-             its machine\nhint: start `anneal worker` of this version on that machine, as the user who connects"
+             its machine\nhint: start this version of `anneal worker` on that machine, as the same user as here"
                 .to_string()
         }
         _ => format!("cannot read the worker's answer: {why}"),

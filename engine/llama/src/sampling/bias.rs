@@ -35,7 +35,7 @@ impl Bias {
     /// # Errors
     /// If the text has another form. The error describes the notation.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("write TOKEN+BIAS or TOKEN-BIAS, as in 15043+1 or 15043-inf, with {RANGE}");
+        let wrong = || format!("write TOKEN+BIAS or TOKEN-BIAS, such as 15043+1 or 15043-inf, with {RANGE}");
         let sign = text.find(['+', '-']).ok_or_else(wrong)?;
         let token = text[..sign].trim().parse().map_err(|_| wrong())?;
         let bias: f32 = text[sign + 1..].trim().parse().map_err(|_| wrong())?;
@@ -62,8 +62,8 @@ pub(super) fn from_json(value: &Value) -> Result<Vec<Bias>> {
     };
     biases.ok_or_else(|| {
         Error::Usage(format!(
-            "logit_bias {}: use an object like {{\"15043\": -1}} or a list like [[15043, -1], [2, false]], from a \
-             token's number to a bias of -1000 to 1000, or false to ban it",
+            "logit_bias {}: use an object like {{\"15043\": -1}} or a list like [[15043, -1], [2, false]], which \
+             gives each token number a bias of -1000 to 1000, or false to ban the token",
             shortened(value)
         ))
     })

@@ -180,7 +180,7 @@ impl SamplingPlan {
                 SamplingStep::TopP => rest.top_p = 1.0,
                 SamplingStep::MinP => rest.min_p = 0.0,
                 SamplingStep::Temperature => rest.temperature = 1.0,
-                // The steps after the choice are part of the choice, and need no change.
+                // Drawing and choosing a token have no options to reset.
                 _ => {}
             }
         }
@@ -212,7 +212,7 @@ impl SamplingPlan {
     }
 }
 
-/// Report on the sampling of a text that ran on devices.
+/// Report on the use of devices while sampling a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
     /// Steps on the device, in order.

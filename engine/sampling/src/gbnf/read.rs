@@ -43,7 +43,7 @@ pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gb
     let missing =
         reader.named.iter().filter(|(name, _)| !bodies.contains_key(*name)).min_by_key(|(_, at)| **at);
     if let Some((name, at)) = missing {
-        return Err(reader.wrong_at(*at, &format!("there is no rule '{name}'")));
+        return Err(reader.wrong_at(*at, &format!("the rule '{name}' is not defined")));
     }
     let mut rules = vec![0; reader.symbols.len()];
     for (name, number) in &reader.symbols {
@@ -97,7 +97,7 @@ impl<'a> GrammarReader<'a> {
         &rest[..len]
     }
 
-    /// Skips blanks and comments. With `lines`, also skips line ends inside a rule.
+    /// Skips white space and comments. With `lines`, also skips line ends inside a rule.
     fn space(&mut self, lines: bool) {
         loop {
             let is_end = |character| matches!(character, '\r' | '\n');
@@ -462,7 +462,7 @@ mod tests {
             ("", "no rule 'root'"),
             ("start ::= \"a\"", "no rule 'root'"),
             ("root = \"a\"", "line 1, column 6: expected ::="),
-            ("root ::= \"a\"\nroot ::= x\n", "line 2, column 10: there is no rule 'x'"),
+            ("root ::= \"a\"\nroot ::= x\n", "line 2, column 10: the rule 'x' is not defined"),
             ("root ::= \"a", "ends inside"),
             ("root ::= [a-", "ends inside"),
             ("root ::= \"\\q\"", "line 1, column 11: unknown escape\nhint: use \\x"),

@@ -379,7 +379,7 @@ fn token_ranges(tokens: &[(u32, bool)], n_vocab: u32, others: &[u32]) -> Vec<Ran
     tokens.iter().map(ranges).collect()
 }
 
-/// Converts the lexemes and rules to llguidance's form.
+/// Converts the lexemes and rules to llguidance's format.
 fn written(
     mut spec: LexerSpec,
     lexemes: &[Lexeme],

@@ -108,7 +108,7 @@ pub fn start(wanted: LogOptions) {
         return;
     }
     let Some(sink) = Sink::start() else {
-        return notice::warn("logging is off: cannot start its thread");
+        return notice::warn("logging is off: the log thread cannot be started");
     };
     let _ = LOG.set(Log { sink: sink.clone(), prompts: wanted.prompts });
     let filter = LevelFilter::from(wanted.level);

@@ -82,7 +82,8 @@ impl Scheduler {
         jobs
     }
 
-    /// True if free slots outnumber lookups. After its lookup, a job that waits for room cannot be overtaken.
+    /// True if another lookup may start: free slots outnumber lookups, and no job waits for room after its lookup,
+    /// because such a job cannot be overtaken.
     pub(super) fn may_take_more(&self) -> bool {
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
         self.found.is_empty() && free > self.looked_for()

@@ -20,7 +20,7 @@ pub(super) struct Drafts {
     pub(super) measured: Option<StepClass>,
     /// True if the draft model was used in this step.
     pub(super) asked: bool,
-    /// True if the user was informed why drafts are not used.
+    /// True if the user has been told why drafts are not used.
     pub(super) told: bool,
     /// True if the next step must not use drafts, because the last batch with drafts did not fit.
     pub(super) rests: bool,
@@ -39,7 +39,7 @@ const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// Measurements of a class of steps.
 pub(super) struct StepTimes {
     pub(super) gain: Gain,
-    /// Number of losses so far. `again` is the time of the next attempt.
+    /// Number of times that drafts made decoding slower. `again` is the time of the next attempt.
     pub(super) losses: u32,
     pub(super) again: Option<Instant>,
 }
@@ -79,7 +79,7 @@ impl Drafts {
         }
     }
 
-    /// Informs the user once why drafts are not used.
+    /// Tells the user once why drafts are not used.
     pub(super) fn tell(&mut self, why: &'static str) {
         if !std::mem::replace(&mut self.told, true) {
             llama::notice::warn(&format!("speculative decoding: {why}"));
@@ -101,7 +101,8 @@ impl Drafts {
         }
     }
 
-    /// Returns the result of the draft model. An error turns off the draft model and has no other effect.
+    /// Unwraps `done`, a result of the draft model. An error turns off the draft model and has no other effect, except
+    /// an interruption, which is returned.
     pub(super) fn taken<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
         match done {
             Ok(done) => Ok(Some(done)),

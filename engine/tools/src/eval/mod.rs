@@ -116,7 +116,7 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(u64, u64);
 /// Computes the perplexity of `model` on `text`. After an interruption, the result covers the finished chunks.
 ///
 /// # Errors
-/// Errors of creating the context and of evaluating.
+/// If the context cannot be created, or the evaluation fails.
 pub fn perplexity(
     model: &Arc<Model>,
     text: &ChunkedText,
@@ -142,7 +142,7 @@ pub fn perplexity(
 /// Compares `model` with `reference`. Both models are in memory and must have the same vocabulary.
 ///
 /// # Errors
-/// Errors of creating the contexts and of evaluating.
+/// If a context cannot be created, or an evaluation fails.
 pub fn against(
     model: &Arc<Model>,
     reference: &Arc<Model>,
@@ -191,7 +191,8 @@ impl Reference {
     /// Evaluates `reference` on `text`. After an interruption, the result contains the finished chunks.
     ///
     /// # Errors
-    /// [`Error::Temporary`] if the file cannot be written; also errors of creating the context and of evaluating.
+    /// [`Error::Temporary`] if the file cannot be written; other errors if the context cannot be created or the
+    /// evaluation fails.
     pub fn save(
         reference: &Arc<Model>,
         text: &ChunkedText,
@@ -228,7 +229,8 @@ impl Reference {
     /// Compares `model`, which must have the same vocabulary, with the reference.
     ///
     /// # Errors
-    /// [`Error::Temporary`] if the file cannot be read; also errors of creating the context and of evaluating.
+    /// [`Error::Temporary`] if the file cannot be read; other errors if the context cannot be created or the evaluation
+    /// fails.
     pub fn against(
         &mut self,
         model: &Arc<Model>,

@@ -26,7 +26,7 @@ impl ChunkContext {
     /// Creates a context of `model` for the chunks of `text`.
     ///
     /// # Errors
-    /// Errors of creating a context.
+    /// If the context cannot be created.
     pub fn new(
         model: &Arc<Model>,
         text: &ChunkedText,
@@ -39,7 +39,7 @@ impl ChunkContext {
     /// Creates a context like [`new`](Self::new); `collector` receives the inputs of every matrix.
     ///
     /// # Errors
-    /// Errors of creating a context.
+    /// If the context cannot be created.
     pub fn collecting(
         model: &Arc<Model>,
         text: &ChunkedText,
@@ -81,7 +81,7 @@ impl ChunkContext {
     /// Evaluates the tokens before the scored positions of `chunk` in the empty context.
     ///
     /// # Errors
-    /// Errors of the evaluation.
+    /// If the evaluation fails.
     pub fn begin(&mut self, chunk: &[Token], first_scored: usize) -> Result<()> {
         self.context.clear();
         self.context.decode(&chunk[..first_scored])
@@ -102,7 +102,7 @@ impl ChunkContext {
     /// predict it.
     ///
     /// # Errors
-    /// Errors of the evaluation and of `on_row`.
+    /// If the evaluation fails; also the errors of `on_row`.
     pub fn window(
         &mut self,
         chunk: &[Token],
@@ -116,7 +116,7 @@ impl ChunkContext {
     /// Evaluates a whole chunk, like [`begin`](Self::begin) and [`window`](Self::window).
     ///
     /// # Errors
-    /// Errors of the evaluation and of `on_row`.
+    /// If the evaluation fails; also the errors of `on_row`.
     pub fn chunk(
         &mut self,
         chunk: &[Token],

@@ -22,7 +22,7 @@ pub struct Collected {
 /// `with_output` includes the output matrix. After an interruption, the result covers the evaluated part.
 ///
 /// # Errors
-/// Errors of creating the context, of evaluating, and of collecting.
+/// If the context cannot be created, or if evaluating or collecting fails.
 pub fn collect(
     model: &Arc<Model>,
     text: &ChunkedText,

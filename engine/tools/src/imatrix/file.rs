@@ -19,8 +19,7 @@ const COUNTS: &str = ".counts";
 const CHUNK_SIZE: &str = "imatrix.chunk_size";
 const CHUNK_COUNT: &str = "imatrix.chunk_count";
 const DATASETS: &str = "imatrix.datasets";
-/// Maximum size, in bytes, of a file in the older format. The files of the largest models have a few hundred
-/// megabytes.
+/// Maximum size, in bytes, of a file in the older format. Files for the largest models take a few hundred megabytes.
 const OLD_LIMIT: u64 = 4 << 30;
 
 /// Reads the file at `path`.

@@ -37,8 +37,8 @@ pub fn file_bytes(path: &Path) -> Result<Bytes> {
 /// Checks that `imatrix` belongs to the model of `plan`, which quantises to `kind`.
 ///
 /// # Errors
-/// [`Error::Imatrix`] if an entry has another size than its tensor, if no tensor has an entry, or if a tensor that
-/// needs an entry has none.
+/// [`Error::Imatrix`] if the size of an entry differs from its tensor's size, if no tensor has an entry, or if a tensor
+/// that needs an entry has none.
 pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Result<()> {
     let wrong = |why: String| Error::Imatrix { path: imatrix.path.clone(), why };
     let foreign = "it belongs to another model\nhint: collect an importance matrix from this model with `anneal \

@@ -7,7 +7,7 @@ use llama::Graphs;
 use llama::error::{Error, Result};
 use measure::GpuUse;
 
-/// Sizes of one test.
+/// Token counts of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Number of prompt tokens to evaluate.
@@ -38,8 +38,8 @@ impl Case {
         match sum.filter(|sum| *sum <= MAX_CTX) {
             Some(n_ctx) => Ok(n_ctx),
             None => wrong(format!(
-                "cannot test {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: together they \
-                 exceed the largest context ({MAX_CTX} tokens)"
+                "cannot test {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: \
+                together they exceed the largest context ({MAX_CTX} tokens)"
             )),
         }
     }
@@ -50,7 +50,7 @@ impl Case {
 pub struct Repeat {
     /// Number of samples.
     pub samples: u32,
-    /// True if an unmeasured run comes first.
+    /// True if a warm-up run that is not measured comes first.
     pub warm_up: bool,
 }
 
@@ -64,20 +64,20 @@ pub struct Samples {
     /// Time of each generated token in nanoseconds, for all samples in order. On the end-to-end path, the first token
     /// of each sample is excluded, because prefill computes its logits.
     pub token_ns: Vec<u64>,
-    /// Graphs of the generated tokens of all samples.
+    /// Graphs for the generated tokens of all samples.
     pub graphs: Graphs,
     /// Start time of the test, as RFC 3339 in UTC.
     pub time: String,
-    /// Use of each NVIDIA GPU from the first sample to the last; `None` if no driver is loaded.
+    /// Utilisation of each NVIDIA GPU from the first sample to the last; `None` if no driver is loaded.
     pub gpus: Option<Vec<GpuUse>>,
 }
 
 /// Measured path: the kernels alone, or all steps from text to text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Path of llama-bench: random tokens without sampling.
+    /// llama-bench's path: random tokens without sampling.
     Kernel,
-    /// Path from text to text.
+    /// From prompt text to answer text.
     EndToEnd,
 }
 

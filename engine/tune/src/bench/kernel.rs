@@ -15,7 +15,7 @@ use measure::GpuWatch;
 use super::case::{Case, Path, Repeat, Samples, duration};
 use super::record::utc;
 
-/// Creates the context of a test, with the size that the test needs.
+/// Creates a context of the size that the test needs.
 pub(crate) fn context(
     model: &Arc<Model>,
     path: Path,
@@ -32,16 +32,17 @@ pub(crate) fn context(
     )
 }
 
-/// Remedy if a context does not fit into memory.
+/// Hint for a context that does not fit into memory.
 pub(crate) const MEASURE_LESS: &str =
     "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
-/// Returns the context options of a test: the options of `settings`, with room for `case`.
+/// Returns the context options for a test: those of `settings`, with room for `case`.
 fn context_options(model: &Model, path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
     Ok(ContextOptions { n_ctx: case.n_ctx(path)?, ..model::context_options(model, settings, false) })
 }
 
-/// Runs `case` on the kernel path. `depth` stores the context's state at a depth, for the next test at this depth.
+/// Runs `case` on the kernel path. `depth` keeps the context's state at the test's depth, for the next test at the same
+/// depth.
 ///
 /// # Errors
 /// Errors of creating the context and of evaluating. Also fails if a logit is NaN.
@@ -119,7 +120,7 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// Evaluates `n` random tokens, the first of which is the model's begin token.
+/// Evaluates `n` tokens: the model's begin token, followed by random tokens.
 pub(crate) fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
     if n == 0 {
         return Ok(());
@@ -140,7 +141,7 @@ pub(crate) fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Res
     Ok(())
 }
 
-/// Evaluates `n` tokens one by one, and reads the clock after each token, which costs about 50 ns per token.
+/// Evaluates `n` tokens one by one, and reads the clock after each token. A reading takes about 50 ns.
 pub(crate) fn decode(
     context: &mut Context,
     random: &mut Random,

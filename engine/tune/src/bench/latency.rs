@@ -1,26 +1,26 @@
-//! Times per output token, as a reader of the text experiences them.
+//! Times per output token, as someone who reads the text experiences them.
 
 /// Distribution of the times of single tokens, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Time that 50 % of the tokens did not exceed.
+    /// Median time: 50 % of the tokens took at most this time.
     pub p50: u64,
-    /// Time that 95 % of the tokens did not exceed.
+    /// 95th percentile: 95 % of the tokens took at most this time.
     pub p95: u64,
-    /// Time that 99 % of the tokens did not exceed.
+    /// 99th percentile: 99 % of the tokens took at most this time.
     pub p99: u64,
     /// Standard deviation of the tokens' times.
     pub jitter: u64,
 }
 
-/// Returns the distribution of `times`, the tokens of all samples together; `None` if `times` is empty.
+/// Returns the distribution of `times`, which contains the tokens of all samples; `None` if `times` is empty.
 pub fn spread(times: &[u64]) -> Option<Spread> {
     if times.is_empty() {
         return None;
     }
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
-    // Nearest rank: the smallest measured time that this percentage of the tokens did not exceed.
+    // Nearest-rank percentile: the smallest measured time that this percentage of the tokens did not exceed.
     let percentile = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
     let floats: Vec<f64> = times.iter().map(|time| *time as f64).collect();
     let (_, deviation) = super::record::mean_and_deviation(&floats);

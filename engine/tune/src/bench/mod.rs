@@ -2,10 +2,10 @@
 //!
 //! The kernel path does the same work as llama-bench: random tokens, one warm-up, and an empty context before every
 //! sample. Prefill uses calls of `n_batch` tokens. Decode uses one token per call, with a synchronisation after each
-//! call. The measured time includes all calls and synchronisations. Logits are checked for NaN once, outside of the
+//! call. The measured time includes all calls and synchronisations. Logits are checked for NaN once, outside the
 //! measured time. Nothing is sampled.
 //!
-//! The module [`parts`] times each of the other parts separately.
+//! The module [`parts`] separately times each part of the work that is not prefill or decode.
 
 mod case;
 mod end_to_end;

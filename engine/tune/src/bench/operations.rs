@@ -1,4 +1,4 @@
-//! Times of the operations of a test, and the share of the roofline that each kind of operation reaches.
+//! Times the operations of a test, and computes the share of the roofline that each kind of operation reaches.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -18,10 +18,10 @@ use super::kernel::{Random, context, decode, fill, nanoseconds, prefill, refuse_
 use super::record::utc;
 use super::work::Share;
 
-/// Name in place of an operation, for the time of a sample outside all operations.
+/// Name used instead of an operation's, for the time that a sample spends outside all operations.
 pub const BETWEEN: &str = "(between operations)";
 
-/// Operations of one kind in a test.
+/// Result for the operations of one kind in a test.
 #[derive(Clone, Debug)]
 pub struct OperationRecord {
     /// Sum over all samples.
@@ -46,7 +46,7 @@ pub struct OperationRecord {
 /// Limits of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
-    /// Rates with the number of threads of the test.
+    /// Rates for the test's number of threads.
     pub rates: &'a Rates,
     /// Size of all last-level caches in bytes.
     pub caches: u64,
@@ -54,7 +54,7 @@ pub struct Limits<'a> {
     pub weights: u64,
 }
 
-/// Test whose operations are timed.
+/// Test for which operations are timed.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationTest<'a> {
     /// Sizes of the test, which only prefills or only decodes.
@@ -72,10 +72,11 @@ pub struct OperationTest<'a> {
 /// Runs `test` as [`super::kernel()`] does, and times its operations on the CPU. Returns a record for each kind of
 /// operation, longest total time first, and a record for the time between operations.
 ///
-/// `depth` stores the context's state at a depth, for the next test at this depth.
+/// `depth` keeps the context's state at the test's depth, for the next test at the same depth.
 ///
 /// # Errors
-/// If llama.cpp cannot time operations, if layers are on a GPU, and errors of creating the context and of evaluating.
+/// If llama.cpp cannot time operations, or if layers are on a GPU. Also errors of creating the context and of
+/// evaluating.
 pub fn operations(
     model: &Arc<Model>,
     test: &OperationTest<'_>,
@@ -146,7 +147,7 @@ pub fn operations(
     Ok(all.into_iter().map(record).collect())
 }
 
-/// Returns the number of threads of a test that only prefills or only decodes.
+/// Returns the number of threads for a test that only prefills or only decodes.
 pub fn case_threads(case: &Case, settings: &Settings) -> u32 {
     if case.n_gen > 0 { settings.decode_threads.value } else { settings.prefill_threads.value }
 }
@@ -187,7 +188,7 @@ impl OperationRecord {
         test_name(self.case.n_prompt, self.case.n_gen, self.case.n_depth)
     }
 
-    /// Returns the shape: `1536×8960×512`.
+    /// Returns the shape, for example `1536×8960×512`.
     pub fn shape(&self) -> String {
         self.operation.shape.iter().map(u64::to_string).collect::<Vec<_>>().join("×")
     }
@@ -256,13 +257,13 @@ mod tests {
             share(&operation(op, kind, bytes, macs), &limits(weights))
                 .map(|share| ((share.of_roof * 1000.0).round() as u32, share.bound))
         };
-        // In 1000 ns, memory delivers 1000 bytes, and 100,000 multiply-adds of 8 bits are possible.
+        // In 1000 ns, the memory delivers 1000 bytes, and the CPU can do 100,000 8-bit multiply-adds.
         assert_eq!(of("MUL_MAT", "q4_K", 500, 10_000, 2000), Some((500, Bound::Memory)));
         assert_eq!(of("MUL_MAT", "q4_K", 50, 25_000, 2000), Some((250, Bound::Compute)));
         assert_eq!(of("MUL_MAT", "f16", 0, 5000, 2000), Some((500, Bound::Compute)));
         assert_eq!(of("MUL_MAT", "bf16", 0, 5000, 2000), Some((250, Bound::Compute)));
         assert_eq!(of("FLASH_ATTN_EXT", "q8_0", 0, 5000, 2000), Some((500, Bound::Compute)));
-        // Weights in the caches are not limited by the memory, but by the multiply-adds.
+        // If the weights are in the caches, the multiply-adds are the limit, not the memory.
         assert_eq!(of("MUL_MAT", "q4_K", 500, 10_000, 1000), None);
         assert_eq!(of("MUL_MAT", "q4_K", 50, 25_000, 1000), Some((250, Bound::Compute)));
         assert_eq!(of("ADD", "f32", 500, 0, 2000), None);

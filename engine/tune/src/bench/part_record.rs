@@ -7,7 +7,7 @@ use super::case::{Case, Samples};
 use super::parts::Part;
 use super::record::{mean_and_deviation, peak_rss};
 
-/// Model and program of a run, repeated in each record of the run.
+/// Model and program that a run measures; each of the run's records repeats them.
 #[derive(Clone, Debug)]
 pub struct BenchSubject {
     /// Version of llama.cpp.
@@ -29,7 +29,7 @@ pub struct BenchSubject {
 pub struct PartRecord {
     /// Part that was measured.
     pub part: Part,
-    /// Number of units of work in each sample; the unit depends on the part.
+    /// Amount of work in each sample, in units that depend on the part.
     pub work: u64,
     /// Number of threads; 1 for work that llama.cpp does in a single thread.
     pub n_threads: u32,
@@ -42,7 +42,7 @@ pub struct PartRecord {
 }
 
 impl PartRecord {
-    /// Creates the record of `samples`, each of which did `work` units.
+    /// Creates the record of `samples`, each of which did `work` units of work.
     pub fn new(
         part: Part,
         case: Option<Case>,

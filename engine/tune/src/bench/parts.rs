@@ -1,4 +1,4 @@
-//! Timing of the parts of the work other than prefill and decode: tokenising, sampling and loading.
+//! Times the parts of the work other than prefill and decode: tokenising, sampling and loading.
 
 use std::fmt;
 use std::path::Path as FilePath;
@@ -17,8 +17,8 @@ use super::case::{Case, Path, Repeat, Samples};
 use super::kernel::{context, nanoseconds};
 use super::record::utc;
 
-/// Minimum number of bytes that one sample of [`Part::Tokenize`] or [`Part::Detokenize`] processes: about ten
-/// milliseconds of work, so that the clock's resolution does not matter.
+/// Minimum number of bytes that one sample of [`Part::Tokenize`] or [`Part::Detokenize`] processes. This takes about
+/// ten milliseconds, so the clock's resolution does not matter.
 const TEXT_BYTES: usize = 64 << 10;
 
 /// Number of tokens that one sample of [`Part::Sample`] or [`Part::Greedy`] chooses.
@@ -79,7 +79,7 @@ impl Part {
         }
     }
 
-    /// Returns the unit of work.
+    /// Returns the unit in which this part's work is counted.
     pub fn unit(self) -> &'static str {
         match self {
             Part::Prefill | Part::Decode | Part::Detokenize | Part::Sample | Part::Greedy => "tokens",
@@ -178,8 +178,8 @@ fn passes(text: &str) -> Result<usize> {
     Ok(TEXT_BYTES.div_ceil(text.len()))
 }
 
-/// Times choosing tokens from the logits after `text`. The logits are the same each time, so that two builds do the
-/// same work. Also returns the number of tokens in a sample.
+/// Times the choice of tokens from the logits after `text`. The logits are the same each time, so that two builds do
+/// the same work. Also returns the number of tokens in a sample.
 ///
 /// # Errors
 /// Errors of evaluating and of sampling.
@@ -213,7 +213,7 @@ pub fn sample(
     Ok((u64::from(CHOICES), samples))
 }
 
-/// Runs `work` once unmeasured if requested, then once for each sample.
+/// Runs `work` once for each sample, after an unmeasured run if requested.
 fn sampled(repeat: Repeat, mut work: impl FnMut() -> Result<()>) -> Result<Samples> {
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {

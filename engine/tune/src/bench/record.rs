@@ -14,7 +14,7 @@ use super::case::{Case, Path, Samples};
 use super::latency::{Spread, spread};
 use super::work::Share;
 
-/// Columns of a table in addition to llama-bench's columns.
+/// Table columns in addition to llama-bench's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
     /// True to show the load time, the time to the first token and the times per token.
@@ -36,7 +36,7 @@ pub struct BenchRecord {
     pub model_size: u64,
     /// Number of parameters.
     pub model_n_params: u64,
-    /// Number of threads of the test: prefill's if nothing is generated, otherwise decode's.
+    /// Number of threads of the test: for prefill if nothing is generated, otherwise for decode.
     pub n_threads: u32,
     /// Time to load the model in nanoseconds.
     pub load_ns: Option<u64>,
@@ -47,7 +47,8 @@ pub struct BenchRecord {
     model_filename: String,
     build_commit: String,
     settings: Settings,
-    /// Free memory in MiB that the automatic choice of layers left on each device; 0 without an automatic choice.
+    /// Memory, in MiB, that the automatic choice of layers leaves free on each device; 0 if the layers are not chosen
+    /// automatically.
     fit_target: u64,
     samples: Samples,
     peak_rss: Option<u64>,
@@ -83,7 +84,7 @@ impl BenchRecord {
         }
     }
 
-    /// Returns llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
+    /// Returns llama-bench's name for the test, such as `pp512` or `tg128 @ d4096`.
     pub fn test(&self) -> String {
         let Case { n_prompt, n_gen, n_depth } = self.case;
         test_name(n_prompt, n_gen, n_depth)
@@ -128,7 +129,7 @@ impl BenchRecord {
         mean_and_deviation(&first).0
     }
 
-    /// Returns the use of all GPUs together; `None` if no driver is loaded.
+    /// Returns the combined utilisation of all GPUs; `None` if no driver is loaded.
     pub fn gpu(&self) -> Option<GpuUse> {
         self.samples.gpus.as_deref().map(|gpus| together(gpus).unwrap_or_default())
     }
@@ -261,14 +262,15 @@ pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (n - 1.0)).sqrt())
 }
 
-/// Formats the proportions of devices like llama-bench. `0.00` means in proportion to the devices' memory.
+/// Formats the proportions of the split across devices, like llama-bench. `0.00` means in proportion to the devices'
+/// memory.
 fn tensor_split(settings: &Settings) -> String {
     let shares: Vec<String> =
         settings.tensor_split.value.0.iter().map(|share| format!("{share:.2}")).collect();
     if shares.is_empty() { "0.00".to_string() } else { shares.join("/") }
 }
 
-/// Formats, like llama-bench, the mask of the CPUs that threads are bound to; `0x0` means unbound.
+/// Formats the mask of the CPUs that threads are bound to, like llama-bench. `0x0` means that threads are not bound.
 fn cpu_mask(settings: &Settings) -> String {
     if settings.affinity.value != llama::options::Affinity::On {
         return "0x0".to_string();
@@ -324,7 +326,7 @@ mod tests {
             let fields = value.as_object().expect("an object").clone();
             fields.into_iter().map(|(name, value)| (name, value.is_null())).collect()
         };
-        // The fields are the same with and without values from a GPU, because a table has one header.
+        // The fields are the same with and without values from a GPU, because a table has only one header.
         let nothing = names(&[]);
         assert_eq!(nothing.iter().filter(|(_, is_null)| *is_null).count(), 5);
         let gpu = GpuUse { utilisation: Some(0.9), watts: Some(400.0), ..GpuUse::default() };

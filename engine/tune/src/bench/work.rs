@@ -1,5 +1,5 @@
-//! Minimum work of a test: the number of bytes that it must read, and of multiply-adds that it must do. Together with
-//! a machine's rates, this work gives the highest possible speed.
+//! Minimum work of a test: the number of bytes to read, and the number of multiply-adds. Together with a machine's
+//! rates, this work determines the highest possible speed.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Share {
     pub bound: Bound,
 }
 
-/// Limit of a roofline. The lower limit applies.
+/// Limit in a roofline model. The lower limit applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// Read bandwidth.
@@ -48,7 +48,7 @@ impl Bound {
 /// Cost of a model's weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// Weights that every token is multiplied with, without the experts and the output matrix.
+    /// Weights that every token is multiplied with, excluding the experts and the output matrix.
     body: Amount,
     /// Experts of all layers.
     experts: Amount,
@@ -80,7 +80,7 @@ impl Amount {
         }
     }
 
-    /// Returns `bytes` bytes to read and `macs` multiply-adds with weights of the type `kind`.
+    /// Returns the amount of work: `bytes` bytes to read, and `macs` multiply-adds on weights of the type `kind`.
     fn of_type(kind: GgmlType, bytes: f64, macs: f64) -> Self {
         let mut amount = Amount { bytes, ..Amount::default() };
         match kind.name() {
@@ -101,7 +101,8 @@ impl Amount {
         }
     }
 
-    /// Returns the bytes counted once and the multiply-adds counted `tokens` times.
+    /// Returns the amount for `tokens` tokens in one graph, in which the bytes are counted once and the multiply-adds
+    /// `tokens` times.
     fn for_tokens(self, tokens: f64) -> Amount {
         Amount {
             bytes: self.bytes,
@@ -124,17 +125,17 @@ impl Amount {
 }
 
 impl Share {
-    /// Returns the share of the limit for work that took `seconds`. `least` is the shortest possible time, and
-    /// `bound` is the limit that sets it. `None` if there was no work. Also `None` if `cached` is true and memory
-    /// is the limit, because the bytes then came from the CPU's caches.
+    /// Returns the share of the limit for work that took `seconds`. `least` is the shortest possible time, and `bound`
+    /// is the limit that determines it. `None` if there was no work. Also `None` if `cached` is true and memory is the
+    /// limit, because the bytes then came from the CPU's caches.
     fn new((least, bound): (f64, Bound), cached: bool, seconds: f64) -> Option<Self> {
         let of_roof = least / seconds;
         let is_limited = least > 0.0 && !(cached && bound == Bound::Memory);
         (is_limited && of_roof.is_finite()).then_some(Share { of_roof, bound })
     }
 
-    /// Returns the share of an operation that read `bytes` bytes of weights or cache, and needed `macs`
-    /// multiply-adds with operands of the type `kind`.
+    /// Returns the share of the limit for an operation that read `bytes` bytes of weights or cache, and did `macs`
+    /// multiply-adds on operands of the type `kind`.
     pub(super) fn of_operation(
         kind: GgmlType,
         [bytes, macs]: [f64; 2],
@@ -149,8 +150,8 @@ impl Share {
 }
 
 impl Work {
-    /// Reads the cost from the header of the model's file. Returns `None` if it is unknown which of the model's
-    /// tensors are read for every token.
+    /// Reads the cost from the header of the model's file. Returns `None` if the tensors that every token reads cannot
+    /// be determined.
     pub fn of(path: &FilePath) -> Option<Self> {
         let first = GgufFile::open(path).ok()?;
         let rest = first.other_parts().ok()?;
@@ -178,7 +179,7 @@ impl Work {
                 // A model without a separate output matrix uses the embedding table.
                 "token_embd.weight" if tied => output = amount,
                 name if LOOKED_UP.contains(&name) => {}
-                // Layers that predict further tokens are loaded by llama.cpp, but not evaluated.
+                // llama.cpp loads the layers that predict further tokens, but does not evaluate them.
                 name if name.contains(".nextn.") => return None,
                 name if name.contains("_exps.") => experts = experts.plus(amount),
                 _ => body = body.plus(amount),
@@ -194,10 +195,10 @@ impl Work {
         self.weights
     }
 
-    /// Returns the cost of `n` tokens in one graph, `logits` of which need logits.
+    /// Returns the cost of a graph with `n` tokens, of which `logits` tokens need logits.
     fn graph(&self, n: u32, logits: f64) -> Amount {
         let tokens = f64::from(n);
-        // At least the experts of one token are read.
+        // The graph reads at least the experts that one token uses.
         let experts = self.experts.scaled(self.used).for_tokens(tokens);
         let output = if logits > 0.0 { self.output.for_tokens(logits) } else { Amount::default() };
         self.body.for_tokens(tokens).plus(experts).plus(output)
@@ -246,7 +247,7 @@ impl Test {
         };
         let before = self.case.n_depth.saturating_add(self.case.n_prompt);
         for token in 0..generated {
-            // Keys and values of the earlier tokens and of the token itself.
+            // The token reads the keys and values of the earlier tokens and its own.
             let cached = f64::from(before) + f64::from(token) + 1.0;
             let cache = Amount { bytes: cached * self.cache_bytes as f64, ..Amount::default() };
             add(work.graph(1, 1.0).plus(cache).seconds(decode));
@@ -337,7 +338,7 @@ pub(super) mod tests {
             ("output.weight", &[32, 1000], Q8_0),
         ];
         let work = work(&tensors, None).expect("a plain model");
-        // 1100 rows of 34 bytes (100 in the layers, 1000 in the output matrix), and the norm.
+        // The weights are 1100 rows of 34 bytes (100 in the layers, 1000 in the output matrix), and the norm.
         let weights = 34 * 1100 + 128;
         assert_eq!(work.weights(), weights);
         // At depth 0, a token reads its own key and value; at depth 4, four more.

@@ -1,8 +1,8 @@
-//! Check that a candidate's output equals the output of the untuned settings.
+//! Checks that a candidate's output equals the output of the untuned settings.
 //!
 //! The limits are those of the correctness gate in docs/src/build/gate.md: a mean divergence far below the smallest
-//! step of quantisation. For models that amplify rounding, the limits are wider: the divergence that a different
-//! order of sums causes with the untuned settings.
+//! step of quantisation. For models that amplify rounding, the limits are wider: they are the divergence that a
+//! different order of sums causes with the untuned settings.
 
 use std::fmt;
 
@@ -29,15 +29,15 @@ pub struct OutputComparison {
     pub mean_kld: f64,
     /// Fraction of positions with the same or an equally likely best token.
     pub top1: f64,
-    /// Number of greedy tokens after the text.
+    /// Number of greedily chosen tokens after the text.
     pub greedy: u32,
     /// Number of equal greedy tokens before the first difference.
     pub equal: u32,
-    /// Effect of rounding alone on this model; `None` if it was not measured.
+    /// Effect that rounding alone has on this model; `None` if it was not measured.
     pub rounding: Option<Rounding>,
 }
 
-/// Comparison of the untuned output with itself, evaluated in smaller graphs.
+/// Comparison of the untuned output with the same output evaluated in smaller graphs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rounding {
     /// Mean KL divergence in nats.
@@ -94,11 +94,11 @@ pub fn compare(reference: &Logits, other: &Logits, text: usize) -> OutputCompari
 /// Decides whether `candidate` may be used. On success, returns a description of the output.
 ///
 /// # Errors
-/// The reason, in words, that `candidate` may not be used.
+/// A description of the reason why `candidate` may not be used.
 pub fn judge(candidate: &Chosen, found: &OutputComparison) -> Result<String, String> {
     let limits = if is_lossy(candidate) { LOSSY } else { found.limits() };
     let within = limits.hold(found.mean_kld, found.top1);
-    // If logits are NaN, the first token is always chosen, so equal greedy tokens prove nothing.
+    // If logits are NaN, the first token is always chosen, so equal tokens prove nothing.
     let equal = found.positions > 0 && found.equal == found.greedy && !found.mean_kld.is_nan();
     // Kernels that round their inputs differently, such as AMX's tiles, diverge more but choose the same tokens.
     let same = equal && found.top1 >= EXACT.top1 && found.mean_kld <= LOSSY.mean_kld;

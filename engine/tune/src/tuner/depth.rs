@@ -1,9 +1,9 @@
 //! Contexts that are filled without evaluating all of their tokens.
 //!
 //! The cost of a token after a long prompt can only be measured in a long context. Evaluating a long context takes
-//! longer than a tuning run allows: 2,048 tokens take 20 s on two cores. The time for attention does not depend on
-//! the numbers in the keys and values. Therefore, only a few tokens are evaluated, and their keys and values are
-//! copied until the context is full.
+//! longer than a tuning run allows: 2,048 tokens take 20 s on two cores. The time that attention takes does not depend
+//! on the values in the cache. Therefore, only a few tokens are evaluated, and their keys and values are copied until
+//! the context is full.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::bench::{self, Random};
 
 /// Number of tokens that are evaluated.
 const EVALUATED: u32 = 64;
-/// Number of kept states, one for each of a contest's last two candidates.
+/// Maximum number of states to keep: one for each of a contest's last two candidates.
 const KEPT: usize = 2;
 
 /// Properties that a state depends on: flash attention, the types of K and V, and the number of tokens.
@@ -70,7 +70,7 @@ fn filled(
     tokens: u32,
 ) -> Result<Vec<u8>> {
     let options = ContextOptions {
-        // Room for the last piece, which is restored completely before it is shortened.
+        // The context also has room for the last piece, which is restored in full before it is shortened.
         n_ctx: tokens.saturating_add(EVALUATED),
         n_batch: EVALUATED,
         n_ubatch: EVALUATED,

@@ -1,8 +1,9 @@
 //! Contest of candidates against the baseline by successive halving. The runs are interleaved. Every rung drops the
-//! slower half of the candidates, until one candidate is left and its comparison with the baseline is decided.
+//! slower half of the candidates. The contest ends when one candidate is left and its comparison with the baseline is
+//! decided.
 //!
-//! Only runs of the same round are compared, so that a drift of the machine affects all candidates. A round in which
-//! other processes used the machine's cores is not counted.
+//! Only runs of the same round are compared, so that a drift in the machine's speed affects all candidates equally. A
+//! round in which other processes used the machine's cores is not counted.
 
 use std::time::Duration;
 
@@ -17,14 +18,14 @@ use super::task::{Failure, Runner, Stop, TuningEvent, Work};
 
 /// Number of rounds before the slower half is dropped.
 const ROUNDS: usize = 2;
-/// Minimum apparent speed-up for a second look at a candidate.
+/// Minimum apparent speed-up that makes a candidate worth a second look.
 const PROMISING: f64 = 1.03;
-/// Number of rounds of a contest that may be repeated because of disturbances.
+/// Maximum number of rounds that may be repeated because of disturbances.
 pub const REPEATS: usize = 3;
 /// Maximum fraction of all cores that other processes may keep busy in a valid round.
 const DISTURBED: f64 = 0.15;
 
-/// Conditions of a contest.
+/// Terms under which a contest runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
     /// Objective that weighs the phases.
@@ -33,7 +34,7 @@ pub struct Terms<'a> {
     pub work: Work,
     /// Time on the runner's clock at which the contest must end.
     pub deadline: Duration,
-    /// Approximate time of a run.
+    /// Approximate duration of a run.
     pub run: Duration,
     /// Maximum memory of a candidate; `None` without a limit.
     pub ceiling: Option<Bytes>,
@@ -43,8 +44,8 @@ pub struct Terms<'a> {
     pub repeats: usize,
     /// Rule that ends the comparison of the last two candidates.
     pub rule: Rule,
-    /// True if the number of pairs is doubled when the first pairs suggest a gain without proving the gain. Two looks
-    /// report a false gain more often than one look, so their result must be confirmed.
+    /// True if the number of pairs is doubled when the first pairs suggest a gain but do not prove it. Two looks report
+    /// a false gain more often than one look, so their result must be confirmed.
     pub second_look: bool,
 }
 
@@ -60,7 +61,7 @@ struct RunningContest<'a, 'r> {
     anchor: Anchor,
     /// Time of one run, for each candidate.
     times: Vec<Duration>,
-    /// Number of rounds after which time ran out; `None` if time was left.
+    /// Number of rounds after which time ran out; `None` if it did not run out.
     cut_short: Option<usize>,
 }
 
@@ -76,8 +77,8 @@ pub struct ContestOutcome {
     pub repeats: usize,
 }
 
-/// Runs `candidates` against the first candidate, which is the baseline. Another candidate replaces the baseline if
-/// its interval is above 1 and its output passes the check.
+/// Runs `candidates` against the first candidate, which is the baseline. A candidate wins against the baseline if its
+/// interval is above 1 and its output passes the check.
 ///
 /// # Errors
 /// If the contest must stop: see [`Stop`].
@@ -120,7 +121,7 @@ impl RunningContest<'_, '_> {
     }
 
     /// Runs each candidate once, interleaved, and repeats the round after a disturbance. If time runs out during the
-    /// round, the round does not count, and the function returns false.
+    /// round, returns false, and the round does not count.
     fn turn(&mut self) -> Result<bool, Stop> {
         loop {
             self.runner.cores_busy_elsewhere();
@@ -175,7 +176,7 @@ impl RunningContest<'_, '_> {
         let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
         let base = samples.iter().find(|(number, _)| *number == 0);
         let seconds = base.map_or(1.0, |(_, sample)| objective::seconds(self.terms.objective, sample));
-        // Every round is judged, because the anchor learns from all of them.
+        // Every round is judged, because the anchor learns from all rounds.
         let judgement = self.anchor.judge(seconds.max(1e-9));
         if busy > DISTURBED * f64::from(self.terms.cores) {
             return Some(format!("other processes kept {busy:.1} cores busy"));
@@ -198,8 +199,8 @@ impl RunningContest<'_, '_> {
                 Ok(measured) => {
                     self.time(number, &measured.sample, self.runner.elapsed().saturating_sub(before));
                     match (measured.peak, self.terms.ceiling) {
-                        // The baseline stays even if a long prompt takes it above the ceiling, because there is no
-                        // alternative to the baseline.
+                        // The baseline stays even if a long prompt makes it exceed the ceiling, because nothing can
+                        // replace the baseline.
                         (Some(peak), Some(ceiling)) if number > 0 && peak > ceiling => {
                             format!("it used {peak} of memory, but the limit is {ceiling}")
                         }
@@ -228,8 +229,8 @@ impl RunningContest<'_, '_> {
         self.candidates[number].dropped = Some(why);
     }
 
-    /// Updates the time of a run. For the first run, only the measured time counts, because each process starts only
-    /// once if memory is sufficient for all processes.
+    /// Updates the time of a run. For the first run, only the measured time counts: if memory is sufficient for all
+    /// processes, each process starts only once.
     fn time(&mut self, number: usize, sample: &Sample, wall: Duration) {
         let first = self.candidates[number].samples.is_empty();
         let measured = Duration::from_nanos(sample.prefill_ns.saturating_add(sample.decode_ns));
@@ -258,7 +259,7 @@ impl RunningContest<'_, '_> {
         fits
     }
 
-    /// Returns the speed relative to the baseline, round by round.
+    /// Returns the candidate's speed relative to the baseline in each round.
     fn ratios(&self, number: usize) -> Vec<f64> {
         let seconds = |number: usize| {
             let samples = self.candidates[number].samples.iter();
@@ -267,7 +268,7 @@ impl RunningContest<'_, '_> {
         seconds(0).zip(seconds(number)).map(|(base, seconds)| base / seconds).collect()
     }
 
-    /// Drops the candidates that cannot win, and the slower half of the others. Keeps at least one candidate.
+    /// Drops the candidates that cannot win, and the slower half of the rest. Keeps at least one candidate.
     fn drop_the_worse(&mut self) {
         let entrants = self.alive[1..].iter().map(|&number| Entrant::new(number, self.ratios(number)));
         let Cut { stay, hopeless, worse_half } = cut(entrants.collect());

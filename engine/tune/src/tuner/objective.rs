@@ -1,10 +1,10 @@
-//! Value of a sample for an objective.
+//! Time that a sample predicts for an objective.
 
 use build_info::tuning::Sample;
 pub use measure::objective::Objective;
 
-/// Returns the time, in seconds, of the prompt and the answer of `objective` at the speeds of `sample`. A phase that
-/// was not run counts as 0.
+/// Returns the time, in seconds, that the prompt and the answer of `objective` would take at the speeds of `sample`. A
+/// phase that was not run counts as 0.
 pub fn seconds(objective: &Objective, sample: &Sample) -> f64 {
     let phase = |wanted: u32, tokens: u32, ns: u64| match tokens {
         0 => 0.0,

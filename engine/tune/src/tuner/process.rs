@@ -1,7 +1,7 @@
 //! Runner that measures candidates in separate processes.
 //!
-//! Each way of loading the model has its own process, and as many processes run as fit into memory. A process that
-//! dies, hangs or gives an invalid answer fails its candidate, and the next request starts another process.
+//! Each way of loading the model has its own process. As many processes are kept as fit into memory. If a process dies,
+//! hangs or gives an invalid answer, its candidate fails, and the next request starts another process.
 
 use std::fs;
 use std::io::Write;
@@ -25,7 +25,7 @@ use super::worker::{WorkerAnswer, WorkerRequest, lead};
 const LAST_WORDS: usize = 4;
 /// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Maximum time for loading: a large model may be on a slow disk.
+/// Maximum time for loading. It is long, because a large model may be on a slow disk.
 const LOADING: Duration = Duration::from_secs(600);
 /// Name of the file in a tuning run's folder to which a worker writes its output. The folder contains no other file.
 const LOGITS: &str = "logits";
@@ -69,14 +69,15 @@ impl Drop for Worker {
     }
 }
 
-/// Returns the beginning of the names of folders that belong to tuning runs of `record`.
+/// Returns the name prefix of the folders that belong to tuning runs of `record`.
 fn prefix(record: &Path) -> String {
     format!(".{}.work-", record.file_stem().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes folders that killed tuning runs of `record` left in `folder`. A folder stays in three cases: its name is
-/// not one of [`base::scratch_in`], it contains anything but a tuning run's file, or it is younger than
-/// [`LEFT_BEHIND`]. Another tuning run may be in progress, because some file systems have no locks.
+/// Removes the folders that killed tuning runs of `record` left in `folder`. A folder is kept in three cases: its name
+/// is not one that [`base::scratch_in`] creates, it contains anything other than a tuning run's file, or it is younger
+/// than [`LEFT_BEHIND`]. A younger folder may belong to a tuning run in progress, because some file systems have no
+/// locks.
 fn remove_left_behind(folder: &Path, record: &Path) {
     let prefix = prefix(record);
     let is_old = |found: fs::Metadata| {
@@ -103,8 +104,8 @@ fn remove_left_behind(folder: &Path, record: &Path) {
 
 impl<'a> Processes<'a> {
     /// Starts processes with `command`: the program and its arguments. A process without output for `patience` is
-    /// killed. The files are in a folder next to `record`. The folder is removed at the end. The caller holds the
-    /// lock of the record.
+    /// killed. The files are in a folder next to `record`, which is removed at the end. The caller holds the record's
+    /// lock.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -150,7 +151,7 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Ends the process with the index `at`. Its CPU time is then attributed to this process, so the current round
+    /// Ends the process with the index `at`. The kernel then adds its CPU time to this process's, so the current round
     /// cannot detect disturbances by other processes.
     fn end(&mut self, at: usize) {
         self.workers.remove(at);
@@ -190,7 +191,7 @@ impl<'a> Processes<'a> {
 
     /// Ends the least recently used processes until another fits into memory.
     fn make_room(&mut self, settings: &Chosen) {
-        // A context, and the two states that a process keeps.
+        // The process needs a context, and the two states that it keeps.
         let needed = memory(&self.shape, settings, 3 * DEEPEST).0;
         while !self.workers.is_empty() {
             let taken: u64 = self.workers.iter().map(|worker| worker.takes.0).sum();
@@ -205,7 +206,7 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Returns the output under `settings` after `lead` tokens.
+    /// Returns the output with `settings` after `lead` tokens.
     fn logits(&mut self, settings: &Chosen, lead: u32) -> Result<(Logits, usize), Failure> {
         let out = self.folder.path().join(LOGITS);
         let request = WorkerRequest::Check { settings: settings.clone(), lead, out: out.clone() };
@@ -243,8 +244,8 @@ impl<'a> Processes<'a> {
     }
 }
 
-/// Returns the settings that take effect when a model is loaded, and the affinity, because threads that outlive a run
-/// keep their affinity.
+/// Returns the settings that take effect when a model is loaded. Also includes the affinity, because threads that
+/// outlive a run keep their affinity.
 fn loading(settings: &Chosen) -> Chosen {
     Chosen {
         repack: settings.repack,
@@ -329,7 +330,7 @@ impl Worker {
                 _ => break None,
             }
         };
-        // The last lines may still arrive. The wait is limited, because a grandchild could keep the pipe open
+        // The last lines may still be on their way. The wait is limited, because a grandchild could keep the pipe open
         // forever.
         while !self.last_words.is_over() && began.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(GLANCE / 10);
@@ -402,7 +403,7 @@ impl Runner for Processes<'_> {
     }
 }
 
-/// Returns the command of the workers: this program, as `anneal tune-worker`.
+/// Returns the command that starts a worker: this program, as `anneal tune-worker`.
 ///
 /// # Errors
 /// If the path of the program's file is unknown.

@@ -9,7 +9,7 @@ use measure::FEWEST_PAIRS;
 
 use super::objective::Objective;
 
-/// Formats the result of one tuning run and of each of its stages; `defaults` are the untuned settings.
+/// Formats the result of one tuning run, including each of its stages. `defaults` are the untuned settings.
 pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     let mut out = summary(entry, defaults);
     if !entry.stages.is_empty() {
@@ -48,8 +48,8 @@ pub fn summary(entry: &Entry, defaults: &[Explained]) -> String {
     out
 }
 
-/// Returns one row per changed setting, with its name, untuned value, chosen value and speed-up. Empty if the
-/// defaults stay, because the choice of the stages was not confirmed.
+/// Returns one row per changed setting, with its name, untuned value, chosen value and speed-up. Empty if the defaults
+/// stay because the stages' choice was not confirmed.
 fn rows(entry: &Entry, defaults: &[Explained]) -> Vec<[String; 4]> {
     if entry.chosen.is_default() {
         return Vec::new();
@@ -122,7 +122,7 @@ pub fn stage(stage: &Stage) -> String {
     }
 }
 
-/// Describes the best rejected candidate: the fastest of the candidates that remained longest.
+/// Describes the best rejected candidate: the fastest of those that remained in the contest longest.
 fn rejected(stage: &Stage) -> String {
     // An interval from too few pairs is meaningless.
     let known = |ratio: &Interval| ratio.pairs as usize >= FEWEST_PAIRS;

@@ -16,11 +16,11 @@ pub(crate) const PAIRS: usize = 8;
 /// Number of pairs for the confirmation, if time is left.
 pub(crate) const CONFIRMATION: usize = 16;
 
-/// Number of confirmation pairs that the stages leave time for. The number is twice the minimum, because the
-/// confirmation also starts both processes and checks the output, and a run takes longer than its measured time.
+/// Number of confirmation pairs that the stages leave time for. It is twice the minimum, because the confirmation also
+/// starts both processes and checks the output, and a run takes longer than its measured time.
 pub(crate) const KEPT: usize = 2 * FEWEST_PAIRS;
 
-/// Half width of an interval that is narrow enough to end the confirmation.
+/// Half width at which an interval is narrow enough to end the confirmation.
 pub(crate) const NARROW: f64 = 0.01;
 
 /// Runs `task`, continuing from `progress`. `save` stores the progress after every stage.
@@ -37,11 +37,11 @@ pub fn tune(
     progress.forget_the_undecided();
     let open = task.stages.iter().filter(|stage| progress.position(stage).is_none());
     let pace = Pace::probe(task, runner, total_runs(task, open))?;
-    // The limit of repeats applies to all stages together, because a machine that is always busy is busy in every
+    // The limit on repeats applies to all stages together, because a machine that is always busy is busy in every
     // stage.
     let mut run = TuningRun { task, pace, repeats: REPEATS, before };
     run.stages(runner, progress, save, false)?;
-    // Stages that end early leave time, which is given to undecided stages.
+    // Stages that end early leave time for undecided stages.
     run.stages(runner, progress, save, true)?;
     confirm(task, &run.pace, runner, progress, before)
 }
@@ -105,7 +105,7 @@ impl TuningRun<'_> {
             progress.chosen = record.candidates[record.winner as usize].settings.clone();
             runner.keep_only(&progress.chosen);
             match known {
-                // A stage that is decided late builds on the stages after it, so it moves behind them.
+                // A stage that is decided later builds on the stages that followed it, so it is moved behind them.
                 Some(known) if record.is_decided() => {
                     progress.done.remove(known);
                     progress.done.push(record);
@@ -142,8 +142,8 @@ impl TuningRun<'_> {
         }
         let mut candidates = vec![candidate("as before", chosen.clone())];
         candidates.extend(changes.iter().map(|change| candidate(&change.name, with(chosen, &change.set))));
-        // The baseline is never dropped here. Otherwise the first candidate would become the baseline without being
-        // measured.
+        // The baseline is never dropped at this point. Otherwise, the first candidate would become the baseline without
+        // being measured.
         for candidate in candidates.iter_mut().skip(1) {
             let needed = memory(&task.key.model, &candidate.settings, work.n_ctx());
             if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
@@ -175,8 +175,8 @@ impl TuningRun<'_> {
             candidates: candidates.len(),
             left: left.as_secs_f64(),
         });
-        // A stage leaves time for the later stages, unless its minimum work needs all the time: the first stages
-        // gain the most.
+        // A stage leaves time for the later stages unless its own minimum work needs all the time, because the first
+        // stages gain the most.
         let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
         let terms = Terms {
             objective: &task.objective,
@@ -186,8 +186,7 @@ impl TuningRun<'_> {
             ceiling: task.ceiling,
             cores: task.cores,
             repeats: self.repeats,
-            // Results are not tested after each pair, because repeated testing would find differences that do not
-            // exist.
+            // Results are not tested after each pair, because repeated tests would find differences that do not exist.
             rule: Rule { pairs: pairs(task), precision: 0.0 },
             second_look: true,
         };
@@ -222,7 +221,7 @@ pub(crate) fn unchanged(task: &Task, runner: &mut dyn Runner) -> Result<(), Stop
     }
 }
 
-/// Returns the number of pairs for a stage's last two candidates. A larger budget allows more pairs, which can show
+/// Returns the number of pairs for a stage's last two candidates. A larger budget allows more pairs, which reveal
 /// smaller differences.
 pub(crate) fn pairs(task: &Task) -> usize {
     if task.budget < Duration::from_secs(300) { PAIRS } else { 2 * PAIRS }
@@ -239,8 +238,8 @@ pub(crate) fn candidate(name: &str, settings: Chosen) -> Candidate {
     }
 }
 
-/// True if `new` may replace `old`, which has the same key. If `old` chose settings and `new` chose none, `new`
-/// replaces `old` in two cases:
+/// True if `new` may replace `old`, which has the same key. If `old` chose settings and `new` chose none, `new` may
+/// replace `old` in two cases:
 ///
 /// - `new` decided every stage, and refuted the settings that it tried last (`tried`), if any.
 /// - `new` tried the settings of `old` last, and refuted them.
@@ -255,7 +254,7 @@ pub fn may_replace(old: &Entry, new: &Entry, tried: &Chosen) -> bool {
         || (*tried == old.chosen && refuted)
 }
 
-/// Measures the result again, against the untuned settings, and creates its entry.
+/// Measures the result again, in comparison with the untuned settings, and creates its entry.
 pub(crate) fn confirm(
     task: &Task,
     pace: &Pace,
@@ -349,14 +348,14 @@ pub(crate) fn confirmation(task: &Task, defaults: &Candidate, tuned: &Candidate)
     })
 }
 
-/// Speed of the machine without tuning, which determines the amount of work in a run.
+/// Speed of the machine with untuned settings. It determines the amount of work in a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// Seconds per prompt token.
     prefill: f64,
     /// Seconds per generated token.
     decode: f64,
-    /// Seconds of a run outside of prefill and decode.
+    /// Seconds that a run spends outside prefill and decode.
     overhead: f64,
     /// True if runs begin in a context that already contains tokens.
     depth: bool,
@@ -365,8 +364,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Measures three short runs and uses the fastest run: the first run loads the model into memory, and other
-    /// processes may use the cores for a moment.
+    /// Measures three short runs and uses the fastest: the first run loads the model into memory, and other processes
+    /// may briefly use the cores.
     pub fn probe(task: &Task, runner: &mut dyn Runner, runs: usize) -> Result<Self, Stop> {
         let (mut work, settings) = (Work::amid(64, 4, &task.objective), Chosen::default());
         let fits = |needed: Bytes, about: &str| match task.ceiling {
@@ -400,7 +399,7 @@ impl Pace {
                 Err(Failure::Interrupted) => return Err(Stop::Interrupted),
                 Err(Failure::Failed(why)) if work.depth() > 0 => {
                     runner.tell(TuningEvent::Warning(&format!(
-                        "runs begin in an empty context, where attention costs less than after {} tokens: {why}",
+                        "runs begin in an empty context, where attention takes less time than after {} tokens: {why}",
                         work.depth()
                     )));
                     (work, pace.depth) = (work.at_the_start(), false);
@@ -415,7 +414,7 @@ impl Pace {
         Ok(pace)
     }
 
-    /// Returns work in the middle of the prompt and of the answer, where the cost of a token is average.
+    /// Returns work in the middle of the prompt and of the answer, where a token has average cost.
     fn amid(&self, task: &Task, prompt: u32, generate: u32) -> Work {
         let work = Work::amid(prompt, generate, &task.objective);
         if self.depth { work } else { work.at_the_start() }
@@ -428,8 +427,8 @@ impl Pace {
         self.overhead = self.overhead.min((wall - prefill - decode).max(0.0));
     }
 
-    /// Returns the work of a run, half of it for each phase: about a hundredth of the budget, or less if the
-    /// stages have more runs.
+    /// Returns the work of a run, half of it for each phase. A run takes about a hundredth of the budget, or less if
+    /// the stages have more runs.
     fn work(&self, task: &Task, phases: Phases) -> Work {
         let share = (task.budget.as_secs_f64() / self.runs.max(100) as f64).clamp(0.1, 5.0) / 2.0;
         // The cast saturates.
@@ -477,8 +476,7 @@ impl Pace {
         if stage.least_prompt > 0 { self.amid(task, stage.least_prompt, work.generate) } else { work }
     }
 
-    /// Returns the minimum time of all `stages` together. A stage that is short of time can do without long
-    /// prompts.
+    /// Returns the minimum time of all `stages` together. A stage that is short of time can skip long prompts.
     fn plan<'a>(&self, task: &Task, stages: impl Iterator<Item = &'a TuningStage>) -> Duration {
         stages.map(|stage| self.time_for(self.work(task, stage.phases), stage.changes.len() + 1)).sum()
     }

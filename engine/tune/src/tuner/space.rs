@@ -1,5 +1,5 @@
-//! Settings that are tried on a machine, in stages. Each stage changes one aspect of the best settings so far. These
-//! functions have no side effects.
+//! Settings to try on a machine, in stages. Each stage changes one aspect of the best settings so far. These functions
+//! have no side effects.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use llama::options::KvType;
 
 use super::objective::Objective;
 
-/// Phases that a stage measures. The changes of a stage that measures one phase do not affect the other phase.
+/// Phases that a stage measures. If a stage measures only one phase, its changes do not affect the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phases {
     /// Prompt and generation.
@@ -39,7 +39,7 @@ pub struct TuningStage {
     pub phases: Phases,
     /// Alternatives to the current settings.
     pub changes: Vec<Change>,
-    /// Minimum number of prompt tokens for which the changes make a difference.
+    /// Minimum prompt length, in tokens, for which the changes make a difference.
     pub least_prompt: u32,
 }
 
@@ -58,7 +58,8 @@ pub struct Surroundings<'a> {
     pub cpu_variants: &'a [String],
     /// True if Anneal's kernels compute products and attention.
     pub own_kernels: bool,
-    /// Kernels for products and attention that this CPU can run instead of the current kernels, a value of `--kernels`.
+    /// Kernels for products and attention that this CPU can run instead of the current kernels, as a value of
+    /// `--kernels`.
     pub other_kernels: Option<&'static str>,
     /// True if settings that lose accuracy may be tried.
     pub allow_lossy: bool,
@@ -139,8 +140,8 @@ fn decode_threads(around: &Surroundings<'_>) -> TuningStage {
 
 fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
     let now = threads::budget(around.host, Policy::default()).prefill;
-    // Half of the cores never evaluate a prompt faster than all cores. Slightly fewer threads may be faster if the
-    // quota or heat limits the speed.
+    // Half of the cores never evaluate a prompt faster than all cores. However, slightly fewer threads may be faster if
+    // a quota or heat limits the speed.
     let changes =
         thread_counts(around.host).into_iter().filter(|threads| *threads != now && 2 * *threads > now);
     let changes = changes.map(|threads| {
@@ -155,7 +156,7 @@ fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
 fn thread_counts(host: &Host) -> BTreeSet<u32> {
     let cores = threads::budget(host, Policy::Max).cores;
     let logical = u32::try_from(host.limits.affinity.len()).unwrap_or(u32::MAX);
-    // If a quota is not a whole number, one more thread may use the rest.
+    // If a quota is not a whole number, one more thread may use the fraction.
     let quota = host.limits.cpu_quota.map_or(u32::MAX, |quota| (quota.ceil() as u32).max(1));
     let shares = [cores.div_ceil(2), (3 * cores).div_ceil(4), cores.saturating_sub(1), cores, logical];
     shares.into_iter().map(|threads| threads.min(quota).max(1)).collect()
@@ -163,7 +164,7 @@ fn thread_counts(host: &Host) -> BTreeSet<u32> {
 
 fn load_modes() -> Vec<Change> {
     let mode = |mode: &str| Chosen { load_mode: Some(mode.to_string()), ..Chosen::default() };
-    // The other modes only change the load time, and whether the model stays in memory.
+    // The other modes affect only the load time, and whether the model stays in memory.
     vec![change("read into memory", mode("none")), change("mapped", mode("mmap"))]
 }
 
@@ -172,7 +173,7 @@ fn flash_attention() -> Vec<Change> {
     vec![change("no flash attention", off)]
 }
 
-/// Returns a stage with other graph sizes, for prompts that fill the graphs.
+/// Returns a stage that tries other graph sizes, with prompts that fill the graphs.
 fn ubatch(around: &Surroundings<'_>) -> Option<TuningStage> {
     let longest = around.objective.usual_prompt();
     let changes: Vec<Change> = [128u32, 256, 1024, 2048]
@@ -183,7 +184,7 @@ fn ubatch(around: &Surroundings<'_>) -> Option<TuningStage> {
             change(format!("graphs of {tokens} tokens"), set)
         })
         .collect();
-    // The prompt must fill the largest size and the default of 512, so that the two differ.
+    // The prompt must fill both the largest size and the default of 512, so that the two differ.
     let fill = changes.iter().filter_map(|change| change.set.n_ubatch).chain([512]).max()?;
     Some(TuningStage { least_prompt: fill, ..stage("graph size", Phases::Prefill, changes) })
 }
@@ -245,10 +246,10 @@ pub fn is_lossy(chosen: &Chosen) -> bool {
     chosen.type_k.is_some() || chosen.type_v.is_some()
 }
 
-/// Estimates the memory of a run, for the ceiling: the weights, the K and V cache of `context` tokens, and the
-/// buffers of a graph, mostly for the logits and the feed-forward network's values. The actual memory is read after
-/// each run. `cargo xtask recommend` estimates smaller buffers, because it reads the model's file; here, only the
-/// sizes in the tuning record are known.
+/// Estimates the memory that a run needs, to compare it with the ceiling. The estimate covers the weights, the KV cache
+/// of `context` tokens, and a graph's buffers, which mostly hold the logits and the feed-forward network's values. The
+/// actual memory is read after each run. `cargo xtask recommend` reads the model's file and can therefore estimate
+/// smaller buffers; this function only knows the sizes in the tuning record.
 pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
     let kind =
         |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok()).unwrap_or(KvType::F16);
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(names("chat", false, false, false), [&first[..], &last].concat());
         let all = ["graph size", "huge pages", "waiting"];
         assert_eq!(names("rag", true, true, true), [&first[..], &all, &last, &["KV cache"]].concat());
-        // Nothing is generated, so decode threads do not matter.
+        // Nothing is generated, so the number of decode threads does not matter.
         assert!(!names("512:0", true, true, true).contains(&"decode threads"));
     }
 

@@ -14,7 +14,7 @@ use super::space::TuningStage;
 /// time.
 pub(crate) const DEEPEST: u32 = 4096;
 
-/// Number of tokens in a run, and number of tokens before them. Each earlier token makes attention slower.
+/// Token counts of a run: the measured tokens, and the tokens before them. Each earlier token makes attention slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {
@@ -29,8 +29,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Returns work of `prompt` and `generate` tokens in the middle of the prompt and of the answer of `objective`,
-    /// where the cost of a token is average.
+    /// Returns work of `prompt` and `generate` tokens in the middle of `objective`'s prompt and answer, where a token
+    /// has average cost.
     pub(crate) fn amid(prompt: u32, generate: u32, objective: &Objective) -> Self {
         let (whole, answer) = (objective.usual_prompt(), objective.usual_answer());
         let prompt_after = whole.saturating_sub(prompt) / 2;
@@ -53,7 +53,7 @@ impl Work {
         self.prompt_after.max(self.generate_after)
     }
 
-    /// Returns the size of the context in tokens that the work needs.
+    /// Returns the context size, in tokens, that the work needs.
     pub fn n_ctx(&self) -> u32 {
         self.depth().saturating_add(self.prompt).saturating_add(self.generate)
     }
@@ -73,7 +73,7 @@ pub struct RunFigures {
 pub enum Failure {
     /// The user interrupted the run.
     Interrupted,
-    /// Any other failure, with a description: the candidate was refused, crashed, was killed or hung.
+    /// Description of any other failure: the candidate was refused, crashed, was killed or hung.
     Failed(String),
 }
 
@@ -106,7 +106,7 @@ pub enum TuningEvent<'a> {
     Rung {
         /// Number of rounds so far.
         round: usize,
-        /// Number of candidates left, without the baseline.
+        /// Number of candidates left, excluding the baseline.
         left: usize,
         /// Name of the best candidate, and its speed-up.
         best: Option<(String, f64)>,
@@ -124,8 +124,7 @@ pub enum TuningEvent<'a> {
     Warning(&'a str),
 }
 
-/// Runner of candidates. The real runner starts processes; the runner of the tests has planted speeds and its own
-/// clock.
+/// Runner of candidates. The real runner starts processes; the tests' runner has preset speeds and its own clock.
 pub trait Runner {
     /// Runs `work` under `settings`.
     ///
@@ -155,7 +154,7 @@ pub trait Runner {
 /// Task of a tuning run.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Model, machine and build that the result is for.
+    /// Model, machine and build to which the result applies.
     pub key: TuningKey,
     /// Objective that weighs the phases.
     pub objective: Objective,
@@ -174,7 +173,7 @@ pub struct Task {
 /// Progress of a tuning run, stored in a file so that an interrupted tuning run can resume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningProgress {
-    /// Model, machine and build that the result is for.
+    /// Model, machine and build to which the result applies.
     pub key: TuningKey,
     /// True if settings that lose accuracy may be tried.
     pub lossy: bool,

@@ -1,4 +1,4 @@
-//! Tests of the driver on a simulated machine with planted speeds and its own clock.
+//! Tests of the driver on a simulated machine with preset speeds and its own clock.
 
 use std::time::Duration;
 
@@ -602,7 +602,7 @@ fn remaining_time_is_used_for_an_undecided_stage_which_then_comes_last() {
     let text = report::entry(&entry, &[]);
     let rows = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!((rows("poll "), rows("repack ")), (1, 1), "{text}");
-    // The summary leaves out what was printed when the stages were decided.
+    // The summary leaves out the lines that were printed when the stages were decided.
     let summary = report::summary(&entry, &[]);
     assert!(text.starts_with(&summary) && text.contains("\nlayout: ") && !summary.contains("\nlayout: "));
 }

@@ -23,7 +23,7 @@ use super::depth::Depths;
 use super::task::Work;
 use crate::bench::{self, Case, Random};
 
-/// Number of tokens of the text whose output is compared.
+/// Number of tokens in the text for which outputs are compared.
 const TEXT_TOKENS: usize = 64;
 /// Number of greedy tokens after the text.
 const GREEDY: u32 = 16;
@@ -44,16 +44,16 @@ pub enum WorkerRequest {
     },
     /// Evaluates and generates tokens.
     Measure {
-        /// Settings of the run.
+        /// Settings for the run.
         settings: Chosen,
-        /// Number of tokens of the run.
+        /// Token counts of the run.
         work: Work,
     },
     /// Writes the logits after every token of a text, and after greedy tokens.
     Check {
-        /// Settings of the evaluation.
+        /// Settings for the evaluation.
         settings: Chosen,
-        /// Number of tokens before the text. Their logits are not written. See [`lead`].
+        /// Number of tokens before the text, for which no logits are written. See [`lead`].
         lead: u32,
         /// Path of the file for the logits.
         out: PathBuf,
@@ -76,7 +76,7 @@ pub enum WorkerAnswer {
     },
     /// The logits are written.
     Checked {
-        /// Number of tokens of the text.
+        /// Number of tokens in the text.
         text: usize,
     },
     /// The request failed, for this reason.
@@ -125,7 +125,7 @@ fn obey(
     if let WorkerRequest::Load { .. } = request {
         *loaded = None;
         let model = model::open(path, &settings, runtime_host)?;
-        // This run reads the pages of a mapped model, so that the first measured run does not have to read them.
+        // This run reads the pages of a mapped model from disk, so that the first measured run does not have to.
         let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
         measure(&model, work, &settings, runtime_host, depths)?;
         *loaded = Some(model);
@@ -185,8 +185,8 @@ fn measure(
     Ok(sample)
 }
 
-/// Returns the number of tokens before the text that `settings` need to affect the output: only these tokens can fill
-/// graphs that are larger than the text.
+/// Returns the number of tokens that must precede the text for `settings` to affect the output. Only with these tokens
+/// can the prompt fill graphs that are larger than the text.
 pub fn lead(settings: &Chosen) -> u32 {
     settings.n_ubatch.map_or(0, |tokens| tokens.saturating_add(TEXT_TOKENS as u32))
 }
@@ -213,8 +213,8 @@ fn check(
     Ok(WorkerAnswer::Checked { text: tokens.len() })
 }
 
-/// Resets the peak memory, so that later runs do not report the peak of an earlier run. A kernel that cannot reset
-/// the peak keeps the old value.
+/// Resets the peak memory, so that later runs do not report the peak of an earlier run. If the kernel cannot reset the
+/// peak, the old value remains.
 fn forget_the_peak() {
     ProcFolder::this().reset_peak();
 }

@@ -64,8 +64,8 @@ fn kept_or_fetched(
     )
     .with_context(|| {
         format!(
-            "cannot fetch commit {} of {}: network access is needed once\nhint: use a clone on this machine \
-             with --git-url DIR, or a folder with the sources with --path DIR",
+            "cannot fetch commit {} of {}: network access is needed once\nhint: to work offline, \
+             give a clone with --git-url DIR, or a folder that contains the sources with --path DIR",
             pin.commit, pin.url
         )
     })?;

@@ -39,8 +39,9 @@ pub(crate) fn fetch(
         build_commit: Some(format!("crate-{}", pin.version)),
         from: unpacked.display().to_string(),
         mend: format!(
-            "hint: the folder was changed after cargo unpacked it: remove {} (cargo unpacks the crate again) and \
-             try again; if you changed the pin on purpose, also change its digest in pins.toml",
+            "hint: the folder was changed after cargo unpacked it; remove {} and try again, and \
+             cargo unpacks the crate again. If you changed the pin on purpose, also change its digest \
+             in pins.toml",
             package.display()
         ),
     })

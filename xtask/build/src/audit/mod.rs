@@ -129,8 +129,8 @@ pub struct Question<'a> {
     pub all_symbols: bool,
 }
 
-/// Returns the instruction sets that the file at `path` may use without checking the CPU. A kernel library may use
-/// those of its CPU variant; any other file may use only plain x86-64.
+/// Returns the instruction sets that the file at `path` may use without checking the CPU. A kernel library may use the
+/// instruction sets of its CPU variant; any other file may use only plain x86-64.
 fn ceiling(path: &Path, variants: &[CpuVariant]) -> Ceiling {
     let of = |variant: &&CpuVariant| path.file_name() == Some(variants::file(&variant.name).as_ref());
     let variant = variants.iter().find(of);
@@ -145,8 +145,7 @@ pub fn rules_path(workspace: &Workspace) -> PathBuf {
 /// Disassembles `files`, which belong to one build, and checks them against `question`.
 ///
 /// # Errors
-/// If a file is damaged or is not an x86-64 program. Rule violations are not errors here; see
-/// [`AuditReport::complaint`].
+/// If a file is damaged or is not an x86-64 program. Rule violations are not errors; see [`AuditReport::complaint`].
 pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<AuditReport> {
     let started = Instant::now();
     let mut programs = Vec::new();
@@ -236,15 +235,16 @@ fn allowed(found: &portable::Allowed) -> AllowedSymbol {
     }
 }
 
-/// Returns the highest psABI level of the code in `programs`, and the instruction sets that belong to no level.
-/// Ignores the uses in `allowed`.
+/// Returns the highest psABI level of the code in `programs`, and the instruction sets that belong to no level. Ignores
+/// the instructions that `allowed` permits.
 fn level(programs: &[Program], allowed: &[AllowedSymbol]) -> (u32, Vec<String>) {
     let excused: BTreeSet<(&str, &str)> =
         allowed.iter().map(|entry| (entry.symbol.as_str(), entry.feature.as_str())).collect();
     let (mut level, mut beyond) = (1, BTreeSet::new());
     for function in programs.iter().flat_map(|program| &program.functions) {
         for used in &function.uses {
-            // The level is checked first because names are expensive to compute and most code does not need them.
+            // The level is checked first: names are expensive to compute, and most functions need no look-up in
+            // `excused`.
             if used.feature.level() > Level::V3
                 && excused.contains(&(function.name().as_str(), used.feature.name().as_str()))
             {

@@ -107,7 +107,7 @@ pub struct Figure {
     pub shape: Option<RunShape>,
     /// Unit of medians and samples.
     pub unit: String,
-    /// Kind of quantity, which determines if more or less is better.
+    /// Kind of quantity, which determines whether more or less is better.
     pub quantity: Quantity,
     /// Results of the builds, in the order of [`Comparison::builds`].
     pub results: Vec<BuildOutcome>,
@@ -191,7 +191,7 @@ fn outcome(phase: Phase, build: &Contender, samples: &[f64], baseline: Option<&V
     }
 }
 
-/// Returns the ratio of prefill and decode together for each build except the first.
+/// Returns, for each build except the first, its combined ratio for prefill and decode.
 pub(super) fn overall(ledger: &Ledger, builds: &[Contender]) -> Vec<Overall> {
     let of_build = |number: usize| {
         let ratios = ratios(ledger, number);

@@ -71,7 +71,7 @@ impl Contest<'_> {
         self.check_builds()?;
         self.check_inputs()?;
         if self.models.is_empty() && self.phases.iter().any(|phase| phase.is_of_engine()) {
-            return Err(exit::usage("no model is given"));
+            return Err(exit::usage("no model was given"));
         }
         let events = self.events();
         let mut done = ContestProgress {

@@ -18,7 +18,7 @@ use super::shape::RunShape;
 use crate::process::pipes::drain;
 use crate::process::{self, Running};
 
-/// Number of starts per sample of a start-up time, because a single start is too short to measure.
+/// Number of starts per sample of a start-up time; a single start is too short to measure.
 const STARTS: usize = 5;
 
 /// Maximum number of output lines in the error of a failed program.

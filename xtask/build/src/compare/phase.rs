@@ -103,7 +103,7 @@ impl Phase {
         self.has_shape() || self.is_of_model()
     }
 
-    /// True if `anneal bench` reports the phase and the shape of the run does not matter.
+    /// True if `anneal bench` reports the phase and the phase does not depend on the shape of the run.
     pub fn is_of_model(self) -> bool {
         matches!(
             self,
@@ -185,7 +185,7 @@ impl Quantity {
         }
     }
 
-    /// Returns [`Ratio::verdict`] in the words for this quantity.
+    /// Returns [`Ratio::verdict`], worded for this quantity.
     pub fn verdict(self, ratio: &Ratio) -> &'static str {
         self.words(ratio.verdict())
     }

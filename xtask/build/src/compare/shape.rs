@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Shape of a run: its numbers of tokens.
+/// Shape of a run: the number of tokens in each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunShape {
     /// Number of prompt tokens, which prefill evaluates.

@@ -73,7 +73,7 @@ pub struct Forecast {
     order: Vec<usize>,
     /// Number of units that run in parallel.
     slots: usize,
-    /// True if an earlier build finished the stage, so that units without news were probably made by it.
+    /// True if an earlier build finished the stage. That build probably made the units that have not been reported.
     is_rebuild: bool,
     /// Names of units whose end was reported before their start.
     early: Vec<String>,
@@ -145,7 +145,7 @@ impl Forecast {
     /// Marks the unit `name` as ended at second `at`. `front` is the number of seconds from the unit's start until
     /// other units could start; `None` means that other units had to wait for the unit's end.
     ///
-    /// If the start of the unit was not reported, the unit takes over the start of the unit that has run longest.
+    /// If the start of the unit was not reported, the unit takes over the start time of the unit that has run longest.
     /// ninja reports no starts, so starts are assumed in the order of its plan, and that assumption can be wrong.
     pub fn end(&mut self, name: &str, at: f64, front: Option<f64>) {
         let running = |state: UnitState| matches!(state, UnitState::Running(_));
@@ -183,7 +183,7 @@ impl Forecast {
         self.early.push(name.to_string());
     }
 
-    /// Returns the second at which the running unit `name` started, or `None` if it does not run.
+    /// Returns the second at which the running unit `name` started, or `None` if it is not running.
     pub fn since(&self, name: &str) -> Option<f64> {
         let index = self.find(name, |state| matches!(state, UnitState::Running(_)))?;
         match self.states[index] {

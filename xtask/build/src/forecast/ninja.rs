@@ -52,7 +52,7 @@ pub fn units(plan: &str, first: &[String], records: &BTreeMap<String, Took>) -> 
 
 /// Marks the first units as started when ninja begins, so that `jobs` of them run in parallel.
 pub fn begin(forecast: &mut Forecast, jobs: usize, now: f64) {
-    // An earlier ninja run for some targets may have left units that are assumed to run.
+    // An earlier ninja run for some of the targets may have left units that are still assumed to be running.
     for _ in forecast.running()..jobs {
         start_next(forecast, now);
     }

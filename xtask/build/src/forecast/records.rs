@@ -97,8 +97,8 @@ impl Records {
 
     /// Returns the durations of the units of `section` by name. The first word of `section` is the tool.
     ///
-    /// Units that were never built here get the durations in `shares.txt`, which another machine measured. The
-    /// durations of the first units then correct the estimate.
+    /// Units that were never built on this machine get the durations in `shares.txt`, which were measured on another
+    /// machine. The durations of the first units then correct the estimate.
     pub fn of(&self, section: &str) -> BTreeMap<String, Took> {
         let mut all = shares(section).units;
         all.extend(self.file.sections.get(section).into_iter().flat_map(|known| known.units.clone()));

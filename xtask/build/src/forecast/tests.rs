@@ -1,8 +1,8 @@
 //! Replays of recorded builds.
 //!
-//! `fixtures/progress` contains two clean builds of one commit on two Zen 4 cores: `engine.txt` for the profile
-//! native and `lto.txt` for the profile native-lto. Each line gives the seconds at which a unit started, released the
-//! units that wait for its metadata, and ended. The times come from cargo's fingerprint files and ninja's log.
+//! `fixtures/progress` contains two clean builds of one commit on two Zen 4 cores: `engine.txt` for the profile native
+//! and `lto.txt` for the profile native-lto. Each line gives the times, in seconds, at which a unit started, released
+//! the units that wait for its metadata, and ended. The times come from cargo's fingerprint files and ninja's log.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn recorded(name: &str) -> Vec<Recorded> {
     fixture(name).lines().map(unit).collect()
 }
 
-/// Returns the durations of the units in `build`, in the form of the records.
+/// Returns the durations of the units in `build`, in the format of the records.
 fn records(build: &[Recorded]) -> BTreeMap<String, Took> {
     let mut all: BTreeMap<String, Took> = BTreeMap::new();
     for unit in build {
@@ -58,8 +58,8 @@ fn engine(records: &BTreeMap<String, Took>, guess: Took) -> Forecast {
 fn play(forecast: &mut Forecast, build: &[Recorded], until: f64) {
     let starts = build.iter().map(|unit| (unit.start, true, unit));
     let mut events: Vec<_> = starts.chain(build.iter().map(|unit| (unit.end, false, unit))).collect();
-    // Ends sort before starts, because a unit that starts at that moment waited for them. A unit of zero length
-    // starts before it ends.
+    // Ends sort before starts, because a unit that starts at the same moment has waited for an end. A unit of zero
+    // length starts before it ends.
     events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     for (at, starts, unit) in events.into_iter().filter(|(at, ..)| *at <= until) {
         match starts {
@@ -467,8 +467,8 @@ fn ninjas_plan_and_log_are_understood() {
 
     let mut forecast = Forecast::new(units, 1, Took::whole(1.0));
     ninja::begin(&mut forecast, 1, 0.0);
-    // This unit was assumed to wait. The unit takes over the start of the unit that was assumed to run, and that
-    // other unit is assumed to start now.
+    // This unit was assumed to be waiting. It takes over the start time of the unit that was assumed to be running, and
+    // that other unit is now assumed to start.
     ninja::end(&mut forecast, "d/a.c.o", 6.0);
     assert_eq!(forecast.took()["d/a.c.o"].seconds, 6.0);
     ninja::end(&mut forecast, "d/b.c.o", 8.0);

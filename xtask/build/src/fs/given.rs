@@ -44,7 +44,7 @@ pub fn text(path: &Path) -> Result<String> {
 /// Checks that `path`, the value of `-m`, is a file with content.
 ///
 /// # Errors
-/// If it is not.
+/// If `path` does not exist, is not a file, or is empty.
 pub fn check_model(path: &Path) -> Result<()> {
     let found = std::fs::metadata(path)
         .with_context(|| format!("cannot find the model {}\nhint: check the path of -m", path.display()))?;

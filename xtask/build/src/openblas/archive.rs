@@ -11,7 +11,7 @@ use crate::process::{Log, Run};
 use crate::ui::Ui;
 
 /// Python program that downloads the URL in its second argument to the file in its first argument. It is used if curl
-/// is missing, as it may be in a fresh container.
+/// is missing, for example in a fresh container.
 const PYTHON: &str = "import shutil, sys, urllib.request
 with urllib.request.urlopen(sys.argv[2], timeout=60) as source, open(sys.argv[1], 'wb') as file:
     shutil.copyfileobj(source, file)
@@ -77,8 +77,8 @@ impl Archive {
         done.with_context(|| {
             format!(
                 "cannot download OpenBLAS {} from {}\nhint: the download needs curl or python3, and a \
-                 network. Without them, download the file on another machine and pass it with --blas-archive \
-                 FILE",
+                 network connection\nhint: otherwise, download the file on another machine and pass it with \
+                 --blas-archive FILE",
                 self.version, self.place
             )
         })

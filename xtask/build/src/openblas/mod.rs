@@ -8,7 +8,7 @@
 //! target/anneal/blas/downloads/              archives
 //! ```
 //!
-//! OpenBLAS is built before planning, because planning reads no files. The plan uses the library like an installed
+//! OpenBLAS is built before planning, because planning reads no files. The plan treats the library like an installed
 //! library.
 
 mod archive;
@@ -36,10 +36,10 @@ use make::Recipe;
 /// Options for the source archive of OpenBLAS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ArchiveArgs {
-    /// OpenBLAS's source archive, a file or a URL, for profiles that build it [default: the pinned release]
+    /// Source archive of OpenBLAS (a file or a URL), for profiles that build OpenBLAS [default: the pinned release]
     #[arg(long, value_name = "FILE|URL")]
     blas_archive: Option<String>,
-    /// SHA-256 of the archive, if it is not the pinned one
+    /// SHA-256 of the archive; required if the archive is not a copy of the pinned one
     #[arg(long, value_name = "DIGITS", requires = "blas_archive")]
     blas_sha256: Option<String>,
 }

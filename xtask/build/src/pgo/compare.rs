@@ -10,10 +10,10 @@ use build_info::words::count;
 use crate::compare::{self, CandidateBuild, Phase, Provenance, Ratio, RunShape};
 use crate::ui::Ui;
 
-/// Shape of the compared runs, which differs from every training workload.
+/// Shape of the compared runs, which differs from the shapes in all training workloads.
 const SHAPE: RunShape = RunShape { prompt: 300, generate: 40, depth: 0 };
 
-/// Phases to compare: those with branches that a profile may improve.
+/// Phases to compare: those whose branches may benefit from a profile.
 const PHASES: [Phase; 8] = [
     Phase::Prefill,
     Phase::Decode,
@@ -103,12 +103,12 @@ const PRICE: f64 = 0.98;
 /// Minimum number of pairs. With fewer pairs the bootstrap yields no meaningful interval.
 pub const FEWEST: u32 = 6;
 
-/// Decides if the optimised build is kept, and returns the verdict as text. The faster build wins; if no difference
-/// is shown, the simpler build wins.
+/// Decides whether the optimised build is kept, and returns the verdict as text. The faster build wins; if no
+/// difference is shown, the simpler build wins.
 ///
-/// Prefill and decode over all models decide first. If they show no difference, the other phases decide. A phase
-/// counts if there are at least two models and the phase is faster, or slower, on all of them. One model is not
-/// enough: when a build is compared with itself, one of six short phases appears faster in every seventh comparison.
+/// Prefill and decode over all models decide first. If they show no difference, the other phases decide. A phase counts
+/// if there are at least two models and the phase is faster, or slower, on all of them. One model is not enough: when a
+/// build is compared with itself, at least one of six short phases appears faster in about one comparison in seven.
 fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, String) {
     if overall.pairs < FEWEST {
         return (

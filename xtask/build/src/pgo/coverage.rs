@@ -1,4 +1,4 @@
-//! Part of a run's hot functions that a profile covers.
+//! Share of a run's hot functions that a profile covers.
 
 use std::collections::BTreeSet;
 

@@ -55,7 +55,7 @@ pub struct Args {
     /// Number of pairs of runs per model in the comparison
     #[arg(long, default_value_t = 10, value_parser = crate::bolt::pairs)]
     pairs: usize,
-    /// Afterwards, rewrite the program's layout with BOLT
+    /// Afterwards, optimise the program's code layout with BOLT
     #[arg(long)]
     bolt: bool,
     /// Make the last build current even if it is not faster
@@ -238,7 +238,7 @@ impl Ready {
         Ok(Self { plan, tool, bolt })
     }
 
-    /// Checks the files that the user named, and the programs that must be installed with the tools.
+    /// Checks the files that the user named, and that all programs of BOLT are installed if BOLT is requested.
     fn check_files(&self, args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         if let Some(file) = &args.profdata {
             let log = Log::new(workspace.anneal().join("pgo.log"), ui.verbose());

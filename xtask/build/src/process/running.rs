@@ -55,9 +55,9 @@ pub fn stop(child: &Child, force: bool) {
     }
 }
 
-/// Shell that ends a command after this process was killed. The shell reads from a pipe that closes when this process
-/// ends. Without the shell, a build that was killed (by `kill -9` or the out-of-memory killer) would continue in
-/// ninja.
+/// Shell that ends a command after this process has been killed. The shell reads from a pipe that closes when this
+/// process ends. Without the shell, a build that was killed (by `kill -9` or the out-of-memory killer) would continue
+/// in ninja.
 ///
 /// A death signal (`PR_SET_PDEATHSIG`) would have to be set by unsafe code between fork and exec, and would not reach
 /// the command's own children.

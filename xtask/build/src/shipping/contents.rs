@@ -27,7 +27,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// Folder in which man looks for pages.
 const MAN: &str = "share/man/man1";
 
-/// Returns the name of an archive of the build `info`, which is also the name of the archive's folder.
+/// Returns the name of the archive for the build `info`. The top folder in the archive has the same name.
 pub fn name(info: &BuildInfo) -> String {
     name_of(&info.anneal_version, &info.target, &info.profile)
 }

@@ -25,7 +25,7 @@ pub use reproducibility::Again;
 /// Program that packs and installs.
 const SHIP: Program = Program { name: "ship", features: "tools", purpose: "packs and installs" };
 
-/// Checks that an order can contain `prefix`: orders are JSON, which allows only Unicode text.
+/// Checks that a request can contain `prefix`: requests are JSON, which allows only Unicode text.
 ///
 /// # Errors
 /// A usage error if `prefix` is not valid UTF-8.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use audit::Dynamic;
 use build_info::Glibc;
 
-/// Shared libraries outside the C library, and the Debian package of each.
+/// Shared libraries that are not part of the C library, and the Debian package of each.
 const PACKAGES: [(&str, &str); 4] = [
     ("libstdc++.so.6", "libstdc++6"),
     ("libgcc_s.so.1", "libgcc-s1"),
@@ -23,12 +23,12 @@ const OF_LIBC: [&str; 6] = ["libc.so", "libm.so", "libpthread.so", "libdl.so", "
 pub struct Needs {
     /// Names of shared libraries.
     pub libraries: BTreeSet<String>,
-    /// Oldest glibc that has every symbol; `None` if the program uses no glibc.
+    /// Oldest glibc that has every symbol that the program uses; `None` if the program uses no glibc.
     pub glibc: Option<Glibc>,
 }
 
 impl Needs {
-    /// Returns the requirements of the programs and libraries at `paths` together.
+    /// Returns the combined requirements of the programs and libraries at `paths`.
     ///
     /// # Errors
     /// If a file cannot be read.

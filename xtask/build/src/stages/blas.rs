@@ -1,7 +1,7 @@
 //! Check of the BLAS library: compares the library that the finished program calls with the planned library.
 //!
-//! A linker uses the first file with a matching name, and a loader the first match on its own path, so the plan and
-//! the link command prove nothing. The check asks the program itself and the loader.
+//! A linker uses the first file with a matching name, and a loader the first match on its own path, so the plan and the
+//! link command prove nothing. The check queries the program itself and the loader.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Check that the finished binary has C++ code inlined into Rust. The flags alone do not prove inlining.
+//! Check that C++ code was inlined into Rust in the finished binary. The flags alone do not prove that.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ const ALWAYS_THERE: &str = "anneal_model_load";
 /// # Errors
 /// If the calls were not inlined.
 pub fn check(build: &Build) -> Result<()> {
-    // Counters keep the address of every function, even of an inlined function.
+    // An instrumented program stores the address of every function, including inlined ones, next to its counters.
     let counts = build.plan.variant.as_ref().is_some_and(|variant| variant.name.ends_with("pgo-train"));
     if !build.plan.lto.across || counts {
         return Ok(());
@@ -44,7 +44,7 @@ pub fn is_inlined(path: &Path) -> Result<bool> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let file = object::File::parse(&*bytes)
         .with_context(|| format!("cannot parse {} as an executable", path.display()))?;
-    // LTO may rename functions that it makes local to `name.llvm.123`.
+    // If LTO makes a function local, it may rename the function to `name.llvm.123`.
     let has = |name: &str| {
         file.symbols().filter_map(|symbol| symbol.name().ok()).any(|symbol| {
             symbol.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

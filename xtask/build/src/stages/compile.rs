@@ -88,7 +88,7 @@ impl NinjaProgress {
             return;
         }
         let took = ninja::took(&ninja::log(&build.folder.cmake()), &self.forecast);
-        // Without this record only the next estimate is less accurate.
+        // If this record is missing, only the next estimate becomes less accurate.
         let _ = self.records.learn(&self.section, took);
     }
 }

@@ -36,8 +36,8 @@ const SOURCES: &[&str] = &[
     "vendor/llama-sys",
 ];
 
-/// Environment variables that would change the build of cargo, cc and bindgen, and variables that cargo set for
-/// xtask. A change of these variables makes build scripts run again.
+/// Environment variables that would change the build of cargo, cc and bindgen, and variables that cargo set for xtask.
+/// Build scripts run again if these variables change.
 const FOREIGN: &[&str] = &[
     "AR_",
     "BINDGEN_EXTRA_CLANG_ARGS_",
@@ -264,7 +264,7 @@ impl CargoProgress {
 
     /// Records the durations of the units.
     fn learn(mut self) {
-        // Without this record only the next estimate is less accurate.
+        // If this record is missing, only the next estimate becomes less accurate.
         let _ = self.records.learn(&self.section, self.forecast.took());
     }
 }
@@ -307,7 +307,8 @@ mod tests {
         toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap()
     }
 
-    /// Checks that every crate of the engine is in [`SOURCES`]; a missing crate could change without a new build.
+    /// Checks that every crate of the engine is in [`SOURCES`]; a change to a missing crate would not cause a new
+    /// build.
     #[test]
     fn the_engine_is_made_of_all_its_crates() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));

@@ -25,7 +25,7 @@ impl Build<'_> {
         if !ours.is_empty() {
             let path = std::env::var_os("PATH").unwrap_or_default();
             let folders = ours.into_iter().chain(std::env::split_paths(&path));
-            let path = std::env::join_paths(folders).context("a folder of PATH has a colon in its name")?;
+            let path = std::env::join_paths(folders).context("a folder in PATH has a colon in its name")?;
             all.insert("PATH".to_string(), Some(path.to_string_lossy().into_owned()));
         }
         Ok(all)

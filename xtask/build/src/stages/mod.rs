@@ -294,7 +294,7 @@ impl<'a> Build<'a> {
             && (!self.is_gated()
                 || folder.stamp(GATE).is_some_and(|stamp| stamp.input == gate::input(self)))
             && folder.stamp(AUDIT).is_some_and(|stamp| audit::input(self).is_ok_and(|input| stamp.input == input))
-            // A process that is killed between moving the engine and writing its record leaves the old record.
+            // A process that is killed between moving the engine and writing its record leaves the old record behind.
             && info.artifacts.first().is_some_and(|anneal| {
                 crate::fs::digest_file(&folder.anneal()).is_ok_and(|digest| digest == anneal.sha256)
             })

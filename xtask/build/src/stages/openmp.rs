@@ -12,11 +12,11 @@ use toolchain::CompilerKind;
 use super::state::Build;
 use super::switches;
 
-/// Names of the runtimes for the loader, without versions.
+/// Names under which the loader finds the runtimes, without versions.
 const RUNTIMES: [&str; 3] = ["libomp.so", "libgomp.so", "libiomp5.so"];
 
-/// Returns the linker argument with the runtime's file that CMake chose. A static ggml needs the argument on the
-/// engine's command line; a shared ggml names the runtime itself.
+/// Returns the linker argument that names the runtime's file, as chosen by CMake. A static ggml needs the argument on
+/// the engine's command line; a shared ggml names the runtime itself.
 ///
 /// # Errors
 /// If CMake's cache names no runtime.

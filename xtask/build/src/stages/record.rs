@@ -102,7 +102,8 @@ pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Res
 /// Returns the commit of the checkout at `root`, followed by `-dirty` if tracked files differ from the commit. Returns
 /// `None` if `root` is not a git checkout or git is missing.
 fn commit(root: &Path, log: &Log) -> Option<String> {
-    // Without this check, git would name the commit of a repository that contains unpacked sources of Anneal.
+    // Without this check, if Anneal's sources were unpacked inside another repository, git would name a commit of that
+    // repository.
     if !root.join(".git").exists() {
         return None;
     }

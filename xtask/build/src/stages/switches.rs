@@ -41,7 +41,7 @@ fn defines(flags: &EffectiveFlags, definition: &str) -> bool {
     flags.definitions.iter().any(|found| found == definition)
 }
 
-/// Returns the switches that took effect. The switches of the finished program were checked before.
+/// Returns the switches that took effect. The switches of the finished program have already been checked.
 pub fn found(plan: &Plan, flags: &EffectiveFlags) -> Switches {
     let mut found = plan.switches.clone();
     for switch in CMAKE {

@@ -65,12 +65,12 @@ pub fn read(build: &Build) -> Result<Vec<CpuVariant>> {
     Ok(variants)
 }
 
-/// Returns the path of the library of the variant `name` in `folder`.
+/// Returns the path in `folder` of the library for the variant `name`.
 pub fn library(folder: &Path, name: &str) -> PathBuf {
     folder.join(file(name))
 }
 
-/// Returns the file name of the library of the variant `name`.
+/// Returns the file name of the library for the variant `name`.
 pub fn file(name: &str) -> String {
     format!("{PREFIX}{name}.so")
 }

@@ -52,7 +52,7 @@ fn program(plan: &Plan, zig: &Zig, workspace: &Workspace) -> Result<Tool> {
 pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<String>> {
     let (Some(zig), Some(_)) = (&plan.zig, &plan.cross) else { return Ok(None) };
     let program = program(plan, zig, workspace)?.path;
-    // Links are resolved because zig looks for its files next to the real program, where pip's wheel has them.
+    // Links are resolved because zig looks for its files next to the real program, where pip installs them.
     let program = program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
     let headers = zig.headers(program.parent().unwrap_or(Path::new("/")));
     let words = headers.iter().map(|folder| format!("-isystem {}", shell_quote(&folder.to_string_lossy())));
@@ -64,7 +64,7 @@ pub fn linker_variable(plan: &Plan) -> String {
     format!("CARGO_TARGET_{}_LINKER", plan.target.replace(['-', '.'], "_").to_uppercase())
 }
 
-/// Returns a digest of the scripts, so that a change of the scripts causes a new compilation.
+/// Returns a digest of the scripts, so that a change to the scripts causes a new compilation.
 ///
 /// # Errors
 /// If a script cannot be read.
@@ -76,8 +76,8 @@ pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
 }
 
 fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static str, String); 4] {
-    // The crate `cc` passes rustc's target, which zig spells differently. rustc passes archives with -Wl, which zig
-    // mistakes for options. rustc also passes --strip-debug, with which zig would also strip function names.
+    // The crate `cc` passes rustc's target, which zig spells differently. rustc prefixes archives with `-Wl,`, so zig
+    // mistakes them for options. rustc also passes --strip-debug, which would make zig strip function names too.
     let filter = "for argument; do\n  shift\n  case $argument in\n    \
                   --target=* | -Wl,--strip-debug) continue ;;\n    -Wl,/*) argument=${argument#-Wl,} ;;\n    \
                   -c | -S | -E) compiles=yes ;;\n    \
@@ -102,8 +102,8 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
     // optimisation level; without a level, zig would make a debug build.
     let compiler = |name: &str| format!("{name} -target {target} -O2 -g0 -fomit-frame-pointer");
     // Keeps this machine's folders out of the compiled code: assertions contain file names, and the crate `ring` asks
-    // for debug information. The flags are not passed when linking, because zig caches the runtime by its flags and
-    // would compile it again, for minutes, in each checkout. The runtime's debug information is stripped from the
+    // for debug information. The flags are not passed when linking, because zig caches the runtime by its flags, and
+    // would spend minutes compiling it again in each checkout. The runtime's debug information is stripped from the
     // program.
     let maps = places(root).map(|(place, name)| format!("-ffile-prefix-map={}={name}", below(&place, root)));
     // ccache makes paths below the checkout relative to the compiler's working folder, which for llama.cpp is `cmake`
@@ -170,7 +170,7 @@ mod tests {
             assert!(said.ends_with("|-c|a b.c|"), "{said}");
             let said = says(&["-c", "-I/a b/c/..", "-I/a/b/../c/../d e", "-I../../f", "x.c"]);
             assert!(said.ends_with("|-c|-I/a b|-I/a/d e|-I../../f|x.c|"), "{said}");
-            // The flags with which zig compiles for a link are equal in all checkouts.
+            // When linking, zig gets the same flags in all checkouts.
             let said = says(&["a b.o", "-Wl,--strip-debug", "-Wl,/x/y.a", "-o", "a b"]);
             assert!(said.ends_with("|a b.o|/x/y.a|-o|a b|") && !said.contains("prefix-map"), "{said}");
         }

@@ -1,4 +1,5 @@
-//! Builds that a group of machines shares, through the program `store`; [`store`] describes its orders.
+//! Builds that a group of machines shares through the program `store`. The crate [`store`] describes the requests that
+//! the program accepts.
 
 mod glibc;
 pub mod signed;
@@ -32,7 +33,7 @@ const WITH_S3: Program = Program { features: "s3", purpose: "reads and writes st
 /// Options that select a store.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct StoreArgs {
-    /// Store of finished builds: a folder, https://HOST/DIR (read-only) or s3://BUCKET/PREFIX (with the AWS_…
+    /// Store of finished builds: a folder, https://HOST/DIR (read-only) or s3://BUCKET/PREFIX (configured by the AWS_…
     /// variables) [default: the store in $ANNEAL_STORE, if set]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
@@ -84,7 +85,7 @@ fn give(workspace: &Workspace, store: &Location, order: &Order, ui: &Ui) -> Resu
     program.give(workspace, order, ui)
 }
 
-/// Returns the entry of the build of `parts` in `store`, or `None`.
+/// Returns the entry in `store` for the build that `parts` describes, or `None`.
 ///
 /// # Errors
 /// The errors of the program `store`.
@@ -96,7 +97,8 @@ pub fn ask(workspace: &Workspace, store: &Location, parts: &Parts, ui: &Ui) -> R
     }
 }
 
-/// Checks the build of `parts` in `store`. If `list` is true, adds a complete but unlisted build to the store's list.
+/// Checks the copy in `store` of the build that `parts` describes. If `list` is true, adds a complete but unlisted
+/// build to the store's list.
 ///
 /// # Errors
 /// The errors of the program `store`.

@@ -1,4 +1,4 @@
-//! Builds from a store, which replace a compilation.
+//! Builds that are taken from a store instead of being compiled.
 
 use anyhow::{Context, Result};
 use build_info::Host;

@@ -8,8 +8,8 @@ use build_info::{Bytes, Sha256, TuningRecord};
 use crate::fs;
 use crate::ui::Ui;
 
-/// Maximum size of the record after adding entries from a store. The engine reads up to 64 MiB, and settings that are
-/// tuned here also need room.
+/// Maximum size of the record after adding entries from a store. The engine reads at most 64 MiB; the rest is reserved
+/// for settings that are tuned on this machine.
 const LARGEST: Bytes = Bytes(32 << 20);
 
 /// Returns the path of the record, as the engine determines it: `given`, else `$ANNEAL_TUNING`, else in the state
@@ -36,8 +36,8 @@ pub fn read(path: &Path) -> Result<Option<TuningRecord>> {
 }
 
 /// Merges the entries of `found` into this machine's record. `build` is the plan hash of the build on this machine.
-/// Entries that were measured here are kept. An unreadable record is left unchanged with a warning, because a build
-/// also runs without a record.
+/// Entries that were measured on this machine are kept. An unreadable record is left unchanged with a warning, because
+/// a build also runs without a record.
 pub fn merge(found: TuningRecord, build: &Sha256, ui: &Ui) {
     match merged(found, build) {
         Ok(0) => {}

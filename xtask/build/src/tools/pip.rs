@@ -1,4 +1,4 @@
-//! Programs and libraries of the Python package index that only some commands need.
+//! Programs and libraries from the Python package index that only some commands need.
 
 use std::path::PathBuf;
 

@@ -12,7 +12,7 @@ use build::workload::Synthetic;
 use build::workspace::Workspace;
 use build_info::BuildInfo;
 
-/// Number of pairs: enough for a verdict, in two minutes on two cores.
+/// Number of pairs. Ten pairs are enough for a verdict, and take two minutes on two cores.
 const PAIRS: usize = 10;
 /// Shape of the runs. The prompt is long enough for BLAS, which ggml uses only for products with at least 32 rows.
 const SHAPE: RunShape = RunShape { prompt: 256, generate: 16, depth: 0 };

@@ -27,7 +27,7 @@ pub struct Args {
 /// Rule that a program can be checked against.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum As {
-    /// Only x86-64-v3 instructions, except in functions that check the CPU first
+    /// The program contains only x86-64-v3 instructions, except in functions that check the CPU first
     Portable,
     /// The program contains only baseline x86-64 instructions, and each kernel library only those of its CPU variant
     Universal,
@@ -150,7 +150,8 @@ fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
     ui::columns(&["ggml has kernels for", "offered", "used", "most in"], rows)
 }
 
-/// Returns a table of the instruction sets in the program. All sets that every x86-64 CPU has share one row.
+/// Returns a table of the instruction sets in the program. The instruction sets that every x86-64 CPU has are combined
+/// in one row.
 fn occurring(report: &AuditReport) -> impl std::fmt::Display {
     let all = &report.occurring;
     let baseline = all.iter().filter(|one| one.baseline);
@@ -193,7 +194,7 @@ fn symbols(report: &AuditReport) -> String {
     text
 }
 
-/// Returns the GPU code: architectures, and kernels by purpose.
+/// Returns a description of the GPU code: its architectures, and its kernels by purpose.
 fn for_gpus(device: &DeviceAudit) -> String {
     let architectures = device.architectures.iter().map(|(name, found)| {
         vec![name.clone(), found.pieces.to_string(), found.stored.to_string(), found.unpacked.to_string()]

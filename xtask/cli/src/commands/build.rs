@@ -41,8 +41,8 @@ fn check_variant(folder: &Path, variant: &str) -> Result<()> {
         return Ok(());
     }
     Err(exit::usage(format!(
-        "--variant {variant} is not a GPU profile: it does not set `gpu = \"cuda\"`\nhint: GPU profiles: \
-         {}; `cargo xtask build --profile {variant}` builds this profile for the CPU",
+        "--variant {variant} is not a GPU profile: it does not set `gpu = \"cuda\"`\nhint: the GPU profiles \
+         are {}\nhint: `cargo xtask build --profile {variant}` builds {variant} for the CPU",
         profile::names_for_gpus(folder)?.join(", ")
     )))
 }

@@ -14,7 +14,7 @@ use build_info::{BuildInfo, Bytes};
 pub struct Args {
     /// Remove only builds of this profile
     profile: Option<String>,
-    /// Also remove the current builds, cargo's files, models and profiles, but not the sources
+    /// Also remove the current builds, cargo's files, models and PGO profiles, but not the sources
     #[arg(long)]
     all: bool,
     /// List what would be removed without removing it

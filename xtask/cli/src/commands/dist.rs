@@ -47,7 +47,7 @@ pub struct Args {
     /// differ
     #[arg(long)]
     verify: bool,
-    /// Fail and list the differences if the new archive differs from this one
+    /// Compare the new archive with this one; if they differ, list the differences and fail
     #[arg(long, value_name = "ARCHIVE")]
     against: Option<PathBuf>,
     /// Install missing tools without asking
@@ -223,8 +223,8 @@ impl PackJob<'_> {
         }
     }
 
-    /// Checks that `archives` may be distributed, and that they equal the archives that `args` asks to compare.
-    /// `info` is the record of the build in the folder `build`.
+    /// Checks that `archives` may be distributed. If `args` requests it, also checks that they are reproducible and
+    /// equal to a given archive. `info` is the record of the build in the folder `build`.
     fn check(
         &self,
         args: &Args,
@@ -253,7 +253,7 @@ impl PackJob<'_> {
     /// Makes the archives a second time and compares them.
     ///
     /// # Errors
-    /// If an archive differs, with the differences.
+    /// If an archive differs; the error lists the differences.
     fn again(&self, profile: &str, archives: &[Archive], ui: &Ui) -> Result<()> {
         ui.say("building a second time, in another folder and with one job");
         let again = Again::build(self.tools, profile, ui)?;

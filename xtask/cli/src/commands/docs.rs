@@ -112,7 +112,7 @@ fn mdbook(tools: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
 fn lychee(workspace: &Workspace, log: &Log, ui: &Ui) -> Result<PathBuf> {
     let progress = ui.progress("lychee");
     let folder = tools::pip_tool(workspace, "lychee", LYCHEE, log)
-        .context("cannot install lychee, which checks the links of the book")?;
+        .context("cannot install lychee, which checks the links in the book")?;
     progress.finish();
     Ok(folder.join("bin/lychee"))
 }

@@ -135,7 +135,7 @@ fn host_text(host: &Host, nvidia_driver: bool) -> String {
     }
     if host.gpus.is_empty() {
         let why = match nvidia_driver {
-            true => "NVIDIA's driver is loaded but shows no usable GPU",
+            true => "NVIDIA's driver is loaded but reports no usable GPU",
             false => "no NVIDIA driver is loaded",
         };
         let _ = writeln!(text, "  GPU: none found: {why}");
@@ -214,7 +214,7 @@ mod tests {
         let host = plan::testing::host("ryzen-7950x");
         assert!(host.gpus.is_empty());
         assert!(host_text(&host, false).ends_with("  GPU: none found: no NVIDIA driver is loaded\n"));
-        assert!(host_text(&host, true).contains("is loaded but shows no usable GPU"));
+        assert!(host_text(&host, true).contains("is loaded but reports no usable GPU"));
         let gpu = build_info::host::Gpu {
             name: "NVIDIA H200".into(),
             compute_capability: "9.0".into(),

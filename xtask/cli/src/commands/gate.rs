@@ -85,7 +85,7 @@ fn anneal(args: &Args, workspace: &Workspace) -> Result<Executable> {
         )));
     }
     match folder {
-        // Copied programs and other folders of programs have no record.
+        // A program outside a build folder has no record.
         Some(folder) if folder.join("build_info.json").is_file() => executable(&std::path::absolute(folder)?),
         _ => Ok(Executable::new(std::path::absolute(place)?)),
     }

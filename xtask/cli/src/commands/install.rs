@@ -17,8 +17,8 @@ use store::{CpuKind, Location};
 /// Options of `install`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Path of an archive, an unpacked archive or a folder of archives, or URL of an archive or a folder (ending in
-    /// /) [default: the archive that `dist` made in this checkout]
+    /// Archive to install: the path of an archive, an unpacked archive or a folder of archives, or the URL of an
+    /// archive or of a folder (ending in /) [default: the archive that `dist` made in this checkout]
     #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["rollback", "list"])]
     from: Option<String>,
     /// Install the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or
@@ -28,10 +28,10 @@ pub struct Args {
     /// Profile of the build to install from the store [default: native]
     #[arg(short, long, conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
     profile: Option<String>,
-    /// Folder to install to [default: /usr/local for root, else ~/.local]
+    /// Folder to install into [default: /usr/local for root, else ~/.local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// Go back to the previously current version
+    /// Go back to the previous version
     #[arg(long, conflicts_with = "list")]
     rollback: bool,
     /// List the installed versions, and check that their files are unchanged
@@ -40,10 +40,10 @@ pub struct Args {
     /// Expected SHA-256 of the archive, instead of the checksum in the file next to it
     #[arg(long, value_name = "HEX", conflicts_with_all = ["no_check", "rollback", "list"])]
     sha256: Option<String>,
-    /// Install an archive that has no checksum; damage and forgery are not detected
+    /// Install an archive even if it has no checksum; corruption and tampering are then not detected
     #[arg(long, conflicts_with_all = ["rollback", "list"])]
     no_check: bool,
-    /// Minisign public key that must verify the archive's signature [default: $ANNEAL_MINISIGN_KEY, else
+    /// Minisign public key to verify the archive's signature with [default: $ANNEAL_MINISIGN_KEY, else
     /// PREFIX/etc/anneal/minisign.pub if it exists]
     #[arg(long, value_name = "FILE|KEY", conflicts_with_all = ["rollback", "list"])]
     key: Option<String>,

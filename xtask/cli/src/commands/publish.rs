@@ -238,7 +238,7 @@ fn tune(
         Ok(None) => return Ok(0),
         Err(error) if given.is_some() => return Err(error),
         Err(error) => {
-            ui.warn(format_args!("no tuned settings are published: {error:#}"));
+            ui.warn(format_args!("the tuned settings were not published: {error:#}"));
             return Ok(0);
         }
     };

@@ -16,7 +16,7 @@ pub struct Args {
     /// Install the tools for this build profile
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Also install the CUDA toolkit into this checkout: nvcc, the runtime and cuBLAS, 1.1 GB
+    /// Also install the CUDA toolkit into this checkout (nvcc, the runtime and cuBLAS; 1.1 GB)
     #[arg(long)]
     cuda: bool,
     /// Also install the tools for `cargo xtask test`

@@ -25,14 +25,14 @@ use sum::{Counts, Sum};
 /// run on as many CPUs as those of `portable`, so also building `portable` would only take time.
 const OTHER: &str = "universal-few";
 
-/// Features that enable tests with builds of other profiles, other CPUs, whole chains of builds, or minutes of
-/// `validate`. Only continuous integration runs these tests.
+/// Features that enable long tests: with builds of other profiles, with other CPUs, with whole chains of builds, or
+/// with runs of `validate` that take minutes. Only continuous integration runs these tests.
 pub const LONG: &str = "xtask/long-tests,lab/long-tests";
 
 /// Environment variable that sets the number of threads of `anneal`.
 const THREADS: &str = "ANNEAL_THREADS";
 
-/// Environment variable that selects kernels of `anneal` for products and attention.
+/// Environment variable that selects the kernels that `anneal` uses for products and attention.
 const KERNELS: &str = "ANNEAL_KERNELS";
 
 /// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of

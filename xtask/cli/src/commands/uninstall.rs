@@ -12,13 +12,13 @@ use ship::{Answer, Order};
 /// Options of `uninstall`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Version to remove, as a name from `install --list` or a version number [default: the current version]
+    /// Version to remove: a name from `install --list`, or a version number [default: the current version]
     #[arg(conflicts_with = "all")]
     version: Option<String>,
     /// Remove all versions
     #[arg(long)]
     all: bool,
-    /// Folder of the installation [default: /usr/local for root, else ~/.local]
+    /// Folder that Anneal is installed in [default: /usr/local for root, else ~/.local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
     /// List what would be removed without removing it
@@ -39,7 +39,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let verb = if done.dry_run { "would remove" } else { "removed" };
     let left = match &done.current {
         Some(current) => format!("the current version is {current}"),
-        None => "no files of Anneal are left".to_string(),
+        None => "no Anneal files are left".to_string(),
     };
     let removed = match done.removed.as_slice() {
         [] => "the files of an interrupted installation".to_string(),

@@ -36,8 +36,9 @@ fn main() {
 }
 "#;
 
-/// Engine that does some work and prints the values that the smoke test and the comparison read. `FAKE_ANNEAL`
-/// selects a fault. The faults that kill the program, omit the counts or wait only affect the program with counters.
+/// Engine that does some work and prints the values that the smoke test and the comparison read. `FAKE_ANNEAL` selects
+/// a fault. The faults that kill the program, omit the counts or make the program wait affect only the program with
+/// counters.
 const ENGINE: &str = r#"
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;

@@ -176,8 +176,8 @@ impl Checkout {
         for entry in std::fs::read_dir(profiles).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
-            // These tests use the system's compilers, because the pinned zig is a large download and first compiles a
-            // C++ runtime.
+            // These tests use the system's compilers, because the pinned zig is a large download and would first have
+            // to compile a C++ runtime.
             let of_zig = ["compiler = \"zig\"", "glibc = \"2", "cargo_profile = \"dist\""];
             let kept = text.lines().filter(|line| !of_zig.iter().any(|key| line.starts_with(key)));
             let text: String = kept.map(|line| format!("{line}\n")).collect();
@@ -238,7 +238,7 @@ pub fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// Writes the gate's reference in the form of an engine's logits files.
+/// Writes the gate's reference as logits files, as an engine would write them.
 fn write_reference_logits(folder: &Path) {
     let kept = include_bytes!("../../../build/src/stages/gate/reference.bin");
     let end = kept.iter().position(|&byte| byte == b'\n').unwrap();

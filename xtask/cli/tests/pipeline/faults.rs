@@ -51,7 +51,7 @@ fn a_fake_native_build_is_refused() {
     let (checkout, good) = with_good_build();
     let profile = checkout.root.join("profiles/build/native.toml");
     let text = std::fs::read_to_string(&profile).unwrap();
-    // Removes the flags first from all files, then only from files outside ggml-cpu.
+    // First removes the flags from all files, then only from files outside ggml-cpu.
     for definitions in ["GGML_NATIVE = \"OFF\"\nCMAKE_C_FLAGS = \"-mavx2\"", "CMAKE_C_FLAGS = \"\""] {
         write(&profile, &format!("{text}\n[definitions]\n{definitions}\n"));
         checkout.build("native").expect(1, "compiled without -march=native");

@@ -90,7 +90,8 @@ fn only_the_engine_is_built_again_when_only_the_engine_changed() {
     write(&main, &text.replace("2.5", "3.5"));
     let run = checkout.build("native").expect(0, "kept compile");
     assert!(run.err.contains("finished engine"), "{}", run.err);
-    // The table only contains times of this run. An earlier run did the compilation, so the table has no time for it.
+    // The table contains only times from this run. An earlier run compiled the files, so the table has no compilation
+    // time.
     let row = run.err.lines().find(|line| line.trim_start().starts_with("compile ") && !line.contains("/"));
     assert!(row.is_some_and(|row| row.trim_end().ends_with("kept")), "{}", run.err);
     assert_eq!(std::fs::canonicalize(checkout.current("native")).unwrap(), folder);

@@ -46,7 +46,7 @@ pub struct Args {
     /// Time limit of the whole run, such as 12m; steps that would not finish in time are not started
     #[arg(long, value_name = "TIME", default_value = "12m", value_parser = parse_budget)]
     budget: Duration,
-    /// Number of threads for both phases [default: the engine's number of decoding threads]
+    /// Number of threads for both phases [default: as many as the engine uses for decode]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
     /// Try only these candidates and the profile itself; --dry-run lists the candidates
@@ -61,7 +61,7 @@ pub struct Args {
     /// Ignore the measurements of earlier runs
     #[arg(long)]
     fresh: bool,
-    /// Name of the file in profiles/build that reproduces the winner [default: the CPU's name]
+    /// Name of the profile to write to profiles/build, which reproduces the winner [default: the CPU's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Afterwards, tune the winner's run-time settings; this takes three minutes of the budget, or half of it if the
@@ -85,8 +85,8 @@ pub struct Args {
 /// the widths.
 const MODEL: &str = "qwen2.5-1.5b-4l/Q4_K_M";
 
-/// Part of the budget that is reserved for --then-tune. A shorter tuning run can decide on few settings, and settings
-/// often gain more speed than builds.
+/// Part of the budget that is reserved for --then-tune. A shorter tuning run can test only a few settings, although
+/// settings often gain more speed than builds.
 const TUNING: Duration = Duration::from_secs(180);
 
 /// Values of `general.file_type` for F32, F16 and BF16.
@@ -310,7 +310,7 @@ impl OptimizeJob<'_> {
         Maker { workspace: self.workspace, engine: Some(engine), ui: self.ui }.find_or_make(&what)
     }
 
-    /// Decides if the remaining time allows PGO and BOLT after the race. Records the reason if it does not.
+    /// Decides whether the remaining time allows PGO and BOLT after the race. If it does not, records the reason.
     fn later(&self, contest: &Contest, store: &mut Store, lap: Duration, until: Instant) -> Later {
         let left = until.saturating_duration_since(Instant::now());
         let room = left.saturating_sub(survey::reserve(&heats(&self.args.objective), contest.builds(), lap));

@@ -20,8 +20,8 @@ pub struct Args {
     /// GGUF file of the model, or the first part of a split model; only the header is read
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Shape of a model that is not on this machine: llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, …; an unknown name
-    /// lists all shapes
+    /// Shape of a model that need not be on this machine: llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, …; an unknown name
+    /// prints a list of all shapes
     #[arg(long, value_name = "NAME")]
     shape: Option<String>,
     /// Quantisation of the model that --shape names
@@ -78,7 +78,7 @@ fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     let roofline: Roofline = read_json(path, ROOFLINE_FILE)?;
     if roofline.cpu != host.cpu.name {
         ui.warn(format_args!(
-            "{} was measured on {}, but the recommendation is for {}; --roofline uses the file anyway",
+            "{} was measured on {}, but the recommendation is for {}; using it anyway, because --roofline names it",
             path.display(),
             roofline.cpu,
             host.cpu.name

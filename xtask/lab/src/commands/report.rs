@@ -11,10 +11,10 @@ use crate::report::{self, Page};
 /// Options of `report`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Measurements to include: files of `bench compare --raw`, `bench build`, `bench overhead`, `anneal bench -o
-    /// jsonl` (or json), `anneal bench --roofline`, `detect`, tuning records and build_info.json; the kind is
-    /// detected from the content [default: the current builds, target/anneal/results, this user's roofline and tuning
-    /// record]
+    /// Measurements to include: results of `bench compare --raw`, `bench build`, `bench overhead`, `anneal bench -o
+    /// jsonl` (or json), `anneal bench --roofline` and `detect`, tuning records, and build_info.json files; the kind of
+    /// each file is detected from its content [default: the current builds, target/anneal/results, this user's roofline
+    /// and tuning record]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Folder for report.html, report.md and plots/ [default: target/anneal/report]

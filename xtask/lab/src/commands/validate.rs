@@ -29,7 +29,7 @@ pub struct Args {
     /// program, or LABEL=PATH
     #[arg(required_unless_present = "steps")]
     a: Option<String>,
-    /// Candidate to replace A [default: A, with the flags of --flags-b]
+    /// Candidate to replace A [default: A, run with the flags in --flags-b]
     b: Option<String>,
     /// Flags for every run of A, such as --flags-a "--no-repack -t 2"
     #[arg(
@@ -52,16 +52,16 @@ pub struct Args {
     /// GGUF file [default: a synthetic model, made once]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Prompt length of a prefill sample in tokens
+    /// Number of prompt tokens per prefill sample
     #[arg(short = 'p', long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     prompt: u32,
-    /// Number of generated tokens of a decode sample, at least 50
+    /// Number of generated tokens per decode sample, at least 50
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(50..=1 << 20))]
     generate: u32,
     /// Maximum number of rounds per phase, at least 6; each round runs A and B once, one after the other
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = pairs)]
     pairs: usize,
-    /// Half-width of the ratio's interval at which a phase stops early; 0 runs all rounds
+    /// End a phase early once the half-width of the ratio's interval is at most X; 0 runs all rounds
     #[arg(long, value_name = "X", default_value_t = 0.01, value_parser = share)]
     precision: f64,
     /// Phases to measure: prefill, decode
@@ -102,7 +102,7 @@ const MODEL: &str = "llama-1b-4l/Q4_K_M";
 /// Number of tokens of the answers that are compared.
 const ANSWER: u32 = 64;
 
-/// Decides if B may replace A.
+/// Decides whether B may replace A.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
@@ -218,7 +218,7 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
     }
 }
 
-/// Returns the build of a setting, and makes it if it does not exist.
+/// Returns the build for a setting, and makes the build if it does not exist.
 fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: &Ui) -> Result<Subject> {
     let (name, keys) = setting.build(&workspace.build_profiles())?;
     let flags = flags(&setting.flags)?;
@@ -231,7 +231,7 @@ fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: 
     Subject::new(side, CandidateBuild::named(workspace, &name)?, flags)
 }
 
-/// Checks the arguments before the long part starts.
+/// Checks the arguments before the long measurement starts.
 fn check(args: &Args) -> Result<()> {
     if let Some(phase) = args.decisive.iter().find(|phase| !args.phases.contains(phase)) {
         return Err(exit::usage(format!("--decisive {phase}: the phase is not in --phases")));

@@ -268,8 +268,8 @@ fn is_same(a: CheckStep, b: CheckStep) -> bool {
 pub fn check_budget(seconds: f64) -> Result<()> {
     if seconds < 2.0 * RESERVE {
         bail!(
-            "a budget of {seconds:.0} s is too short for any check\nhint: use at least a minute, such as \
-             --budget 8m"
+            "a budget of {seconds:.0} s is too short for any check\nhint: allow at least a minute; for \
+             example, --budget 8m"
         );
     }
     Ok(())

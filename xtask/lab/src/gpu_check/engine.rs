@@ -12,7 +12,7 @@ use super::bench::{self, Output};
 use super::child::{self, EndedChild};
 use super::report::{Placement, Wait};
 
-/// Path of a missing tuning record, so that the engine uses no tuning and prints nothing about tuning.
+/// Path without a tuning record, so that the engine uses no tuning and prints nothing about tuning.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
 /// Environment variable of the engine that selects the method of waiting for the GPU.

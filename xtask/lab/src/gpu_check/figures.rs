@@ -88,8 +88,8 @@ fn steady(model: &ModelReport) -> Vec<Value> {
 /// depth equal to the length of the prompt.
 fn their_test(row: &GpuBenchRow) -> String {
     match row.end_to_end {
-        // llama-bench has no test at the depth of a short prompt, so its test at depth 0 is used. The engine's result
-        // can only be slower because of the prompt's tokens.
+        // llama-bench has no test at the depth of a short prompt, so its test at depth 0 is used. The prompt's tokens
+        // can only make the engine's result slower.
         true => {
             build_info::bench_row::test_name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 })
         }

@@ -1,5 +1,5 @@
-//! Models of the check, with random weights in real shapes. The models are made on the machine, because an archive
-//! that contains them would be too large.
+//! Models for the check, with random weights and the shapes of real models. The models are made on the machine, because
+//! an archive that contains them would be too large.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use gguf::synth::{self, Precision};
 use super::engine::Engine;
 use super::estimate::Size;
 
-/// Default models: the types of weights with separate kernels, and a mixture of experts.
+/// Default models: one for each weight type that has its own kernels, and one mixture-of-experts model.
 pub const DEFAULTS: [&str; 4] =
     ["qwen2.5-1.5b/Q8_0", "qwen2.5-1.5b/Q4_K_M", "qwen2.5-1.5b/F16", "moe-1b/Q4_K_M"];
 

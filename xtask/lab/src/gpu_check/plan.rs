@@ -95,7 +95,7 @@ pub struct Sketch {
 /// Steps that this build and this machine allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
-    /// True if the build computes on a GPU by default, so that it must refuse to run without a GPU.
+    /// True if the build computes on a GPU by default, and must therefore refuse to run without a GPU.
     pub refusal: bool,
     /// True if the program reports the placement of a model.
     pub placement: bool,
@@ -260,7 +260,7 @@ mod tests {
         sizes.iter().map(|bytes| Sketch { bytes: Bytes(*bytes) }).collect()
     }
 
-    /// Each step takes ten seconds, and the long run takes a millisecond per token.
+    /// Returns the assumed duration of a step: ten seconds, or one millisecond per token for the long run.
     fn seconds(step: CheckStep) -> f64 {
         match step {
             CheckStep::Long(_, tokens) => f64::from(tokens) / 1000.0,

@@ -359,7 +359,7 @@ fn variant_of(base: &PlannedCandidate, plan: plan::Plan) -> PlannedCandidate {
     let candidate = space::BuildToTry {
         name: format!("{} {name}", base.candidate.name),
         why: "made earlier from the profile's build".to_string(),
-        // The number exceeds the steps of any switch, because reproducing the build needs a training run.
+        // The number is larger than for any switch, because reproducing the build needs a training run.
         steps: base.candidate.steps + if bolted { 20 } else { 10 },
         ..base.candidate.clone()
     };

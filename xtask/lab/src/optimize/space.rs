@@ -16,8 +16,8 @@ use toolchain::{CompilerKind, GCC_AT_LEAST, Toolchain};
 pub struct Work {
     /// Numbers of prompt and answer tokens.
     pub objective: Objective,
-    /// True if the model's weights are F32, F16 or BF16. BLAS and llamafile's kernels support F32, F16, BF16 and few
-    /// other types.
+    /// True if the model's weights are F32, F16 or BF16. BLAS and llamafile's kernels support F32, F16, BF16 and only a
+    /// few other types.
     pub float_weights: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Space {
     pub candidates: Vec<BuildToTry>,
     /// Builds that are not tried.
     pub left_out: Vec<LeftOut>,
-    /// Builds of `left_out` that are tried if the user names the build.
+    /// Builds in `left_out` that are tried if the user names them.
     pub requests: Vec<BuildToTry>,
 }
 

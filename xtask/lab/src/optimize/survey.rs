@@ -83,7 +83,7 @@ impl Choice {
     }
 }
 
-/// True if `idea` gives the profile called `name`.
+/// True if `idea` results in the profile called `name`.
 fn is_same(folder: &Path, idea: &BuildToTry, name: &str) -> bool {
     let sets = idea.sets.iter().map(|set| set.parse::<Override>()).collect::<Result<Vec<_>, _>>();
     let profile = sets.ok().and_then(|sets| profile::load_with(folder, &idea.file, &sets).ok());

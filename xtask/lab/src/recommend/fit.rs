@@ -1,4 +1,4 @@
-//! Checks if a model fits into the memory that a process may use, and computes the longest context that fits.
+//! Checks whether a model fits into the memory that a process may use, and computes the longest context that fits.
 //!
 //! The only inputs are the header of a model and the description of a host, so neither the model's weights nor the host
 //! are needed. The engine instead lets llama.cpp compute the memory of a model (`llama::fit`). The engine's buffer
@@ -118,12 +118,12 @@ impl Need {
         Bytes(self.kv.0.saturating_add(self.compute.0))
     }
 
-    /// Returns the needed memory if the weights are in memory only once.
+    /// Returns the memory that is needed if the weights are in memory only once.
     pub fn once(&self) -> Bytes {
         Bytes(self.buffers().0.saturating_add(self.weights.0))
     }
 
-    /// Returns the needed memory if both the weights and their repacked copy are in memory.
+    /// Returns the memory that is needed if both the weights and their repacked copy are in memory.
     pub fn with_copy(&self) -> Bytes {
         Bytes(self.once().0.saturating_add(self.repacked.0))
     }

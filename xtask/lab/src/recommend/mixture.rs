@@ -28,7 +28,7 @@ pub struct Quant {
     /// Name of the file type for llama-quantize.
     pub name: &'static str,
     kind: GgmlType,
-    /// Increase of the perplexity of Llama-3-8B, from the list in tools/quantize/quantize.cpp.
+    /// Increase in perplexity that llama.cpp publishes for Llama-3-8B, in tools/quantize/quantize.cpp.
     pub perplexity_rise: Option<f64>,
 }
 
@@ -83,8 +83,8 @@ pub fn quantise(model: &ModelFacts, quant: &Quant) -> Mixed {
     Mixed { model: model.with_types(quant.name, tensors), fallbacks }
 }
 
-/// True if the file type decides the type of this tensor: true for matrices, except routers and small matrices
-/// (`tensor_allows_quantization`).
+/// True if the file type determines the type of this tensor, as it does for all matrices except routers and small
+/// matrices (`tensor_allows_quantization`).
 pub fn is_quantised_by_type(tensor: &Tensor) -> bool {
     const KEPT: [&str; 6] = [
         "_norm.weight",

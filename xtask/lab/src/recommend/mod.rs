@@ -135,7 +135,7 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
     let mut notes = model.notes.clone();
     if fit.verdict > FitVerdict::FitsWithoutRepack && fit.fits_when_idle {
         notes.push(
-            "the model would fit if nothing else ran on this machine: close programs that use much memory"
+            "the model would fit if nothing else ran on this machine: close programs that use a lot of memory"
                 .to_string(),
         );
     }

@@ -23,7 +23,7 @@ pub struct Choice {
     /// Upper bound on decode speed, in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// Increase of the perplexity of Llama-3-8B, as llama.cpp publishes it.
+    /// Increase in perplexity that llama.cpp publishes for Llama-3-8B.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub perplexity_rise: Option<f64>,
     /// Fraction of the weights that the CPU backend repacks, 0 to 1.
@@ -50,7 +50,7 @@ pub struct Advice {
     pub choices: Vec<Choice>,
 }
 
-/// Type that is published most often. For smaller types, the published loss of quality grows fast.
+/// Type that is published most often. For smaller types, the published quality loss grows quickly.
 const USUAL: &str = "Q4_K_M";
 
 /// Compares the quantisations of `model` on `host`.
@@ -150,8 +150,8 @@ fn warnings(model: &ModelFacts, host: &Host, choices: &[Choice]) -> Vec<String> 
     let best = best.max_by(|a, b| a.repacked_share.total_cmp(&b.repacked_share));
     match best.filter(|_| rearranged < all / 2) {
         Some(best) if best.repacked_share > 0.0 => warnings.push(format!(
-            "llama.cpp repacks {:.0} % of the layers' quantised weights for this CPU and uses general \
-             kernels for the others: compare with {}, which has the largest repacked share",
+            "llama.cpp repacks only {:.0} % of the layers' quantised weights for this CPU, and uses general \
+             kernels for the rest; try {}, which has the largest repacked share",
             100.0 * rearranged as f64 / all.max(1) as f64,
             best.quant
         )),

@@ -60,7 +60,7 @@ impl Speed {
         let (Some(decode), Some(prefill)) = (rates(threads.0), rates(threads.1)) else { return speed };
         if verdict >= FitVerdict::StreamsFromDisk {
             speed.how =
-                "weights are read from the disk, whose speed is the limit and was not measured".to_string();
+                "weights are read from the disk; its speed is the limit, but was not measured".to_string();
             return speed;
         }
         speed.read_bytes = positive(decode.read_bytes);

@@ -71,8 +71,8 @@ fn thread_plot(model: &str, kind: &str, series: Vec<Series>) -> Plot {
         name: format!("threads {model} {kind}"),
         title: format!("{model}: {kind}"),
         caption:
-            "Mean tokens per second by number of threads; bars are one standard deviation of the samples to \
-             either side. Rows of one file were measured one after the other, not interleaved."
+            "Mean tokens per second by number of threads; bars show one standard deviation of the samples \
+             on either side. Rows of one file were measured one after the other, not interleaved."
                 .to_string(),
         kind: PlotKind::Curves(Curves {
             x: "threads".to_string(),

@@ -1,4 +1,4 @@
-//! Validation of the figures in a file, which may be wrong by mistake or altered on purpose.
+//! Validation of the figures in a file, which may contain mistakes or deliberate changes.
 
 use anyhow::{Context, Result, bail};
 use build::compare::comparison::{Comparison, Figure};

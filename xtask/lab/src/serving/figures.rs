@@ -25,7 +25,7 @@ pub struct Served {
     pub stopped: Option<String>,
     /// Name of the model's file.
     pub model: String,
-    /// Number of threads of the servers.
+    /// Number of threads per server.
     pub threads: u32,
     /// Number of tokens of a prompt.
     pub prompt: u32,

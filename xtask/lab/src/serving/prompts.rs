@@ -38,7 +38,7 @@ impl Prompts {
     fn new(tokens: Vec<u32>, length: u32, warm: bool) -> Result<Self> {
         if tokens.len() < 2 {
             bail!(
-                "the model's vocabulary has {} ordinary tokens, which are too few for prompts",
+                "the model's vocabulary has only {} ordinary tokens; prompts need at least 2",
                 tokens.len()
             );
         }

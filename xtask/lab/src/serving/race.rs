@@ -1,4 +1,4 @@
-//! Race of servers. In each round, the runs of the servers are interleaved, for each number of clients.
+//! Race of servers. In each round, and for each number of clients, the servers run one after another.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ pub struct Race {
     pub requests: u32,
     /// Number of rounds after the warm-up round.
     pub pairs: usize,
-    /// Number of threads of the servers.
+    /// Number of threads per server.
     pub threads: u32,
     /// True if prompts share a prefix that the servers may cache.
     pub warm_prefix: bool,
@@ -63,7 +63,7 @@ enum Turn<'a> {
 }
 
 impl Race {
-    /// Checks the settings before the long part.
+    /// Checks the settings before the long measurement starts.
     pub fn check(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.prompt == 0

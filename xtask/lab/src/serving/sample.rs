@@ -80,7 +80,7 @@ pub fn sample(subject: &MeasuredServer, settings: &Settings, work: &ClientLoad<'
         clients: work.prompts.clients(round, work.clients, requests, tokens),
         patience: PATIENCE,
     };
-    // A separate round number keeps the warm-up prompts in the cache different from those of measured requests.
+    // A separate round number makes the warm-up prompts, which stay in the cache, differ from the measured prompts.
     server.drive(&plan(1 << 20 | work.round, 1, WARM_UP.min(work.generate)))?;
     let batches = batch_seconds(&server);
     let (watch, cpu, began) = (Watch::start(), process::own_cpu_time(), Instant::now());

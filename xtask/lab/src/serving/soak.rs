@@ -90,7 +90,7 @@ pub struct Soaked {
     pub warm_bytes: u64,
     /// Resident memory at the end, in bytes.
     pub end_bytes: u64,
-    /// Pairs of the number of requests sent so far and the resident memory in bytes.
+    /// Readings of memory: the number of requests sent so far, and the resident memory in bytes.
     pub memory: Vec<(u64, u64)>,
     /// Number of slots that were still busy after all clients had ended.
     pub stuck_slots: f64,
@@ -115,7 +115,7 @@ struct Shared<'a> {
     tally: Mutex<Tally>,
 }
 
-/// Pairs of the number of requests sent so far and the resident memory in bytes.
+/// Readings of memory: the number of requests sent so far, and the resident memory in bytes.
 type MemoryReading = Vec<(u64, u64)>;
 
 #[derive(Default)]

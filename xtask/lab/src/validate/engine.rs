@@ -17,7 +17,7 @@ use super::subject::{Side, Subject};
 /// Number of lines of a failed program's output that an error shows.
 const TAIL: usize = 8;
 
-/// Path of a missing tuning record, so that the engine uses no tuning and prints nothing about tuning.
+/// Path without a tuning record, so that the engine uses no tuning and prints nothing about tuning.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
 /// Interval between checks of a run that prints nothing.

@@ -225,8 +225,8 @@ fn judge(ratio: &Ratio, least: f64) -> (CheckState, &'static str) {
     }
 }
 
-/// Returns the check for a missing measurement. With a tolerance of 1 or more, a low GPU use cannot fail, so the
-/// measurement is not needed.
+/// Returns the check for a missing measurement. With a tolerance of 1 or more, low GPU use cannot fail the check, so
+/// the measurement is not needed.
 fn not_measured(check: impl Fn(CheckState, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
     let mut laps = speed.laps.iter().flatten();
     let why = match laps.clone().find_map(fault) {

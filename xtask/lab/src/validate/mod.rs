@@ -1,4 +1,4 @@
-//! Validation: decides if B may replace A.
+//! Validation: decides whether B may replace A.
 //!
 //! Output is checked first, because a fast engine with wrong output is useless. Then speed and CPU time of each phase
 //! are measured with interleaved runs of A and B, followed by a long run of each if requested.

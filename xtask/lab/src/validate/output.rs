@@ -46,7 +46,7 @@ pub struct Output {
     pub seeded: [bool; 2],
     /// Divergence of B's logits from A's on a text, in each mode.
     pub divergence: Vec<Divergence>,
-    /// Divergence between A's logits when the text is fed in one batch and when it is fed token by token. This
+    /// Divergence between A's logits for a text fed in one batch and for the same text fed token by token. This
     /// divergence shows the effect of rounding alone. `None` unless the tokens differ.
     #[serde(default)]
     pub own: Option<Divergence>,

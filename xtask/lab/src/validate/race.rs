@@ -37,7 +37,7 @@ pub struct Sizes {
     pub generate: u32,
     /// Maximum number of rounds.
     pub pairs: usize,
-    /// Half the width of a ratio's interval at which measuring stops.
+    /// Half-width of a ratio's interval at which measuring stops.
     pub precision: f64,
     /// Delay after the start of a lap until GPU readings describe only this lap. The driver reports averages over a
     /// preceding period. Without the delay, readings would include time before the lap. Of two engines with

@@ -25,7 +25,7 @@ pub(super) fn explain(key: &str, value: &Value, message: &str, more: &[&str]) ->
     }
     let mistyped = message.strip_prefix("invalid type: ").and_then(|rest| rest.rsplit_once(", expected "));
     if let Some((found, expected)) = mistyped {
-        // The message does not tell whether it is about the whole list or table, or about an element.
+        // The message does not say whether it is about the whole list or table, or about an element.
         let is_element = matches!(value, Value::Array(_)) && found != "sequence"
             || matches!(value, Value::Table(_)) && found != "map";
         let expected = match (expected, is_element) {

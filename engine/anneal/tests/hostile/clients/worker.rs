@@ -131,5 +131,5 @@ fn a_worker_for_all_users_is_warned_of() {
     stderr.read_line(&mut line).expect("a line");
     let _ = child.kill();
     let _ = child.wait();
-    assert!(line.contains("every user of this machine can reach"), "{line}");
+    assert!(line.contains("every user on this machine can reach"), "{line}");
 }

@@ -157,7 +157,7 @@ fn requests_that_wait_are_bounded_in_bytes() {
         let (status, head, text) = ask();
         assert_eq!(status, 503, "{text}");
         assert!(head.to_ascii_lowercase().contains("\r\nretry-after: 1"), "{head}");
-        assert!(text.contains(&format!("have {charged} bytes, and adding this request")), "{text}");
+        assert!(text.contains(&format!("total {charged} bytes, and adding this request")), "{text}");
         // The client of the socket is another client, which has its own share.
         let line = json!({ "prompt": "hello", "pad": "x".repeat(200_000), "id": 7 });
         assert_eq!(server.ask(&line)["error"]["param"], "pad", "it is read, and refused for its field");

@@ -16,7 +16,7 @@ use crate::commands::option_flags::help_with_default;
 use crate::commands::speculative::Refused;
 use crate::commands::table::Format;
 
-/// Valid values for the numbers of tokens of a test, for error messages.
+/// Description of the valid token counts of a test, for error messages.
 const TOKENS: &str = "0 or more tokens, as a list: 0,128,512";
 
 /// Measure prefill and decode speed with llama-bench's method
@@ -35,13 +35,13 @@ pub struct Args {
     /// Prompt lengths in tokens; 0 for none
     #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = numbers(TOKENS))]
     pub(super) n_prompt: Vec<Numbers>,
-    /// Numbers of tokens to generate; 0 for none
+    /// Generation lengths in tokens; 0 for none
     #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = numbers(TOKENS))]
     pub(super) n_gen: Vec<Numbers>,
     /// Prompt and generation lengths in tokens, for a combined test; can be repeated
     #[arg(long, visible_alias = "pg", value_name = "P,G", value_parser = pair)]
     pub(super) prompt_gen: Vec<(u32, u32)>,
-    /// Number of tokens in the context before the test; not with --end-to-end
+    /// Number of tokens that are already in the context when a test starts; cannot be used with --end-to-end
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0", value_parser = numbers(TOKENS))]
     pub(super) n_depth: Vec<Numbers>,
     #[arg(help = of_table("batch-size"), short = 'b', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(BATCH))]
@@ -54,7 +54,7 @@ pub struct Args {
     pub(super) cache_type_v: Vec<KvType>,
     #[arg(help = of_table("flash-attn"), long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', value_parser = lists::flash_attention)]
     pub(super) flash_attn: Vec<FlashAttention>,
-    /// Number of threads for prefill and decode; with several values, a chart of the speeds follows the table
+    /// Number of threads for prefill and decode; with several values, a chart below the table compares the speeds
     /// [default: as for `anneal run`]
     #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(THREADS))]
     pub(super) threads: Vec<Numbers>,
@@ -81,8 +81,8 @@ pub struct Args {
     /// Skip the warm-up run before the samples
     #[arg(long)]
     pub(super) no_warmup: bool,
-    /// Measure the whole path from prompt text to answer text: tokenizer, prefill, sampling and decode. Runs the
-    /// -pg tests, or every combination of -p and -n
+    /// Measure the whole path from prompt text to answer text: tokenization, prefill, sampling and decode. Runs the -pg
+    /// tests, or every combination of -p and -n
     #[arg(long)]
     pub(super) end_to_end: bool,
     /// Add the time per output token and the load time to the table; --end-to-end always shows both
@@ -97,7 +97,7 @@ pub struct Args {
         conflicts_with_all = ["end_to_end", "prompt_gen"]
     )]
     pub(super) parts: Vec<Part>,
-    /// Time each kind of CPU operation in the -p and -n tests, and show its share of the roofline
+    /// Time each kind of CPU operation in the -p and -n tests, and show the percentage of the roofline that it reaches
     #[arg(
         long,
         conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "latency", "roofline", "quants"]
@@ -106,8 +106,8 @@ pub struct Args {
     /// UTF-8 text file for --parts [default: built-in text: prose, code, numbers and eight writing systems]
     #[arg(long, value_name = "FILE", requires = "parts")]
     pub(super) text: Option<PathBuf>,
-    /// Measure and save this machine's read bandwidth and multiply-add rates for each thread count in -t; later
-    /// tests then show their speed as a share of these limits
+    /// Measure and save this machine's read bandwidth and multiply-add rates for each thread count in -t; later tests
+    /// then show their speed as a percentage of these limits
     #[arg(long, conflicts_with_all = ["model", "hf", "end_to_end", "parts", "prompt_gen"])]
     pub(super) roofline: bool,
     /// Do not save the result of --roofline

@@ -1,4 +1,4 @@
-//! All combinations of settings whose values are given as lists.
+//! Combinations of settings that are given as lists of values.
 
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
@@ -6,8 +6,8 @@ use engine_core::settings::{Requested, Settings};
 use super::args::Args;
 use super::lists::flat;
 
-/// Returns all combinations of the settings. Settings that require loading the model again vary slowest, and
-/// threads vary fastest. Settings that are not given take their values from `tuned`, or their defaults.
+/// Returns all combinations of the settings. Settings that require reloading the model vary slowest, and threads vary
+/// fastest. Settings that are not given take their values from `tuned`, or their defaults.
 ///
 /// # Errors
 /// If a setting is invalid or contradicts `tuned`.
@@ -42,7 +42,7 @@ pub fn settings(
         .collect()
 }
 
-/// Combines each element of `all` with each of `values`. Without values, `all` stays as it is.
+/// Combines each element of `all` with each of `values`. If there are no values, `all` stays unchanged.
 fn each<T: Clone>(all: &mut Vec<Requested>, values: &[T], set: impl Fn(&mut Requested, T)) {
     if values.is_empty() {
         return;

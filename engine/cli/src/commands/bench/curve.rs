@@ -1,4 +1,4 @@
-//! Chart of a thread sweep: speed by number of threads, and the smallest number of threads with the best speed.
+//! Chart of a thread sweep: the speed for each number of threads, and the smallest number that reaches the best speed.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -62,8 +62,8 @@ impl Curves {
         }
     }
 
-    /// Draws all curves that have more than one number of threads. Lines are indented by four spaces, so Markdown
-    /// shows them verbatim.
+    /// Draws all curves with more than one number of threads. Lines are indented by four spaces, so Markdown shows them
+    /// verbatim.
     pub fn draw(&self) -> String {
         // Model and settings are part of the title only if they differ between curves.
         let differs = |part: usize| self.0.iter().any(|curve| curve.of[part] != self.0[0].of[part]);

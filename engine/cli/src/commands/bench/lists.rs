@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use llama::options::{FlashAttention, LoadMode};
 
-/// Maximum number of values in one range. A longer table would be unreadable, and a range such as `1-4294967295`
-/// is a typo.
+/// Maximum number of values in a range. A larger range, such as `1-4294967295`, is probably a typo and would give an
+/// unreadable table.
 const MOST: usize = 4096;
 
 /// Element of a list of numbers: a number or a range.

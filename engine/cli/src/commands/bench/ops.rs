@@ -33,7 +33,7 @@ pub fn run(
             for settings in settings.chunk_by(|a, b| a.model_options() == b.model_options()) {
                 let model = model::open(path, &settings[0], runtime_host)?;
                 for settings in settings {
-                    // Saved state of the context at a depth, reused while the settings stay the same.
+                    // Saved state of the context at the current depth, reused while the settings stay the same.
                     let mut depth = None;
                     let extra = varied.cells(path, settings);
                     for case in cases {

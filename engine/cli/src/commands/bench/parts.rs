@@ -59,8 +59,8 @@ pub fn run(
 }
 
 impl Bench<'_> {
-    /// Times all parts of the model at `path`. Loading is timed first, because memory may not be large enough for two
-    /// copies of the model.
+    /// Times all parts of the model at `path`. Loading is timed first, because two copies of the model may not fit into
+    /// memory.
     fn measure(&self, path: &Path, settings: &Settings) -> llama::error::Result<Vec<PartRecord>> {
         let (runtime_host, repeat) = (self.runtime_host, self.repeat);
         let open = || model::open(path, settings, runtime_host);

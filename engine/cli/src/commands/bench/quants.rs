@@ -47,7 +47,7 @@ struct Contestant {
     decode: Vec<f64>,
 }
 
-/// Properties of a model, from its file and its evaluation.
+/// Properties of a model, determined from its file and its evaluation.
 struct Facts {
     model_type: String,
     bytes: u64,
@@ -74,18 +74,20 @@ pub fn run(
     };
     let [settings] = settings else {
         return Err(usage(
-            "--quants measures with a single value of each setting\nhint: do not give lists to -t, -b, -ub, -ctk, -ctv \
+            "--quants accepts only a single value for each setting\nhint: do not give lists to -t, -b, -ub, -ctk, -ctv \
             or -fa",
         ));
     };
     let [prefill, decode] = cases else {
         return Err(usage(
-            "--quants measures one prompt and one generation\nhint: give -p and -n one number each, and omit -d",
+            "--quants measures only one prompt length and one generation length\nhint: give -p and -n one number \
+             each, and omit -d",
         ));
     };
     if (prefill.n_prompt, decode.n_gen) == (0, 0) || prefill.n_gen > 0 || prefill.n_depth > 0 {
         return Err(usage(
-            "--quants measures one prompt and one generation\nhint: give -p and -n one number each",
+            "--quants measures only one prompt length and one generation length\nhint: give -p and -n one number \
+             each",
         ));
     }
     let text = match &args.quants.eval_text {
@@ -162,7 +164,8 @@ impl QuantBench<'_> {
         Ok(all)
     }
 
-    /// Returns the source and its quantisations in `folder`, which are created or reused.
+    /// Returns the source and its quantisations. Quantisations in `folder` are reused if they are still valid, and
+    /// created otherwise.
     fn quantised(&self, folder: &QuantFolder, all: &[(QuantizeOptions, u64)]) -> Result<Vec<Contestant>> {
         let source = self.source;
         let mut contestants = vec![Contestant::new(source.to_path_buf(), None, false)];
@@ -202,7 +205,7 @@ impl QuantBench<'_> {
         Ok(contestants)
     }
 
-    /// Determines the size of each model, and its divergence from the source.
+    /// Determines each model's size and its divergence from the source.
     fn evaluate(&self, contestants: &mut [Contestant]) -> Result<()> {
         let chunks = self.args.quants.eval_chunks.unwrap_or(CHUNKS);
         let mut bar = self.bar("evaluate", "models");
@@ -238,7 +241,7 @@ impl QuantBench<'_> {
         Ok(())
     }
 
-    /// Evaluates the divergence of `model` from the reference. The first model becomes the reference.
+    /// Measures the divergence of `model` from the reference. The first model becomes the reference.
     fn divergence(
         &self,
         model: &Arc<Model>,
@@ -332,7 +335,7 @@ impl QuantRow<'_> {
         8.0 * self.facts.bytes as f64 / self.facts.parameters.max(1) as f64
     }
 
-    /// Returns the speed ratio to the source. `None` for the source itself, and if nothing was measured.
+    /// Returns the speed relative to the source's. `None` for the source itself, and if nothing was measured.
     fn ratio(&self, of: fn(&Contestant) -> &[f64]) -> Option<Ratio> {
         let (ours, theirs) = (of(self.contestant), of(self.source));
         (self.contestant.kind.is_some() && !ours.is_empty()).then(|| ratio(ours, theirs))
@@ -369,7 +372,7 @@ impl Serialize for QuantRow<'_> {
 }
 
 impl QuantRow<'_> {
-    /// Returns all columns in order, as name and value.
+    /// Returns the name and the value of each column, in order.
     fn columns(&self) -> Vec<(&'static str, Value)> {
         let QuantRow { work, contestant, facts, .. } = self;
         let median_of =

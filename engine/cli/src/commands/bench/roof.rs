@@ -27,7 +27,7 @@ use crate::commands::table::{ResultRow, Table};
 /// Measures this machine, prints its limits and saves them.
 pub fn run(args: &Args, runtime_host: &RuntimeHost) -> Result<ExitCode> {
     let Some(host) = &runtime_host.host else {
-        bail!("cannot measure this machine: cannot read its cores and the affinity mask");
+        bail!("cannot measure this machine: its cores and the affinity mask cannot be read");
     };
     let place = match (args.no_save, roof::path()) {
         (true, _) => None,
@@ -92,7 +92,7 @@ fn rows(measured: &MeasuredRoof) -> Vec<RatesRow<'_>> {
 }
 
 impl RatesRow<'_> {
-    /// Returns the title and the cell of each column of the table.
+    /// Returns each column's title and cell.
     fn columns(&self) -> Vec<(String, String)> {
         let RatesRow { kernels, best, median, .. } = self;
         let giga = |best: f64, median: f64| format!("{:.1} (median {:.1})", best / 1e9, median / 1e9);
@@ -221,7 +221,7 @@ impl Roof {
             cache_bytes: cache_bytes(model, settings)?,
         };
         let (prefill, decode) = (settings.prefill_threads.value, settings.decode_threads.value);
-        // A phase that the test does not run has no limit.
+        // There is no limit for a phase that the test does not run.
         let (prefill, decode) = match (record.case.n_prompt, record.case.n_gen) {
             (_, 0) => (prefill, prefill),
             (0, _) => (decode, decode),

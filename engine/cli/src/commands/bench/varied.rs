@@ -1,4 +1,4 @@
-//! Additional columns of a table, one for each option with several values.
+//! Additional table columns, one for each option that has several values.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,8 @@ use crate::commands::table::Extra;
 /// Function that formats an option for a row.
 type Show = fn(&Settings) -> String;
 
-/// Options that may have several values: llama-bench's name, and the function that formats the value.
+/// Options that may have several values. Each entry contains llama-bench's name and the function that formats the
+/// value.
 const OPTIONS: [(&str, Show); 11] = [
     ("load_mode", |settings| settings.load_mode.value.name().to_string()),
     ("repack", |settings| on(settings.repack.value)),
@@ -112,7 +113,7 @@ mod tests {
             requested.poll = Some(0);
         });
         assert_eq!(titles(&[one.clone(), none]), ["load_mode", "poll"]);
-        // As with `-t 1,2`: the threads column already shows the value.
+        // With settings like `-t 1,2`, the threads column already shows the value.
         let both = settings(|requested| {
             requested.decode_threads = Some(2);
             requested.prefill_threads = Some(2);

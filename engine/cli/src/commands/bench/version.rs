@@ -2,7 +2,7 @@
 
 use engine_core::runtime_host::RuntimeHost;
 
-/// Returns llama.cpp's version, from the build's record if the build has one.
+/// Returns llama.cpp's version, from the build record if there is one.
 pub fn commit(runtime_host: &RuntimeHost) -> String {
     match &runtime_host.build {
         Some((_, build)) => build.llama_version.clone(),

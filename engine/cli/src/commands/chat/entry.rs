@@ -1,4 +1,4 @@
-//! Chat entries: a single line, several lines joined by backslashes, or lines between `"""` and `"""`.
+//! Chat entries: a single line, several lines joined by backslashes, or lines enclosed in `"""`.
 
 /// Marker at the start and end of a multi-line entry.
 const BLOCK: &str = "\"\"\"";

@@ -54,7 +54,7 @@ impl Input {
             .context("cannot set up the line editor")?
             .history_ignore_space(true)
             .bell_style(BellStyle::None)
-            // If stdout is a file, the file must contain only answers.
+            // If stdout is a file, only answers may be written to it.
             .behavior(if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm })
             .build();
         let mut editor = Editor::with_config(config).context("cannot use the terminal")?;

@@ -110,7 +110,7 @@ impl Talk {
             Some(text) => self.conversation.ask(text, self.predict, &mut hear).map(Some),
             None => self.conversation.ask_again(self.predict, &mut hear),
         };
-        // Waits before signals are restored, so that a second ctrl-C can end the process if the reader of stdout
+        // The wait precedes the restoring of signals, so that a second ctrl-C can end the process if stdout's reader
         // hangs.
         let written = outlet.finish();
         self.signals.end();
@@ -129,8 +129,8 @@ impl Talk {
             }
             Ok(None) => Ok(self.refuse("there is no answer to discard")),
             Err(llama::error::Error::PromptTooLong { prompt, context, .. }) => Ok(self.refuse(&format!(
-                "the message was ignored: with it, the conversation has {prompt} tokens, but the context holds only \
-                {context}\nhint: use /clear to begin a new conversation, or start with a larger -c"
+                "the message was ignored: the conversation would have {prompt} tokens, but the context holds \
+                only {context}\nhint: use /clear to begin a new conversation, or start with a larger -c"
             ))),
             Err(error) => {
                 let mut said = words::chain(&error);
@@ -193,7 +193,7 @@ impl Talk {
                 path.display()
             ));
         }
-        // Serialised from a map, because a JSON value would sort the keys of each message.
+        // The text is serialised from a map, because a JSON value would sort the keys of each message.
         let text = BTreeMap::from([("messages", self.conversation.messages())]);
         let text = format!("{}\n", serde_json::to_string_pretty(&text).unwrap_or_default());
         match write_atomically(path, text.as_bytes()) {

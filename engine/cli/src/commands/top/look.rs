@@ -1,4 +1,4 @@
-//! Queries of the server's state, and the rates between two successive states.
+//! Queries the server's state, and computes the rates between two successive states.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::remote::{Failure, ServerAddress};
 
-/// Time limit of a query.
+/// Time limit for a query.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Repeated queries of one server.
@@ -47,7 +47,7 @@ pub struct Rates {
 }
 
 impl Looker {
-    /// Creates the queries of the server at `place`.
+    /// Creates a `Looker` that queries the server at `place`.
     ///
     /// # Errors
     /// If the asynchronous runtime cannot be started.
@@ -132,7 +132,8 @@ mod tests {
             throttled_periods: Some(2),
         };
         assert_eq!(rates, Some(expected));
-        // A different process, a different process with the same ID, and two states without time between them.
+        // Cases without rates: a different process, a different process with the same ID, and two states at the same
+        // time.
         assert_eq!(Rates::between(&before, &status(8, 300, 30, 4.0, None), two), None);
         assert_eq!(Rates::between(&before, &status(7, 50, 5, 0.5, None), two), None);
         assert_eq!(Rates::between(&before, &before, Duration::ZERO), None);

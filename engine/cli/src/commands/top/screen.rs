@@ -1,4 +1,4 @@
-//! Terminal screen: updates and key handling until the user quits.
+//! Terminal screen: updates the display and handles keys until the user quits.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::look::{Looker, Seen};
 use super::view::View;
 use crate::remote::{Failure, ServerAddress};
 
-/// Maximum interval between checks of keys and signals.
+/// Maximum interval between checks for keys and signals.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Shows the server's state until q, ctrl-C or a signal. Restores the terminal afterwards, even after a panic.
@@ -78,7 +78,7 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
 fn is_gone() -> bool {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        // Keys come from the controlling terminal. A signal reports when this terminal closes.
+        // Keys come from the controlling terminal. The process receives a signal when this terminal closes.
         std::thread::sleep(GLANCE);
         return false;
     }

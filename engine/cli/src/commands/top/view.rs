@@ -24,7 +24,7 @@ pub struct View {
     place: String,
     coloured: bool,
     seen: Option<Seen>,
-    /// Error of the last query, if it failed, and the time of the first of its consecutive failures.
+    /// Error of the last query, if it failed, and the time at which the current series of failures began.
     trouble: Option<(String, Instant)>,
     decode: VecDeque<u64>,
     prefill: VecDeque<u64>,
@@ -91,7 +91,7 @@ fn age(seconds: f64) -> String {
     }
 }
 
-/// Formats `part` of `whole` in percent. A dash if `whole` is 0.
+/// Formats `part` as a percentage of `whole`; returns a dash if `whole` is 0.
 fn share(part: u64, whole: u64) -> String {
     match whole {
         0 => dash(),
@@ -310,7 +310,7 @@ fn about(model: &ModelStatus) -> Vec<String> {
     about
 }
 
-/// Returns the numbers as text.
+/// Returns the server's numbers as text.
 fn facts(status: &Status, rates: Option<Rates>) -> Vec<String> {
     let slots = || status.models.iter().flat_map(|model| &model.slots);
     let busy = slots().filter(|slot| slot.state != SlotState::Idle).count();
@@ -497,7 +497,7 @@ SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE CONTEXT
         assert!(!text.contains('\u{1b}'), "{text}");
         view.see(Ok(Seen { status: status(2), rates: None }));
         assert!(!drawn(&view, 80, 24).contains("trying again"));
-        // The same error before any state was received.
+        // Test the same error before any state was received.
         let mut view = View::new("/run/a.sock".to_string(), false);
         assert!(drawn(&view, 80, 24).contains("connecting"));
         view.see(Err(gone()));

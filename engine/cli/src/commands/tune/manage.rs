@@ -76,7 +76,7 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
         report::entry(entry, &defaults) + &unused.unwrap_or_default()
     });
     let texts: Vec<String> = texts.collect();
-    // The record may come from another program, so control characters are escaped.
+    // Another program may have written the record, so control characters are escaped.
     print(&printable_lines(&texts.join("\n")))
 }
 
@@ -143,7 +143,8 @@ fn export(out: &Path, record: &Path, json: &str, entries: usize) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// True if `path` may be overwritten: it does not exist, is empty (like a file from `mktemp`), or is a tuning record.
+/// True if `path` may be overwritten: the file does not exist, is empty (like a file from `mktemp`), or is a tuning
+/// record.
 fn may_be_replaced(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return true };
     // The first byte distinguishes records from models, so that no model is read into memory.

@@ -1,5 +1,5 @@
-//! Detection of simultaneous tuning runs on one machine. Runs with the same record use a lock file. Runs with
-//! different records detect each other through a socket.
+//! Detects simultaneous tuning runs on one machine. Runs with the same record use a lock file. Runs with different
+//! records detect each other through a socket.
 
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;

@@ -1,4 +1,4 @@
-//! Output of `pgo --dry-run`: the plans, and each step with its work.
+//! Output of `pgo --dry-run`: the plans, and each step with a description of its work.
 
 use std::fmt;
 
@@ -87,7 +87,7 @@ impl fmt::Display for Outline {
 /// Returns the name of the build folder, marked if the build exists.
 fn folder(plan: &Plan, workspace: &Workspace) -> String {
     let name = plan.folder_name();
-    // The record is written last. An instrumented build has no record; its stages are kept one by one.
+    // The record is written last. An instrumented build has no record, but each of its finished stages is kept.
     if workspace.anneal().join(&name).join("build_info.json").is_file() {
         format!("{name} (exists)")
     } else {

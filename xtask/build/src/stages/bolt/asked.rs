@@ -1,4 +1,4 @@
-//! Method of gathering BOLT's profile, as the user selects it.
+//! Method of gathering BOLT's profile, as selected by the user.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use build_info::optimized::BoltMethod;
 /// Requested method of gathering the profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Gather {
-    /// Counters in the program: work on any CPU and count every branch, but slow it down several times
+    /// Counters in the program: work on any CPU and count every branch, but make the program several times slower
     #[default]
     Instrument,
-    /// perf with the CPU's branch records: full speed, sampled
+    /// perf with the CPU's branch records: sample the branches while the program runs at full speed
     Perf,
     /// perf if the CPU has branch records, else counters
     Auto,
@@ -45,8 +45,8 @@ impl Gather {
                 Err(why) => bail!(
                     "perf cannot record branches on this machine: {why}\nhint: branch records need a CPU \
                      with LBR, BRBE or BRS, and a kernel that permits them \
-                     (/proc/sys/kernel/perf_event_paranoid); most virtual machines have none. `--method \
-                     instrument` works everywhere"
+                     (/proc/sys/kernel/perf_event_paranoid); most virtual machines provide none\nhint: \
+                     `--method instrument` works everywhere"
                 ),
             },
         }

@@ -82,7 +82,7 @@ pub fn check_output(before: &Path, after: &Path) -> Result<()> {
 struct Guard {
     /// Name, address and code of each function in the guard's source file.
     functions: Vec<(String, u64, Vec<u8>)>,
-    /// Address of `.preinit_array`, and the values that the loader writes there: the functions that run first.
+    /// Address of `.preinit_array`, and the values that the loader writes to it: the functions that run first.
     first: Vec<(u64, i64)>,
 }
 

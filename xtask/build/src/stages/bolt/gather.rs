@@ -354,7 +354,8 @@ mod tests {
         fs::write_script(&program, "#!/bin/sh\nprintf '<%s>' \"$@\"\n").unwrap();
         let script = folder.path().join("recording");
         fs::write_script(&script, &recording(&program, folder.path())).unwrap();
-        // sh runs the script because a process forked by another test may still hold it open for writing (`ETXTBSY`).
+        // sh runs the script, because a process forked by another test may still have the script open for writing
+        // (`ETXTBSY`).
         let path = format!("{}:/usr/bin:/bin", bin.display());
         let output = std::process::Command::new("sh")
             .arg(&script)

@@ -29,7 +29,8 @@ pub fn input(program: &Path, tools: &BoltTools) -> Result<String> {
     Ok(format!("{digest} {} {}", tools.bolt.version, bolt::rewrite().join(" ")))
 }
 
-/// Rewrites `program` to the engine's candidate. `size` is the program's size before it was linked with relocations.
+/// Rewrites `program` and writes the result to the path of the engine's candidate. `size` is the program's size before
+/// it was linked with relocations.
 ///
 /// # Errors
 /// If llvm-bolt fails or its output is unusable.
@@ -74,7 +75,7 @@ pub fn rewrite(
         .with_context(|| format!("cannot move {} into place", candidate.display()))
 }
 
-/// Returns the layout statistics and the options of the rewriting.
+/// Returns the layout statistics and the options that BOLT was run with.
 pub fn result(build: &Build) -> Result<(Layout, Vec<String>)> {
     let path = build.folder.path().join("layout.json");
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;

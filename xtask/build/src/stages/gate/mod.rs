@@ -1,8 +1,9 @@
 //! Correctness gate: checks that a build computes the same results as a scalar build.
 //!
 //! Compilers have miscompiled kernels (GCC 13.3 on ARM, clang with flash attention on POWER). Every build therefore
-//! runs small models with random quantised blocks. The gate compares the build's logits with logits of a build
-//! without vector instructions, which are stored in the repository. docs/src/build/gate.md explains the limits.
+//! runs small models with random quantised blocks. The gate compares the build's logits with reference logits, which
+//! come from a build without vector instructions and are stored in the repository. docs/src/build/gate.md explains the
+//! limits.
 
 mod reference;
 mod run;
@@ -82,11 +83,11 @@ pub fn failure(gate: &Gate, report: &Path) -> String {
     }
     text.push_str(&format!(
         "\n  limits: mean KL divergence <= {:.0e} nats, same best token at >= {:.1} % of the positions; full \
-         report: {}\n  The reference was made with llama.cpp {}. Possible causes:\n  - the sources compute \
-         differently on purpose: make a new reference (`cargo xtask gate --write-reference`)\n  - a switch \
-         such as fast_math, or a BLAS library\n  - a miscompilation, a bug of llama.cpp, or faulty memory: \
-         try another compiler, and report the problem with the full report\n  The last good build stays \
-         current.",
+         report: {}\n  The reference was made with llama.cpp {}. Possible causes:\n  - a change \
+         in the sources that is meant to change the results: make a new reference (`cargo xtask gate \
+         --write-reference`)\n  - a switch such as fast_math, or a BLAS library\n  - a miscompilation, a bug \
+         in llama.cpp, or faulty memory: try another compiler, and report the problem with the full \
+         report\n  The last good build stays current.",
         limits.mean_kld,
         100.0 * limits.top1,
         report.display(),

@@ -14,7 +14,7 @@ use crate::fs;
 use crate::process::{Executable, Log};
 
 /// Number of tokens in each probe's text. The number is prime, so that no tile size divides the rows evenly. One
-/// token in 509 is 0.2 %.
+/// differing token in 509 is 0.2 %.
 const POSITIONS: usize = 509;
 /// Number of greedy tokens after the text.
 const GREEDY: usize = 32;

@@ -21,7 +21,7 @@ pub enum Cache {
     Sccache,
     /// ccache.
     Ccache,
-    /// Without a compiler cache.
+    /// No compiler cache.
     Off,
 }
 

@@ -17,7 +17,7 @@ use toolchain::setup::{Needs, Requirement};
 pub struct Args {
     /// Model to download; without a name, list the models
     name: Option<String>,
-    /// Path of the file to write [default: in anneal/models of the user's cache]
+    /// Path of the file to write [default: a file in anneal/models in the user's cache folder]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Accept the licence and download without asking

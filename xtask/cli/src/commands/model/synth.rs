@@ -15,7 +15,8 @@ use gguf::synth::{self, Preset};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Shape: tiny, moe-tiny, bert-tiny (embeddings only), swa-tiny (sliding window), small-qwen2, small-llama,
-    /// llama-1b, qwen2.5-1.5b, moe-1b (mixture of experts), or llama-1b-4l and qwen2.5-1.5b-4l with only four layers
+    /// llama-1b, qwen2.5-1.5b, moe-1b (mixture of experts), llama-1b-4l or qwen2.5-1.5b-4l (the last two have only four
+    /// layers)
     #[arg(long, required_unless_present = "lora_of")]
     preset: Option<String>,
     /// Make a LoRA adapter for this model instead of a model
@@ -24,7 +25,8 @@ pub struct Args {
     /// Path of the file to write
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Quantisation: F16, F32, or another type of llama.cpp (Q4_K_M, Q8_0, …), which requires a finished build
+    /// Quantisation: F16, F32, or another llama.cpp type (Q4_K_M, Q8_0, …); types other than F16 and F32 require a
+    /// finished build
     #[arg(long, default_value = "F16", value_name = "TYPE")]
     quant: String,
     /// Seed of the random weights; the same seed gives the same file

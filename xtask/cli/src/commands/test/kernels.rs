@@ -5,9 +5,9 @@ use build_info::Host;
 /// Instruction sets that the kernels may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
-    /// x86-64-v3: CPUs since Haswell (2013) without AVX-512 and AMX
+    /// Kernels for x86-64-v3 CPUs (Haswell, 2013, and later) without AVX-512 and AMX
     Avx2,
-    /// x86-64-v2: CPUs since Nehalem (2008) without AVX
+    /// Kernels for x86-64-v2 CPUs (Nehalem, 2008, and later) without AVX
     Sse42,
 }
 

@@ -33,7 +33,7 @@ pub struct Sum {
     pub documentation: bool,
 }
 
-/// Counts in the form that `--json` prints.
+/// Counts as `--json` prints them.
 #[derive(Serialize)]
 pub struct SumJson<'a> {
     passed: u64,
@@ -41,7 +41,7 @@ pub struct SumJson<'a> {
     skipped: Vec<SkippedTest<'a>>,
 }
 
-/// Skipped test in the form that `--json` prints.
+/// Skipped test as `--json` prints it.
 #[derive(Serialize)]
 struct SkippedTest<'a> {
     test: &'a str,
@@ -72,7 +72,7 @@ impl Counts {
 impl Sum {
     /// Adds the counts of a run of cargo.
     pub fn add(&mut self, run: Counts) {
-        // libtest counts a test that reports itself as skipped as passed.
+        // If a test reports itself as skipped, libtest counts the test as passed.
         let reported = tests(&run.skipped).saturating_sub(run.ignored);
         self.passed += run.passed.saturating_sub(reported);
         self.failed += run.failed;

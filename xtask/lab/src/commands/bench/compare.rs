@@ -33,7 +33,7 @@ pub struct Args {
     /// Number of tokens in the context before the test
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: u32,
-    /// Number of threads for both phases [default: the engine's number of decoding threads]
+    /// Number of threads for both phases [default: as many as the engine uses for decode]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
     /// Number of rounds; in each round, every build runs once on each model in each shape

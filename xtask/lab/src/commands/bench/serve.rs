@@ -44,7 +44,7 @@ pub struct Args {
     /// Number of rounds; in each round, every server runs once with each number of clients
     #[arg(long, value_name = "N", default_value_t = 10)]
     pairs: usize,
-    /// Number of threads of the servers [default: the engine's number of decoding threads]
+    /// Number of threads per server [default: as many as the engine uses for decode]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
     /// Use prompts with a common prefix, and let the servers cache evaluated prompts
@@ -78,7 +78,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         .unwrap_or_else(|| build_info::threads::budget(&host, build_info::Policy::Balanced).decode);
     let ours = MeasuredServer::named(&workspace, &args.build)?;
     if ours.kind != ServerKind::Anneal && (args.bench || args.soak.is_some()) {
-        return Err(exit::usage("--bench and --soak need a build of anneal in --build"));
+        return Err(exit::usage("--bench and --soak require a build of anneal for --build"));
     }
     let provenance = Provenance::now(&host, command(&args, threads));
     args.out.as_deref().map_or(Ok(()), build::overwrite_guard::check_record)?;
@@ -148,7 +148,7 @@ fn soak(
     let clients = match args.clients.as_slice() {
         [1, 4, 16, 64] => 8,
         [number, ..] => (*number).clamp(1, 256),
-        [] => return Err(exit::usage("--clients needs a number")),
+        [] => return Err(exit::usage("--clients needs at least one number")),
     };
     let soak = Soak { subject, model: args.model.clone(), requests, clients, threads, provenance };
     let soaked = soak.run(ui)?;

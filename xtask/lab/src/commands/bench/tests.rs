@@ -1,4 +1,4 @@
-//! Tests that generate the documentation's excerpts of `docs/results`.
+//! Tests that generate the excerpts of `docs/results` in the documentation.
 
 mod page;
 mod picture;

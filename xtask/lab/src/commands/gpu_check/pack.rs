@@ -32,7 +32,7 @@ const OF_FEW_CPUS: [&str; 3] = ["avx512", "amx", "avx_vnni"];
 /// Options of `gpu-check pack`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile to pack; if it has no current build, build it first
+    /// Profile to pack; it is built first if it has no current build
     #[arg(short, long, default_value = "cuda-dense")]
     profile: String,
     #[command(flatten)]
@@ -117,7 +117,7 @@ fn engine(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &sets)?;
     if profile.gpu != Gpu::Cuda {
         return Err(exit::usage(format!(
-            "--profile {}: the profile uses no GPU, so there is nothing to check\nhint: GPU profiles: {}",
+            "--profile {}: the profile uses no GPU, so there is nothing to check\nhint: the GPU profiles are {}",
             args.profile,
             profile::names_for_gpus(&workspace.build_profiles())?.join(", ")
         )));

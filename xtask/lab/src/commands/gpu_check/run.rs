@@ -166,7 +166,7 @@ impl Places {
         });
         let missing = llama_bench.is_none().then(|| {
             why.unwrap_or_else(|| {
-                "the folder of gpu-check contains no llama-bench, and --llama-bench was not given".to_string()
+                "gpu-check's folder contains no llama-bench, and --llama-bench was not given".to_string()
             })
         });
         Ok(Self { anneal, llama_bench, missing, archive })

@@ -1,4 +1,4 @@
-//! Folder of quantised models, and the check that an existing model can be reused.
+//! Folder for quantised models, and the check of whether an existing model can be reused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct QuantFolder {
     temporary: Option<base::TempDir>,
 }
 
-/// Inputs that a quantised model was made from.
+/// Inputs from which a quantised model was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuantOrigin {
     source: Identity,
@@ -111,8 +111,8 @@ impl QuantFolder {
         }
         let Ok(text) = fs::read(note(path)) else {
             bail!(
-                "cannot overwrite {}: `bench --quants` did not create it\nhint: move it away, or choose another \
-                folder with --keep",
+                "cannot overwrite {}: `bench --quants` did not create it\nhint: move the file, or choose \
+                another folder with --keep",
                 path.display()
             );
         };
@@ -121,7 +121,7 @@ impl QuantFolder {
         Ok(serde_json::from_slice(&text).is_ok_and(same))
     }
 
-    /// Checks that the folder has room for `bytes` more bytes.
+    /// Checks that the folder's file system has room for `bytes` more bytes.
     ///
     /// # Errors
     /// If the free space is too small.
@@ -130,8 +130,8 @@ impl QuantFolder {
         Ok(())
     }
 
-    /// Removes a model that will be created again. The note is removed last, because a model without a note is
-    /// assumed to belong to the user.
+    /// Removes a model that will be created again. The note is removed last, because a model without one is assumed to
+    /// belong to the user.
     ///
     /// # Errors
     /// If a file cannot be removed or written.
@@ -158,10 +158,10 @@ impl QuantFolder {
         write(&self::note(path), &serde_json::to_vec_pretty(&note)?)
     }
 
-    /// Removes the folder if it is temporary. Needed when the process ends without dropping this value.
+    /// Removes the folder if it is temporary. Call this when the process ends without dropping the value.
     pub fn remove(&self) {
         if self.temporary.is_some() {
-            // An error is ignored, because the process ends anyway.
+            // Errors are ignored, because the process ends anyway.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -233,7 +233,7 @@ mod tests {
 
         fs::write(&path, "mine").expect("a file");
         let error = folder.holds(&path, &origin()).expect_err("somebody's own").to_string();
-        assert!(error.contains("move it away"), "{error}");
+        assert!(error.contains("move the file"), "{error}");
         folder.forget(&path).expect("removed");
         fs::write(&path, "half").expect("a file");
         assert!(!folder.holds(&path, &origin()).expect("ours, and not good"));

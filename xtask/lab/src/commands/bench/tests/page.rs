@@ -13,7 +13,7 @@ use crate::commands::bench::builds::BuildTimes;
 use crate::commands::bench::first_minutes::FirstMinutes;
 use crate::commands::bench::overhead::Overhead;
 
-/// Measurement of each kind that docs/results may contain.
+/// Measurement of any kind that docs/results may contain.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Measured {
