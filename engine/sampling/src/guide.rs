@@ -93,8 +93,9 @@ impl Guide {
                 Box::new(move |limits| gbnf::translate(grammar, n_vocab, &others, limits))
             }
             Constraint::JsonSchema(schema) => {
-                let grammar =
-                    TopLevelGrammar::from_json_schema(with_bounds(&schema::simplified(schema).schema));
+                let mut schema = schema::simplified(schema).schema;
+                schema::close_objects(&mut schema);
+                let grammar = TopLevelGrammar::from_json_schema(with_bounds(&schema));
                 Box::new(move |_| serialized(grammar))
             }
         };
@@ -184,7 +185,7 @@ impl Guide {
                 }
                 false => words(&error.to_string()),
             };
-            Error::Sampler(format!("cannot follow the {}: {why}", self.what))
+            Error::Sampler(format!("cannot apply the {}: {why}", self.what))
         })
     }
 }

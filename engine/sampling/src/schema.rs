@@ -57,6 +57,33 @@ pub fn simplified(schema: &Value) -> Simplified {
     result
 }
 
+/// Closes the objects in `schema` that list properties and do not say whether they may have others, as llama.cpp does.
+/// A small model could otherwise add properties until the answer is cut off. Every answer still matches the schema.
+///
+/// A schema with `allOf` stays open, because the parts of an intersection must allow each other's properties.
+pub fn close_objects(schema: &mut Value) {
+    if parts(schema).iter().all(|(_, part)| part.get("allOf").is_none()) {
+        close_each(schema);
+    }
+}
+
+fn close_each(schema: &mut Value) {
+    const OPENED_BY: [&str; 5] = ["additionalProperties", "patternProperties", "anyOf", "oneOf", "$ref"];
+    let Value::Object(fields) = schema else { return };
+    let listed = fields.get("properties").and_then(Value::as_object).filter(|listed| !listed.is_empty());
+    let required = fields.get("required").and_then(Value::as_array).into_iter().flatten();
+    let lists_all =
+        listed.is_some_and(|listed| required.filter_map(Value::as_str).all(|name| listed.contains_key(name)));
+    if lists_all && OPENED_BY.iter().all(|key| !fields.contains_key(*key)) {
+        fields.insert("additionalProperties".to_string(), Value::Bool(false));
+    }
+    for (key, value) in fields.iter_mut() {
+        for (_, place) in places(key, value) {
+            value.pointer_mut(&place.pointer).into_iter().for_each(close_each);
+        }
+    }
+}
+
 /// Returns the schemas in `schema` with their paths, inner schemas first. The last one is `schema` itself.
 pub fn parts(schema: &Value) -> Vec<(String, &Value)> {
     fn collect<'a>(schema: &'a Value, path: &str, parts: &mut Vec<(String, &'a Value)>) {
@@ -228,6 +255,39 @@ mod tests {
         let found = simplified(&schema);
         assert_eq!(found.schema, expected, "{schema}");
         assert_eq!(found.ignored, ignored, "{schema}");
+    }
+
+    #[test]
+    fn an_object_that_lists_its_properties_has_no_others() {
+        let object = |more: Value| {
+            let mut object = json!({ "properties": { "a": { "type": "null" } } });
+            object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            object
+        };
+        let closed = object(json!({ "additionalProperties": false }));
+        for (schema, expected) in [
+            (object(json!({})), closed.clone()),
+            (json!({ "items": object(json!({})) }), json!({ "items": closed })),
+            (json!({ "$defs": { "x": object(json!({})) } }), json!({ "$defs": { "x": closed } })),
+            (json!({ "anyOf": [object(json!({})), true] }), json!({ "anyOf": [closed, true] })),
+        ] {
+            let mut found = schema.clone();
+            close_objects(&mut found);
+            assert_eq!(found, expected, "{schema}");
+        }
+        for open in [
+            json!({ "type": "object" }),
+            json!({ "properties": {} }),
+            object(json!({ "additionalProperties": true })),
+            object(json!({ "patternProperties": { "^b": true } })),
+            object(json!({ "required": ["b"] })),
+            object(json!({ "anyOf": [{ "required": ["a"] }] })),
+            json!({ "allOf": [object(json!({})), { "properties": { "b": true } }] }),
+        ] {
+            let mut found = open.clone();
+            close_objects(&mut found);
+            assert_eq!(found, open);
+        }
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Choices {
     }
 
     fn told(&mut self, index: usize, event: Option<JobEvent>) -> ChoiceEvent {
-        if !matches!(event, Some(JobEvent::Token(_))) {
+        if !matches!(event, Some(JobEvent::Token(_) | JobEvent::Progress(_))) {
             self.receivers[index] = None;
         }
         self.next = index + 1;

@@ -51,7 +51,8 @@ pub struct Drafting {
     pub who: Who,
     /// Maximum number of tokens in a draft, 1 to [`MOST`].
     pub most: u32,
-    /// True if drafts are used even when evaluating tokens together rounds differently from evaluating them one by one.
+    /// True if drafts are used even if logits are rounded differently when tokens are evaluated together than when
+    /// they are evaluated one by one.
     pub near: bool,
     /// True if a draft model is configured.
     pub has_model: bool,

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use llama::Token;
 use sampling::Chain;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::budget::SharedCharge;
@@ -57,6 +58,8 @@ pub struct Job {
     pub request_log: RequestLog,
     /// Channel for events. The receiver closes the channel when the client no longer waits for the answer.
     pub events: mpsc::Sender<JobEvent>,
+    /// True if the client wants to know the progress of evaluating the prompt.
+    pub return_progress: bool,
     /// Number of jobs that overtook this job, and the time of its first failed attempt to get a slot. Set only while
     /// the job is next in the queue but does not fit into the context.
     pub passed: Option<(u32, Instant)>,
@@ -74,10 +77,25 @@ impl Job {
     }
 }
 
-/// Event of a job. A job sends any number of tokens, followed by one [`Done`](JobEvent::Done) or
+/// Progress of evaluating a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PromptProgress {
+    /// Number of tokens in the prompt.
+    pub total: u32,
+    /// Number of prompt tokens that were in the cache.
+    pub cache: u32,
+    /// Number of prompt tokens that are in the cache or evaluated.
+    pub processed: u32,
+    /// Time since the request got a slot, in milliseconds.
+    pub time_ms: f64,
+}
+
+/// Event of a job. A job sends any number of progress reports and tokens, followed by one [`Done`](JobEvent::Done) or
 /// [`Failed`](JobEvent::Failed).
 #[derive(Debug)]
 pub enum JobEvent {
+    /// A part of the prompt was evaluated. Sent only if the request asks for it.
+    Progress(PromptProgress),
     /// A token was generated.
     Token(Piece),
     /// The generation ended.

@@ -22,7 +22,7 @@ use super::budget::{ByteBounds, Charge};
 use super::client::Client;
 use super::done::Done;
 use super::fields::Fields;
-use super::job::{JobEvent, Piece};
+use super::job::{JobEvent, Piece, PromptProgress};
 use super::logprobs::Likelihood;
 use super::models::{ModelLease, ModelRegistry};
 use super::request::{Generate, prompt_or_messages};
@@ -335,6 +335,9 @@ impl Connection {
             // Events that are already available are written together.
             let over = loop {
                 match event {
+                    Some(JobEvent::Progress(progress)) => {
+                        put(&mut out, &ProgressLine { id, prompt_progress: progress })
+                    }
                     Some(JobEvent::Token(piece)) if stream => put(&mut out, &TokenLine::new(id, &piece)),
                     Some(JobEvent::Token(piece)) => whole.add(piece),
                     Some(JobEvent::Done(done)) => {
@@ -461,6 +464,14 @@ struct TokenLine<'a> {
     logprob: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     top: Option<Value>,
+}
+
+/// Line that reports the progress of evaluating the prompt.
+#[derive(Serialize)]
+struct ProgressLine<'a> {
+    #[serde(skip_serializing_if = "Value::is_null")]
+    id: &'a Value,
+    prompt_progress: PromptProgress,
 }
 
 impl<'a> TokenLine<'a> {

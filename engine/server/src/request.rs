@@ -82,6 +82,8 @@ pub struct Generate {
     pub cache_salt: Option<String>,
     /// Speculative decoding. `None` if the request does not use it.
     pub drafts: Option<Wish>,
+    /// True if the stream reports the progress of evaluating the prompt.
+    pub return_progress: bool,
     /// Number of alternatives to report with the probability of each token. `None` if no probabilities are requested.
     pub logprobs: Option<u32>,
     /// Maximum time of the request.
@@ -117,6 +119,7 @@ impl Generate {
             ignore_end: fields.bool("ignore_eos")?.unwrap_or(false),
             stop: stops("stop", fields.take("stop"))?,
             sampling,
+            return_progress: fields.bool("return_progress")?.unwrap_or(false),
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
             cache_salt: salt(fields)?,

@@ -355,6 +355,7 @@ impl Scheduler {
                 self.metrics.prefill_tokens.add(u64::from(part.tokens));
                 let held = slot.held.len();
                 slot.held.extend(&run.job.prompt[held..held + part.tokens as usize]);
+                run.report_progress(slot.held.len());
             }
         }
     }

@@ -187,6 +187,7 @@ impl Server {
                 cache_prompt: request.cache_prompt,
                 drafts: request.drafts,
                 logprobs: request.logprobs,
+                return_progress: request.return_progress && request.stream,
                 threads: request.threads,
                 waiting: request.waiting.clone(),
                 leads: leader.clone().filter(|_| choice == 0),

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::done::{Done, Timings, Usage};
 use super::drafts::Draft;
 use super::finish_reason::FinishReason;
-use super::job::{Job, JobEvent, Piece};
+use super::job::{Job, JobEvent, Piece, PromptProgress};
 use super::logprobs::Likelihood;
 use super::plan::Want;
 use super::scope::Scope;
@@ -205,6 +205,18 @@ impl RunningRequest {
         let answer: Vec<Token> =
             before.iter().chain(&self.evaluated).chain(&self.next).chain(&self.last_token).copied().collect();
         (text(prompt), text(&answer))
+    }
+
+    /// Reports that `processed` tokens of the prompt are evaluated, if the client asked for it.
+    pub fn report_progress(&mut self, processed: usize) {
+        if self.job.return_progress && self.generated == 0 {
+            self.outbox.send(JobEvent::Progress(PromptProgress {
+                total: self.prompt_tokens,
+                cache: self.cached,
+                processed: processed as u32,
+                time_ms: self.admitted.elapsed().as_secs_f64() * 1e3,
+            }));
+        }
     }
 
     /// Records that the token `next` was evaluated.

@@ -261,7 +261,7 @@ fn pip_installs_nothing_without_hashes() {
         }
     }
     assert!(seen >= 3, "only {seen} pip commands were found");
-    for file in ["xtask/python/moto.txt"] {
+    for file in ["xtask/python/clients.txt", "xtask/python/moto.txt"] {
         let text = read(file);
         let requirements = text.split("\n").filter(|line| line.contains("=="));
         for requirement in requirements.clone() {

@@ -291,8 +291,8 @@ fn what_cannot_be_written_does_not_end_the_run() {
     let (plain, _) = run(&prompt, &[]);
     // A file size limit of 64 KiB gives a different error than a full disk, but at the same point.
     let script = format!(
-        "ulimit -f 64; exec {ANNEAL} run -m {} -p '{prompt}' -n 24 --greedy --ignore-eos --json -t 1 -c 4096 \
-         --prompt-cache {}",
+        "ulimit -f 64; exec '{ANNEAL}' run -m '{}' -p '{prompt}' -n 24 --greedy --ignore-eos --json -t 1 -c 4096 \
+         --prompt-cache '{}'",
         tiny().display(),
         place.text()
     );

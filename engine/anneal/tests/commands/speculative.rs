@@ -1,4 +1,4 @@
-//! Tests of speculative decoding on the command line.
+//! Tests of the command-line options for speculative decoding.
 
 use crate::common::{anneal, on_tiny, parts, tiny};
 use serde_json::Value;

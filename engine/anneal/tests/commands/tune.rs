@@ -1,5 +1,5 @@
-//! Tests of `anneal tune` on the command line: it stores a record even if it finds no better settings, and the engine
-//! uses the record.
+//! Tests of the `anneal tune` command: it stores a record even if it finds no better settings, and the engine uses the
+//! record.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

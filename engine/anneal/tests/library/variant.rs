@@ -1,4 +1,4 @@
-//! Tests of adapters and RoPE scaling on the command line: their effect, and rejected values.
+//! Tests of the options for adapters and RoPE scaling: their effect, and rejected values.
 
 use std::path::{Path, PathBuf};
 

@@ -22,6 +22,7 @@ mod logprobs;
 mod models;
 mod openapi;
 mod pools;
+mod progress;
 mod schemas;
 mod shapes;
 mod signals;

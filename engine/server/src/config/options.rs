@@ -467,8 +467,9 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "draft-near", flag: Flag::Switch, key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Truth(false),
-        help: "Use drafts even if evaluating tokens together rounds differently from evaluating them one by one. Where \
-              two tokens are nearly equally likely, the text may then differ from the text without drafts",
+        help: "Use drafts even if logits are rounded differently when tokens are evaluated together than when they are \
+              evaluated one by one. If two tokens are nearly equally likely, the text may differ from the text \
+              without drafts",
         value: Value::Truth(|all, value| all.draft_near = Some(value)),
         slot: slot!(draft_near),
     },

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::token_details::TokenDetails;
 use crate::api_error::ApiError;
 use crate::done::Done;
+use crate::job::PromptProgress;
 
 /// Complete answer, or one of several answers to a request.
 pub(super) struct AnswerChoice {
@@ -31,6 +32,9 @@ pub(super) trait AnswerFormat: Send {
 
     /// Writes the events for the next `parts` of choice `index`, whose tokens have `details`.
     fn parts(&mut self, events: &mut EventBuffer, index: usize, parts: Vec<Part>, details: TokenDetails);
+
+    /// Writes an event for the `progress` of evaluating the prompt of choice `index`.
+    fn progress(&mut self, events: &mut EventBuffer, index: usize, progress: PromptProgress);
 
     /// Writes the last events of a choice, whose `parts` are those that have not been written yet.
     fn end(&mut self, events: &mut EventBuffer, choice: AnswerChoice);

@@ -4,6 +4,7 @@ mod access;
 mod answer_format;
 mod answered;
 mod app;
+mod apply_template;
 mod body;
 mod chat;
 mod completions;

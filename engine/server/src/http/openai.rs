@@ -13,6 +13,7 @@ use super::token_details::TokenDetails;
 use crate::api_error::ApiError;
 use crate::done::{Done, Usage};
 use crate::finish_reason::FinishReason;
+use crate::job::PromptProgress;
 use crate::server::Server;
 
 /// Returns the number of seconds since 1970.
@@ -166,6 +167,16 @@ impl AnswerFormat for OpenAiAnswer {
             };
             events.put(&chunk);
         }
+    }
+
+    fn progress(&mut self, events: &mut EventBuffer, index: usize, progress: PromptProgress) {
+        let mut chunk = match self.shape {
+            AnswerShape::Text => self.text_chunk(index, "", TokenDetails::default(), None),
+            AnswerShape::Chat => self.delta(index, json!({}), TokenDetails::default(), None),
+        };
+        // The name and the keys come from llama-server.
+        chunk["prompt_progress"] = json!(progress);
+        events.put(&chunk);
     }
 
     fn end(&mut self, events: &mut EventBuffer, choice: AnswerChoice) {

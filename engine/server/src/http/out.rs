@@ -160,6 +160,7 @@ async fn all(
                 choice.gathered.add(&mut piece);
                 choice.text.push_str(&piece.text);
             }
+            Some(JobEvent::Progress(_)) => {}
             Some(JobEvent::Done(done)) => {
                 choice.text.push_str(&done.rest);
                 choice.done = Some(done);

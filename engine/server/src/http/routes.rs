@@ -9,7 +9,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::respond::refuse;
-use super::{chat, completions, embeddings, messages, openapi, other, responses, status};
+use super::{apply_template, chat, completions, embeddings, messages, openapi, other, responses, status};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::models::ModelRegistry;
 use crate::request_log::{LoggedRoute, Loudness};
@@ -152,6 +152,13 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         request: Some("Tokens"), answer: AnswerContent::Json("Text"), errors: &[BODY, MODEL],
         id: "detokenize", summary: "Convert tokens to text.",
         reference: "request `{\"tokens\": […]}`, with `model` if the server has several; answer `{\"content\": TEXT}`",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
+        path: "/apply-template", shown: "/apply-template", handler: |by| on(by, apply_template::apply_template),
+        request: Some("ChatRequest"), answer: AnswerContent::Json("RenderedPrompt"), errors: &[BODY, MODEL],
+        id: "apply_template", summary: "Render a conversation as the prompt that the model sees.",
+        reference: "request as for `/v1/chat/completions`; answer `{\"prompt\": TEXT}`, without generating",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {

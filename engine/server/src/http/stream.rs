@@ -58,6 +58,9 @@ impl Stream {
                 }
                 return;
             }
+            Some(JobEvent::Progress(progress)) => {
+                return self.format.progress(&mut self.ready, index, progress);
+            }
             Some(JobEvent::Done(done)) => match without_tokens(&done).filter(|_| self.choices.len() == 1) {
                 None => return self.finish(index, done),
                 Some(refusal) => refusal,

@@ -1,5 +1,6 @@
 //! Command `test`.
 
+mod clients;
 mod hostile;
 mod kernels;
 mod sum;
@@ -66,6 +67,9 @@ pub struct Args {
     /// Run only the attacks on `anneal` and `ship`, each in full; takes at most 5 minutes after compiling
     #[arg(long)]
     hostile: bool,
+    /// Run only the client libraries of other projects against a server; installs them from the Python package index
+    #[arg(long, conflicts_with_all = ["hostile", "kernels", "filter"])]
+    clients: bool,
     /// Run only tests whose name contains this text
     filter: Option<String>,
     #[arg(skip)]
@@ -76,7 +80,7 @@ impl Args {
     /// Returns the options for continuous integration: all tests without prompts. Tests that depend on kernels also
     /// run with llama.cpp's kernels.
     pub fn unattended() -> Self {
-        Self { yes: true, kernels: None, hostile: false, filter: None, unattended: true }
+        Self { yes: true, kernels: None, hostile: false, clients: false, filter: None, unattended: true }
     }
 }
 
@@ -84,7 +88,7 @@ impl Args {
 /// runs tests that need builds of other profiles.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let whole = args.kernels.is_none() && !args.hostile;
+    let whole = args.kernels.is_none() && !args.hostile && !args.clients;
     // Ask the user before the builds, because they take long.
     let needs = match whole {
         true if args.unattended => setup::needs_of_ci(),
@@ -93,6 +97,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     setup::ensure(&workspace, &needs, args.yes, ui)?;
     let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
+    if args.clients {
+        return clients::run(&workspace, args.yes, &log, ui);
+    }
     let mut tests = Tests { workspace: &workspace, log: &log, args: &args, sum: Sum::default() };
     let result = match args.kernels {
         Some(level) => {

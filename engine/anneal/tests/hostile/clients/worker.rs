@@ -14,8 +14,10 @@ use crate::effort;
 /// ID of another user.
 const OTHER: u32 = 54_321;
 
-/// Size of a greeting in ggml's RPC protocol, and of its answer, in bytes.
+/// Size of a greeting in ggml's RPC protocol, in bytes.
 const HELLO: usize = 33;
+
+/// Size of the answer to a greeting, in bytes.
 const ANSWER: usize = 36;
 
 struct Worker {

@@ -12,6 +12,7 @@ use crate::http::ident::answer_id;
 use crate::http::openai::add_ours;
 use crate::http::out::CompletionRequest;
 use crate::http::token_details::TokenDetails;
+use crate::job::PromptProgress;
 use crate::server::Server;
 
 /// Answer to one request.
@@ -149,6 +150,10 @@ impl AnswerFormat for MessagesAnswer {
 
     fn parts(&mut self, events: &mut EventBuffer, _: usize, parts: Vec<Part>, _: TokenDetails) {
         parts.into_iter().for_each(|part| self.part(events, part));
+    }
+
+    fn progress(&mut self, events: &mut EventBuffer, _: usize, progress: PromptProgress) {
+        events.put_typed(&json!({ "type": "ping", "prompt_progress": progress }));
     }
 
     fn end(&mut self, events: &mut EventBuffer, choice: AnswerChoice) {

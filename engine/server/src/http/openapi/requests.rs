@@ -138,6 +138,10 @@ fn limits(facts: &ServerFacts) -> Map<String, Value> {
             "description": "Time limit in seconds, including waiting.",
         },
         "stream": { "type": ["boolean", "null"], "default": false },
+        "return_progress": {
+            "type": ["boolean", "null"], "default": false,
+            "description": "True to report in a stream how much of the prompt is evaluated.",
+        },
         "return_tokens": {
             "type": ["boolean", "null"], "default": false,
             "description": "True to return token numbers in addition to the text.",

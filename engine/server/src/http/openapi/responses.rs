@@ -14,6 +14,7 @@ pub fn schemas() -> Map<String, Value> {
     let all = json!({
         "AnthropicMessage": answer_object("message", &["content", "stop_reason", "usage"]),
         "Response": answer_object("response", &["output", "status", "usage"]),
+        "RenderedPrompt": object(&[], json!({ "prompt": text })),
         "TokenCount": object(&[], json!({ "input_tokens": count })),
         "Error": object(&["error"], json!({ "type": { "const": "error", "description": "Only in Anthropic's format." }, "error": {
             "type": "object",

@@ -85,6 +85,7 @@ fn chunk(kind: &str, mut choice: Value, reasons: Value) -> Value {
             "model": { "type": "string" },
             "choices": choices,
             "usage": { "$ref": "#/components/schemas/Usage" },
+            "prompt_progress": { "type": "object", "description": "Progress of evaluating the prompt, if requested." },
             "timings": { "$ref": "#/components/schemas/Timings" },
         }),
     );

@@ -11,6 +11,7 @@ use crate::http::ident::{answer_id, call_id};
 use crate::http::openai::{add_ours, now};
 use crate::http::out::CompletionRequest;
 use crate::http::token_details::TokenDetails;
+use crate::job::PromptProgress;
 use crate::server::Server;
 
 /// Answer to one request.
@@ -256,6 +257,10 @@ impl AnswerFormat for ResponsesAnswer {
 
     fn parts(&mut self, events: &mut EventBuffer, _: usize, parts: Vec<Part>, _: TokenDetails) {
         parts.into_iter().for_each(|part| self.part(events, part));
+    }
+
+    fn progress(&mut self, events: &mut EventBuffer, _: usize, progress: PromptProgress) {
+        self.send(events, json!({ "type": "response.in_progress", "response": self.response(None), "prompt_progress": progress }));
     }
 
     fn end(&mut self, events: &mut EventBuffer, choice: AnswerChoice) {
