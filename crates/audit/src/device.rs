@@ -11,8 +11,9 @@ use object::{Endianness, read};
 
 /// First four bytes of a container.
 const MAGIC: u32 = 0xba55_ed50;
-/// Size of a container's header, and minimum size of an entry's header, in bytes.
+/// Size of a container's header, in bytes.
 const CONTAINER: usize = 16;
+/// Minimum size of an entry's header, in bytes.
 const ENTRY: usize = 64;
 
 /// Code object for one architecture.

@@ -31,7 +31,7 @@ pub(crate) fn os(root: &Root, hypervisor: Option<String>) -> Os {
 pub(crate) fn memory(root: &Root, warnings: &mut Vec<String>) -> Memory {
     let meminfo = root.read("/proc/meminfo").unwrap_or_default();
     let Some(total) = kib_field(&meminfo, "MemTotal:") else {
-        warnings.push("cannot read the size of memory: /proc/meminfo has no MemTotal".to_string());
+        warnings.push("cannot determine the memory size: /proc/meminfo has no MemTotal".to_string());
         return Memory::default();
     };
     // Kernels before 3.14 and the /proc of some containers lack MemAvailable.

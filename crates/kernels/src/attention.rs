@@ -1,6 +1,6 @@
 //! Attention of a batch of tokens to the cells of a cache, computed by a team of threads.
 //!
-//! The rows of an operation are the query heads of its tokens. Rows that share a cache head are computed together,
+//! Each row of an operation is one query head of one token. Rows that share a cache head are computed together,
 //! so that each key and each value is read and converted once for all of them. A row's sums run over the cells
 //! that its mask allows, in the order of the cells; the exact rule is [`crate::reference::attend`]. The rule does
 //! not depend on tiles or threads, so a token gets the same bits alone, in a batch, and together with other

@@ -68,6 +68,12 @@ impl Ratio {
         }
     }
 
+    /// Returns the ratio for a chart. With too few pairs, the interval is only the median, so the chart shows a point.
+    #[must_use]
+    pub fn charted(self) -> Self {
+        if self.pairs < FEWEST_PAIRS { Self { low: self.median, high: self.median, ..self } } else { self }
+    }
+
     /// Returns the verdict in words: "higher" or "lower" only if the whole interval is on one side of 1 and there are
     /// enough pairs.
     pub fn verdict(&self) -> &'static str {
@@ -276,6 +282,8 @@ mod tests {
         assert_eq!(ratio(&same, &base).verdict(), "no difference shown");
         assert_eq!(ratio(&same, &base), ratio(&same, &base));
         let few = ratio(&faster[..FEWEST_PAIRS - 1], &base);
+        let charted = few.charted();
+        assert_eq!((charted.low, charted.high), (few.median, few.median));
         assert_eq!((few.verdict(), few.side()), ("too few pairs", "higher"), "{few}");
     }
 }

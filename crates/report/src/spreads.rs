@@ -29,14 +29,20 @@ pub struct Spread {
     pub p99: f64,
 }
 
-/// Height in pixels of a row with text and bar, and of each additional line of text.
+/// Height in pixels of a row with text and bar.
 const ROW: f64 = 42.0;
+
+/// Height in pixels of each additional line of text.
 const LINE: f64 = 17.0;
 
-/// Limits of a label at a width of 360 pixels: characters that fit next to the figures (`BESIDE`), characters that
-/// fit on a separate line, and separate lines. SVG does not wrap text, and a plot is as wide as its window.
+/// Number of characters of a label that fit next to the figures at a width of 360 pixels. SVG does not wrap text, and
+/// a plot is as wide as its window.
 const BESIDE: usize = 30;
+
+/// Number of characters of a label that fit on a separate line at this width.
 const ALONE: usize = 50;
+
+/// Maximum number of separate lines of a label.
 const LINES: usize = 3;
 
 impl Spreads {

@@ -5,12 +5,19 @@ use std::fmt::Write;
 
 use crate::Member;
 
-/// Dimensions in pixels: width and height of a box, space around each box, width of a line that crosses a row, height
-/// of a row.
+/// Width of a box, in pixels.
 const BOX: usize = 112;
+
+/// Height of a box, in pixels.
 const HEIGHT: usize = 26;
+
+/// Space around each box, in pixels.
 const SPACE: usize = 12;
+
+/// Width of a line that crosses a row, in pixels.
 const LINE: usize = 8;
+
+/// Height of a row, in pixels.
 const ROW: usize = 74;
 
 const STYLE: &str = "text{font:13px sans-serif;text-anchor:middle;fill:#1f2328}\

@@ -60,7 +60,7 @@ pub enum Failure {
     },
     /// The peer is not an Anneal server, or has another version.
     #[error(
-        "unexpected answer from {place}: {why}\nhint: check that this address belongs to an `anneal serve` of the same \
+        "unexpected answer from {place}: {why}\nhint: check that this address belongs to an Anneal server of the same \
          version"
     )]
     Odd {

@@ -133,9 +133,10 @@ fn foreign(made: Option<&Cuda>, capability: u32) -> Option<String> {
     ))
 }
 
-/// Number of bytes per copy and number of copies, for measuring a GPU's memory bandwidth. A copy exceeds every cache
-/// and takes milliseconds.
+/// Number of bytes per copy, for measuring a GPU's memory bandwidth. A copy exceeds every cache and takes milliseconds.
 const COPIED: usize = 512 << 20;
+
+/// Number of copies, for measuring a GPU's memory bandwidth.
 const COPIES: i32 = 20;
 
 /// Measures the memory bandwidth of each NVIDIA GPU, in bytes read and written per second, by copying data within

@@ -399,7 +399,7 @@ pub enum Error {
     #[error("{0}")]
     Messages(String),
 
-    /// The model cannot be fetched from a hub. The source is an error of the hub's client, which is not part of this
+    /// The model cannot be fetched from a hub. The source is an error from the hub client, which is not part of this
     /// crate.
     #[error(transparent)]
     Hub(Box<dyn std::error::Error + Send + Sync>),

@@ -30,7 +30,7 @@ pub struct Package {
 /// Model on the package index.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedModel {
-    /// Name on the command line.
+    /// Command-line name.
     pub name: &'static str,
     /// One-line description.
     pub description: &'static str,

@@ -247,8 +247,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.definitions.extend(tuned(tools));
             if let Some(wrong) = profile.variants.iter().find(|name| !is_variant(name)) {
                 return Err(exit::usage(format!(
-                    "profile {}: {wrong:?} is not a valid variant name\nhint: `anneal info` of a build \
-                     with all variants lists the names",
+                    "profile {}: {wrong:?} is not a valid variant name\nhint: to list the names, run the \
+                     `anneal info` command of a build that contains all variants",
                     profile.name
                 )));
             }

@@ -100,8 +100,9 @@ const QWEN3MOE: ProbeShape = ProbeShape {
 const LAYERS_TO_EMBEDDING: f64 = 0.2;
 /// Standard deviation of attention scores.
 const SCORE_STD: f64 = 1.0;
-/// Root mean squares of attention's weighted average of values and of silu(z), as in the larger synthetic models.
+/// Root mean square of attention's weighted average of values, as in the larger synthetic models.
 const ATTENTION_RMS: f64 = 0.3;
+/// Root mean square of silu(z), as in the larger synthetic models.
 const SILU_RMS: f64 = 0.6;
 /// Standard deviation of the logits, which gives an entropy of about 2.5 bits for 120 tokens.
 const LOGIT_STD: f64 = 3.5;

@@ -35,9 +35,9 @@ const TEXT_LIMIT: u64 = 16 << 20;
 const NAME_LIMIT: u64 = 63;
 /// Maximum number of elements in an array, `GGUF_MAX_ARRAY_ELEMENTS`.
 const ARRAY_LIMIT: u64 = 1 << 30;
-/// Minimum size in bytes of a key (length, one letter, type, one byte), and of a tensor (length, number of
-/// dimensions, type, offset).
+/// Minimum size of a key in bytes: length, one letter, type, one byte.
 const SHORTEST_KEY: u64 = 8 + 1 + 4 + 1;
+/// Minimum size of a tensor's entry in bytes: length, number of dimensions, type, offset.
 const SHORTEST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
 impl GgufFile {

@@ -23,9 +23,10 @@ use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
 use crate::write::{Header, Meta, TensorSpec};
 
-/// Root mean square of everything that the layers add to the residual stream, relative to the embedding. The first
-/// value applies to a separate output matrix, the second to tied embeddings. See [`layers_to_embedding`].
+/// Root mean square of everything that the layers add to the residual stream, relative to the embedding, in a model
+/// with a separate output matrix. See [`layers_to_embedding`].
 const LAYERS_TO_EMBEDDING: f64 = 0.8;
+/// The same value for a model with tied embeddings.
 const LAYERS_TO_TIED_EMBEDDING: f64 = 1.7;
 /// Standard deviation of attention scores. Attention would be uniform at 0, and one-hot at 5 or more. About n /
 /// e^(s²) of n positions contribute: about 50 of 512.

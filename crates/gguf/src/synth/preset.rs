@@ -52,7 +52,7 @@ impl Preset {
         ]
     }
 
-    /// Returns the name of the preset on the command line.
+    /// Returns the preset's command-line name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tiny => "tiny",

@@ -67,7 +67,7 @@ fn speed(
     (best, median, packed.len() as f64)
 }
 
-/// Measures the formats that are named on the command line, or all, and attention.
+/// Measures the formats, and attention, that the command line names; without names, measures all of them.
 pub fn main() {
     let named: Vec<String> = std::env::args().skip(1).collect();
     if named.is_empty() || named.iter().any(|name| name == "attention") {

@@ -92,7 +92,7 @@ fn fetch(name: &Name, offline: bool) -> llama::error::Result<PathBuf> {
     Ok(found.path)
 }
 
-/// Wraps an error of the hub client.
+/// Wraps an error from the hub client.
 fn failed(error: hub::Error) -> llama::error::Error {
     llama::error::Error::Hub(Box::new(error))
 }

@@ -80,7 +80,7 @@ pub fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     base::replace_with(path, Rights::Private, |file| parts.iter().try_for_each(|part| file.write_all(part)))
 }
 
-/// Removes temporary files from `folder` that killed writers left behind. `names` returns true for the names of the
+/// Removes temporary files that killed writers left behind in `folder`. `names` returns true for the names of the
 /// final files.
 pub fn remove_left_behind(folder: &Path, names: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(folder) else { return };

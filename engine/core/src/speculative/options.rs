@@ -27,7 +27,7 @@ pub struct SpeculativeOptions {
     pub threads: Option<u32>,
     /// Minimum probability at which the smaller model drafts a token.
     pub least_p: f32,
-    /// True if drafts are used even if a batch rounds differently from single tokens.
+    /// True if drafts are used even if logits are rounded differently in a batch than for single tokens.
     pub near: bool,
 }
 

@@ -310,7 +310,8 @@ fn near_drafts_decide_close_choices_alone() {
 fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let settings = settings(KvType::F16, 512);
     let mut drafting = session(&settings);
-    // With `near`, tokens are drafted even if a batch rounds differently. The drafts in this test are always wrong.
+    // With `near`, tokens are drafted even if logits are rounded differently in a batch. The drafts in this test are
+    // always wrong.
     let options = SpeculativeOptions { near: true, ..drafters(7)[2].clone() };
     drafting.speculate(&options, &settings, &RuntimeHost::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");

@@ -37,9 +37,11 @@ pub use request::COMMAND;
 /// which the load would do anyway.
 const SMALL: u64 = 256 << 20;
 
-/// Time limit for a trial of an empty file; below, the number of file bytes that extend the limit by one second. The
-/// limits are generous, because a slow disk must not make a load fail.
+/// Base time limit of a trial; the limit grows with the size of the model's files. This constant and
+/// [`SLOWEST_READ`] are generous, because a slow disk must not make a load fail.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Number of file bytes for which the time limit is extended by one second.
 const SLOWEST_READ: u64 = 10 << 20;
 
 /// Maximum number of threads in a trial: each thread's stack counts against the child's memory limit.

@@ -22,12 +22,16 @@ use super::request::{Purpose, TrialRequest, TrialStage, TrialVerdict};
 /// weights of a small model. llama.cpp trusts the sizes in a file, and may fill all memory that it allocates.
 const MEMORY: u64 = 4 << 30;
 
-/// CPU time limit for an empty file, in seconds; below, the number of file bytes that extend the limit by one second.
+/// Base limit on the CPU time per thread, in seconds; the limit grows with the size of the files.
 const CPU_SECONDS: u64 = 30;
+
+/// Number of file bytes for which the CPU time limit per thread is extended by one second.
 const BYTES_PER_SECOND: u64 = 50 << 20;
 
-/// Size of the context and of a batch, in tokens.
+/// Size of the context, in tokens.
 const N_CTX: u32 = 256;
+
+/// Size of a batch, in tokens.
 const N_BATCH: u32 = 32;
 
 /// Maximum number of tokens that are converted to text. In a larger vocabulary, the converted tokens are spread

@@ -25,7 +25,7 @@ pub enum SamplingStep {
     TopK,
     /// Keeps tokens whose information content is near the entropy (locally typical sampling).
     Typical,
-    /// Keeps the most likely tokens until their probabilities add up to top-p.
+    /// Keeps the most likely tokens until the sum of their probabilities reaches top-p.
     TopP,
     /// Keeps tokens whose probability is at least a given fraction of the highest probability.
     MinP,

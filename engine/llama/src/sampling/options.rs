@@ -122,16 +122,17 @@ parameters! {
     top_k: u32 = 40, "--top-k" [], 0..=2147483647, "0 (all) to 2147483647",
         "Keep this many of the most likely tokens";
     top_p: f32 = 0.95, "--top-p" [], 0.0..=1.0, "0 to 1 (all)",
-        "Keep the most likely tokens until their probabilities add up to this";
+        "Keep the most likely tokens until the sum of their probabilities reaches this value";
     min_p: f32 = 0.05, "--min-p" [], 0.0..=1.0, "0 (all) to 1",
         "Keep tokens whose probability is at least this fraction of the highest";
     typical_p: f32 = 1.0, "--typical" ["typical-p"], 0.0..=1.0, "0 to 1 (all)",
-        "Keep the tokens whose information content is closest to the entropy, until their probabilities add up to this";
+        "Keep the tokens whose information content is closest to the entropy of the distribution, until the sum of their \
+         probabilities reaches this value";
     top_n_sigma: f32 = 0.0, "--top-n-sigma" ["top-nsigma"], 0.0..=100.0, "0 (all) to 100",
         "Keep tokens whose logit is at most this many standard deviations below the highest";
     xtc_probability: f32 = 0.0, "--xtc-probability" [], 0.0..=1.0, "0 (never) to 1 (always)",
         "Probability that XTC removes all likely tokens except the least likely of them";
-    xtc_threshold: f32 = 0.1, "--xtc-threshold" [], 0.0..=1.0, "0 to 1; above 0.5 it does nothing",
+    xtc_threshold: f32 = 0.1, "--xtc-threshold" [], 0.0..=1.0, "0 to 1; values above 0.5 disable XTC",
         "Minimum probability of a token that XTC may remove";
     dry_multiplier: f32 = 0.0, "--dry-multiplier" [], 0.0..=100.0, "0 (off) to 100",
         "DRY penalty multiplier for tokens that extend a repetition";

@@ -64,7 +64,7 @@ impl Part {
         Part::Gguf,
     ];
 
-    /// Returns the part's name on the command line.
+    /// Returns the part's command-line name.
     pub fn name(self) -> &'static str {
         match self {
             Part::Prefill => "prefill",

@@ -74,7 +74,7 @@ impl Phase {
     pub const OF_LLAMA_BENCH: [Phase; 4] =
         [Phase::Prefill, Phase::Decode, Phase::PeakMemory, Phase::BinarySize];
 
-    /// Returns the name of the phase on the command line. `anneal bench --parts` uses the same names.
+    /// Returns the phase's command-line name. `anneal bench --parts` uses the same names.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Prefill => "prefill",

@@ -44,9 +44,9 @@ impl Build<'_> {
         Ok(all.into_iter().map(|(name, value)| (name.to_string(), Some(value))).collect())
     }
 
-    /// Returns the variable that makes cargo run rustc through sccache. Not used for crates that are compiled for
-    /// this machine's CPU, because the flag for the CPU is in a script that sccache does not read. sccache caches
-    /// libraries; programs and macros are passed through to rustc.
+    /// Returns the variable that makes cargo run rustc through sccache. Returns `None` without sccache. Also returns
+    /// `None` if the crates are compiled for this machine's CPU, because the CPU flag is in a script that sccache does
+    /// not read. sccache caches only libraries: it passes programs and macros through to rustc.
     pub(super) fn rustc_cache(&self) -> Option<(String, Option<String>)> {
         let sccache = self.launcher.program.as_deref().filter(|path| is_sccache(path));
         let sccache = sccache.filter(|_| self.plan.codegen.own_rust.is_empty())?;

@@ -333,8 +333,8 @@ pub fn time(workspace: &Workspace) -> Result<u64> {
     )
 }
 
-/// Verifies the archive with `ship`. No file may contain this machine's name. Only a program for machines like this
-/// one may contain paths of this machine, in debug information and assertions.
+/// Verifies the archive with `ship`. No file may contain this machine's name. A program for other machines must not
+/// contain paths of this machine either. Other programs may contain them, in debug information and assertions.
 fn verify(
     workspace: &Workspace,
     build: &Path,

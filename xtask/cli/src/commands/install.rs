@@ -17,8 +17,8 @@ use store::{CpuKind, Location};
 /// Options of `install`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Archive to install: the path of an archive, an unpacked archive or a folder of archives, or the URL of an
-    /// archive or of a folder (ending in /) [default: the archive that `dist` made in this checkout]
+    /// Archive to install: a path (of an archive, an unpacked archive or a folder of archives) or a URL (of an archive,
+    /// or of a folder if it ends in /) [default: the archive that `dist` made in this checkout]
     #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["rollback", "list"])]
     from: Option<String>,
     /// Install the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or

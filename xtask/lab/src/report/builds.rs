@@ -1,7 +1,9 @@
 //! Sections about builds, and about the effects of PGO and BOLT.
 
 use build_info::optimized::{Gain, Interval as Ratio};
+use build_info::words::count;
 use build_info::{BuildInfo, Bytes};
+use measure::FEWEST_PAIRS;
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
 /// Returns a description that distinguishes a build from other builds.
@@ -70,14 +72,23 @@ pub fn gains(builds: &[BuildInfo]) -> Vec<Block> {
 }
 
 fn gain_plot(info: &BuildInfo, gain: &Gain, what: &str) -> Plot {
-    let interval = |group: &str, label: &str, ratio: &Ratio, series: usize| Interval {
-        group: group.to_string(),
-        label: label.to_string(),
-        series,
-        median: ratio.median,
-        low: ratio.low,
-        high: ratio.high,
-        ..Interval::default()
+    let interval = |group: &str, label: &str, ratio: &Ratio, series: usize| {
+        let measure::Ratio { median, low, high, .. } = measure::Ratio {
+            median: ratio.median,
+            low: ratio.low,
+            high: ratio.high,
+            pairs: ratio.pairs as usize,
+        }
+        .charted();
+        Interval {
+            group: group.to_string(),
+            label: label.to_string(),
+            series,
+            median,
+            low,
+            high,
+            ..Interval::default()
+        }
     };
     let overall = interval("all models", "prefill and decode", &gain.overall, 0);
     let phases = gain.phases.iter().map(|phase| interval(&phase.model, &phase.phase, &phase.ratio, 1));
@@ -87,9 +98,13 @@ fn gain_plot(info: &BuildInfo, gain: &Gain, what: &str) -> Plot {
         name: format!("gain {} {what}", name(info)),
         title: format!("{}, {what} {}", name(info), gain.against),
         caption: format!(
-            "Speed as a multiple of the baseline's, medians of {pairs} paired run{} with 95 % intervals; right \
-             of 1 is faster. {}. {kept}",
-            if pairs == 1 { "" } else { "s" },
+            "Speed as a multiple of the baseline's, medians of {}{}; right of 1 is faster. {}. {kept}",
+            count(pairs, "paired run"),
+            if (pairs as usize) < FEWEST_PAIRS {
+                ", too few for an interval"
+            } else {
+                " with 95 % intervals"
+            },
             gain.verdict
         ),
         kind: PlotKind::Intervals(Intervals { rows: std::iter::once(overall).chain(phases).collect() }),

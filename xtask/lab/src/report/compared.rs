@@ -3,6 +3,7 @@
 use build::compare::comparison::{Comparison, Figure};
 use build::compare::{Phase, Quantity};
 use build_info::words::count;
+use measure::Ratio;
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
 /// Returns the conditions, a plot for each phase, and a table of all results.
@@ -81,14 +82,17 @@ fn builds(comparison: &Comparison) -> Table {
 }
 
 fn overall(name: &str, comparison: &Comparison) -> Option<Plot> {
-    let row = |overall: &build::compare::comparison::Overall| Interval {
-        label: overall.build.clone(),
-        verdict: overall.verdict.clone(),
-        series: number_of(comparison, &overall.build),
-        median: overall.ratio.median,
-        low: overall.ratio.low,
-        high: overall.ratio.high,
-        ..Interval::default()
+    let row = |overall: &build::compare::comparison::Overall| {
+        let Ratio { median, low, high, .. } = overall.ratio.charted();
+        Interval {
+            label: overall.build.clone(),
+            verdict: overall.verdict.clone(),
+            series: number_of(comparison, &overall.build),
+            median,
+            low,
+            high,
+            ..Interval::default()
+        }
     };
     let rows: Vec<Interval> = comparison.overall.iter().map(row).collect();
     (!rows.is_empty()).then(|| Plot {
@@ -122,7 +126,7 @@ fn rows(comparison: &Comparison, figure: &Figure) -> Vec<Interval> {
     let size = figure.title().strip_prefix(figure.phase.name()).unwrap_or_default().trim().to_string();
     let group = [figure.model.clone().unwrap_or_default(), size];
     let group: Vec<String> = group.into_iter().filter(|part| !part.is_empty()).collect();
-    let compared = figure.results.iter().filter_map(|result| Some((result, result.ratio?)));
+    let compared = figure.results.iter().filter_map(|result| Some((result, result.ratio?.charted())));
     compared
         .map(|(result, ratio)| Interval {
             group: group.join(" · "),

@@ -69,7 +69,7 @@ fn ours(served: &Served) -> &str {
 /// Returns the results of the other servers, each with the median, lower end and upper end of its ratio.
 fn others(results: &[ServerOutcome]) -> impl Iterator<Item = (&ServerOutcome, [f64; 3])> {
     results.iter().skip(1).filter_map(|other| {
-        let ratio = other.ratio?;
+        let ratio = other.ratio?.charted();
         Some((other, [ratio.median, ratio.low, ratio.high]))
     })
 }

@@ -1,5 +1,5 @@
-//! Table `[defaults]` of a profile. It has the same keys as the record. Records may contain unknown keys of other
-//! versions; profiles may not.
+//! Table `[defaults]` of a profile. It has the same keys as `defaults` in `build_info.json`. A `build_info.json`
+//! may contain unknown keys of other versions; a profile may not.
 
 use build_info::Defaults;
 use serde::de::Error;
