@@ -53,7 +53,7 @@ fn start(installer: Installer, from: &Path, prefix: &Path, before: &str) -> Chil
     let mut command = match installer {
         Installer::Ship => {
             let mut command = Command::new("sh");
-            command.args(["-c", &format!("{before} exec {}", env!("CARGO_BIN_EXE_ship"))]);
+            command.args(["-c", &format!("{before} exec '{}'", env!("CARGO_BIN_EXE_ship"))]);
             command
         }
         Installer::Script => {

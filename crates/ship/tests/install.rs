@@ -420,7 +420,7 @@ fn others_may_run_what_an_installer_with_a_narrow_umask_installed() {
     let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
     let order =
         Install { from: archive.display().to_string(), prefix: Some(prefix.clone()), ..Install::default() };
-    let shell = format!("umask 077; exec {}", env!("CARGO_BIN_EXE_ship"));
+    let shell = format!("umask 077; exec '{}'", env!("CARGO_BIN_EXE_ship"));
     let mut child = std::process::Command::new("sh")
         .args(["-c", &shell])
         .stdin(std::process::Stdio::piped())
