@@ -21,10 +21,15 @@ pub fn are_shown() -> bool {
     is_capable() && !are_unwanted()
 }
 
+/// Returns `text` with the SGR parameters `code`.
+pub fn with_code(code: &str, text: &str) -> String {
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
 /// Returns `text` for standard error, with the SGR parameters `code` if colours are shown.
 pub fn painted<'a>(code: &str, text: &'a str) -> Cow<'a, str> {
     match are_shown() {
-        true => Cow::Owned(format!("\x1b[{code}m{text}\x1b[0m")),
+        true => Cow::Owned(with_code(code, text)),
         false => Cow::Borrowed(text),
     }
 }

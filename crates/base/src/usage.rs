@@ -40,10 +40,8 @@ fn report(error: &clap::Error, command: &Command, words: &[String], hint: Option
         }
     }
     if hints.is_empty() {
-        hints.extend(hint.map(str::to_string));
-    }
-    if hints.is_empty() {
-        hints.push(format!("run `{} --help` for a list of options", path(command, words)));
+        let help = || format!("run `{} --help` for a list of options", path(command, words));
+        hints.push(hint.map_or_else(help, str::to_string));
     }
     lines.extend(hints.into_iter().map(|hint| format!("hint: {hint}\n")));
     lines

@@ -269,6 +269,14 @@ impl Fields {
     }
 }
 
+/// Returns the string in the key `key` of `value`, which is at `at` in the request.
+///
+/// # Errors
+/// If the key has no string.
+pub fn text_at<'a>(at: &str, value: &'a Value, key: &str) -> Result<&'a str, ApiError> {
+    value[key].as_str().ok_or_else(|| wrong(&format!("{at}.{key}"), "use a string", &value[key]))
+}
+
 /// Returns the error for an invalid field in otherwise valid JSON, for example with an unpaired surrogate or nesting
 /// that is too deep.
 pub fn not_json(name: &str, error: &serde_json::Error) -> ApiError {

@@ -25,7 +25,7 @@ use super::fields::Fields;
 use super::job::{JobEvent, Piece, PromptProgress};
 use super::logprobs::Likelihood;
 use super::models::{ModelLease, ModelRegistry};
-use super::request::{Generate, prompt_or_messages};
+use super::request::{Generate, prompt_or_messages, take_logprobs};
 use super::request_log::{LINES, RequestLog};
 use super::scope::Owner;
 use super::server::Server;
@@ -448,7 +448,8 @@ fn read(mut fields: Fields, server: &Server) -> Result<LineRequest, ApiError> {
         return Ok(LineRequest::Embed(request));
     }
     let prompt = prompt_or_messages(&mut fields)?;
-    let generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
+    let mut generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
+    generate.logprobs = take_logprobs(&mut fields)?;
     fields.finish()?;
     Ok(LineRequest::Generate(Box::new(generate)))
 }

@@ -38,6 +38,20 @@ pub struct Defaults {
     pub drafts: Drafting,
 }
 
+#[cfg(test)]
+impl Defaults {
+    /// Returns defaults for tests: a minute, 64 tokens, and the sampler's own options.
+    pub fn for_tests() -> Self {
+        Defaults {
+            sampling: SamplingOptions::default(),
+            max_tokens: 64,
+            deadline: Duration::from_secs(60),
+            workloads: Workloads::default(),
+            drafts: Drafting::default(),
+        }
+    }
+}
+
 /// Prompt of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
@@ -120,7 +134,7 @@ impl Generate {
             stop: stops("stop", fields.take("stop"))?,
             sampling,
             return_progress: fields.bool("return_progress")?.unwrap_or(false),
-            logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
+            logprobs: None,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
             cache_salt: salt(fields)?,
             drafts: drafts::take(fields, defaults.drafts)?,
@@ -129,6 +143,14 @@ impl Generate {
             waiting: fields.waiting(),
         })
     }
+}
+
+/// Takes the number of alternatives to report with each token, for the interfaces in which `logprobs` is a number.
+///
+/// # Errors
+/// If the value is invalid.
+pub fn take_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    fields.whole("logprobs", 0..=logprobs::MOST)
 }
 
 /// Takes `prompt`, or `messages` instead.
@@ -270,19 +292,14 @@ mod tests {
     fn defaults() -> Defaults {
         let sampling =
             SamplingOptions { top_p: 0.9, temperature: 0.0, seed: Some(7), ..SamplingOptions::default() };
-        Defaults {
-            sampling,
-            max_tokens: 64,
-            deadline: Duration::from_secs(60),
-            workloads: Workloads::default(),
-            drafts: Drafting::default(),
-        }
+        Defaults { sampling, ..Defaults::for_tests() }
     }
 
     fn read(json: &str) -> Result<Generate, ApiError> {
         let mut fields = Fields::read(json.as_bytes())?;
         let prompt = prompt(&mut fields)?;
-        let generate = Generate::take(&mut fields, prompt, &defaults())?;
+        let mut generate = Generate::take(&mut fields, prompt, &defaults())?;
+        generate.logprobs = take_logprobs(&mut fields)?;
         fields.finish()?;
         Ok(generate)
     }

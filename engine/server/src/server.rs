@@ -16,6 +16,7 @@ use super::api_error::{ApiError, ApiErrorKind};
 use super::blocking_pool::{BlockingPool, WorkKind};
 use super::client::Client;
 use super::closing::Closing;
+use super::conversation::Conversation;
 use super::embeddings::embedder::Embedder;
 use super::finish_reason::FinishReason;
 use super::hidden_paths::hide_folders;
@@ -223,17 +224,26 @@ impl Server {
                 self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
                 self.text_tokens(text, client).await
             }
-            // Rendering a template may take any amount of time.
             Prompt::Messages(conversation) => {
+                let text = self.rendered(conversation, client).await?;
                 let (model, template) = (Arc::clone(&self.model), self.template()?);
-                let of_it = Arc::clone(&template);
-                let text = self.aside(client, move || conversation.prompt(&of_it)).await?.map_err(failed)?;
                 self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
                 let kind = WorkKind::of_text(text.len());
                 self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)
             }
             tokens @ Prompt::Tokens(_) => plain_tokens(&self.model, tokens),
         }
+    }
+
+    /// Returns the text of `conversation` that the model sees.
+    ///
+    /// # Errors
+    /// If the model has no template, or the template rejects the conversation.
+    pub async fn rendered(&self, conversation: Conversation, client: &Client) -> Result<String, ApiError> {
+        let template = self.template()?;
+        // Rendering a template may take any amount of time.
+        let text = self.aside(client, move || conversation.prompt(&template)).await?;
+        text.map_err(|error| ApiError { param: Some("messages".to_string()), ..self.invalid(&error) })
     }
 
     /// Returns the tokens of `text`.

@@ -8,7 +8,7 @@
 //!
 //! The text is the same as without drafts if a batch gives the same logits as single tokens, bit for bit. Anneal's own
 //! kernels guarantee this. Other kernels may not, so their batches are compared with single tokens ([`sameness`]).
-//! Where the logits differ, drafts are only used if `near` is set.
+//! If the logits differ, drafts are only used if `near` is set.
 
 mod draft_model;
 mod gain;

@@ -79,6 +79,43 @@ impl EventBuffer {
     }
 }
 
+/// Part of a complete answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum AnswerBlock {
+    /// Thoughts.
+    Thought(String),
+    /// Text.
+    Text(String),
+    /// Tool call.
+    Call {
+        /// Name of the function.
+        name: String,
+        /// Arguments, as JSON; incomplete if the answer was cut off.
+        arguments: String,
+    },
+}
+
+impl AnswerBlock {
+    /// Joins the `parts` of an answer. Neighbouring blocks are of different kinds, except calls; no text is empty.
+    pub fn of(parts: Vec<Part>) -> Vec<Self> {
+        let mut blocks = Vec::new();
+        for part in parts {
+            match (part, blocks.last_mut()) {
+                (Part::Thought(more), Some(AnswerBlock::Thought(text)))
+                | (Part::Text(more), Some(AnswerBlock::Text(text))) => text.push_str(&more),
+                (Part::Arguments(more), Some(AnswerBlock::Call { arguments, .. })) => {
+                    arguments.push_str(&more)
+                }
+                (Part::Thought(text), _) => blocks.push(AnswerBlock::Thought(text)),
+                (Part::Text(text), _) if !text.is_empty() => blocks.push(AnswerBlock::Text(text)),
+                (Part::Call(name), _) => blocks.push(AnswerBlock::Call { name, arguments: String::new() }),
+                (Part::Text(_) | Part::Arguments(_), _) => {}
+            }
+        }
+        blocks
+    }
+}
+
 /// Returns the texts of `parts` that are neither thoughts nor calls, joined.
 pub(super) fn text_of(parts: &[Part]) -> String {
     let text = |part: &Part| match part {

@@ -13,7 +13,6 @@ use super::respond::{long_answer, refuse};
 use crate::api_error::ApiError;
 use crate::models::ModelRegistry;
 use crate::request::Prompt;
-use crate::server::invalid;
 
 /// Handles `POST /apply-template`.
 pub async fn apply_template(State(registry): App, request: Request) -> Response {
@@ -25,15 +24,11 @@ async fn rendered(registry: &Arc<ModelRegistry>, request: Request) -> Result<Res
     let client = client_of(&request);
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
-    let template = server.template()?;
     let request = chat::take(&mut fields, &server.name, &server.current().defaults)?;
     drop(fields);
     let Prompt::Messages(conversation) = request.generate.prompt else {
         return Err(ApiError::field("messages", "is missing: give the conversation to render"));
     };
-    // Rendering a template may take any amount of time.
-    let prompt = server.aside(&client, move || conversation.prompt(&template)).await?;
-    let prompt =
-        prompt.map_err(|error| ApiError { param: Some("messages".to_string()), ..invalid(&error) })?;
+    let prompt = server.rendered(conversation, &client).await?;
     long_answer(&server, &client, move || json!({ "prompt": prompt })).await
 }

@@ -14,7 +14,7 @@ use super::shape::AnswerShape;
 use super::token_details::return_tokens;
 use crate::api_error::ApiError;
 use crate::fields::{Fields, shown, wrong};
-use crate::request::{Defaults, Generate, prompt};
+use crate::request::{Defaults, Generate, prompt, take_logprobs};
 use crate::server::Server;
 
 const TEXT: Dialect = Dialect { shape: AnswerShape::Text, read, answer: OpenAiAnswer::text, refuse };
@@ -48,6 +48,7 @@ pub(super) fn take(
     let prompt = prompt(fields)?;
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
+    generate.logprobs = take_logprobs(fields)?;
     format::apply(format, &mut generate)?;
     Ok(CompletionRequest { generate, choices, include_usage, return_tokens, separate_thoughts: false })
 }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use chat::Part;
 use serde_json::{Value, json};
 
-use super::answer_format::{AnswerChoice, AnswerFormat, EventBuffer, text_of};
+use super::answer_format::{AnswerBlock, AnswerChoice, AnswerFormat, EventBuffer, text_of};
 use super::ident::{answer_id, call_id};
 use super::out::CompletionRequest;
 use super::shape::{AnswerShape, finish_reason};
@@ -219,15 +219,12 @@ fn finish(finish: FinishReason, has_calls: bool) -> &'static str {
 
 /// Returns the message of a complete answer.
 fn message(parts: Vec<Part>) -> Value {
-    let (mut thoughts, mut content) = (String::new(), String::new());
-    let mut calls: Vec<(String, String)> = Vec::new();
-    for part in parts {
-        match (part, calls.last_mut()) {
-            (Part::Thought(text), _) => thoughts.push_str(&text),
-            (Part::Text(text), _) => content.push_str(&text),
-            (Part::Call(name), _) => calls.push((name, String::new())),
-            (Part::Arguments(more), Some((_, arguments))) => arguments.push_str(&more),
-            (Part::Arguments(_), None) => {}
+    let (mut thoughts, mut content, mut calls) = (String::new(), String::new(), Vec::new());
+    for block in AnswerBlock::of(parts) {
+        match block {
+            AnswerBlock::Thought(text) => thoughts.push_str(&text),
+            AnswerBlock::Text(text) => content.push_str(&text),
+            AnswerBlock::Call { name, arguments } => calls.push((name, arguments)),
         }
     }
     let content = (calls.is_empty() || !content.is_empty()).then_some(content);

@@ -139,11 +139,16 @@ impl BegunChoice {
 
     /// Returns the complete answer; `None` if it has not ended.
     fn ended((index, mut choice): (usize, BegunChoice)) -> Option<AnswerChoice> {
-        let done = choice.done?;
-        let mut parts = choice.reader.push(&choice.text);
-        parts.extend(choice.reader.finish());
-        let has_calls = choice.reader.ends_with_calls(done.finish);
-        Some(AnswerChoice { index, parts, details: choice.gathered.take(), done, has_calls })
+        let (text, done) = (std::mem::take(&mut choice.text), choice.done.take()?);
+        Some(choice.end(index, &text, done))
+    }
+
+    /// Ends the answer with `index`: `text` is the text that its reader has not seen.
+    pub fn end(&mut self, index: usize, text: &str, done: Box<Done>) -> AnswerChoice {
+        let mut parts = self.reader.push(text);
+        parts.extend(self.reader.finish());
+        let has_calls = self.reader.ends_with_calls(done.finish);
+        AnswerChoice { index, parts, details: self.gathered.take(), done, has_calls }
     }
 }
 

@@ -9,7 +9,7 @@ use axum::body::{Bytes, HttpBody};
 use http_body::Frame;
 use tokio::time::{Sleep, sleep};
 
-use super::answer_format::{AnswerChoice, AnswerFormat, EventBuffer};
+use super::answer_format::{AnswerFormat, EventBuffer};
 use super::out::{BegunChoice, without_tokens};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::choices::{ChoiceEvent, Choices};
@@ -74,12 +74,9 @@ impl Stream {
 
     fn finish(&mut self, index: usize, done: Box<Done>) {
         let choice = &mut self.choices[index];
-        let mut parts = choice.reader.push(&done.rest);
-        parts.extend(choice.reader.finish());
-        let has_calls = choice.reader.ends_with_calls(done.finish);
         choice.done = Some(done.clone());
-        let details = choice.gathered.take();
-        self.format.end(&mut self.ready, AnswerChoice { index, parts, details, done, has_calls });
+        let rest = done.rest.clone();
+        self.format.end(&mut self.ready, choice.end(index, &rest, done));
         let ends: Option<Vec<Box<Done>>> = self.choices.iter().map(|choice| choice.done.clone()).collect();
         if let Some(ends) = ends {
             self.format.over(&mut self.ready, &ends);

@@ -123,7 +123,7 @@ impl Ui {
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
-        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+        if self.color { colour::with_code(code, text) } else { text.to_string() }
     }
 }
 

@@ -7,7 +7,7 @@ use super::error;
 use crate::api_error::ApiError;
 use crate::done::Done;
 use crate::finish_reason::FinishReason;
-use crate::http::answer_format::{AnswerChoice, AnswerFormat, EventBuffer};
+use crate::http::answer_format::{AnswerBlock, AnswerChoice, AnswerFormat, EventBuffer};
 use crate::http::ident::answer_id;
 use crate::http::openai::add_ours;
 use crate::http::out::CompletionRequest;
@@ -106,36 +106,16 @@ fn tool_use(name: &str, input: Value) -> Value {
 impl AnswerFormat for MessagesAnswer {
     fn whole(&mut self, choices: Vec<AnswerChoice>) -> Value {
         let Some(choice) = choices.into_iter().next() else { return self.message(json!([])) };
-        let mut blocks: Vec<Value> = Vec::new();
-        // Arguments of the last call, which are parsed at its end.
-        let mut arguments: Vec<String> = Vec::new();
-        for part in choice.parts {
-            let last = blocks.last_mut().filter(|block| match &part {
-                Part::Thought(_) => block["type"] == THINKING,
-                Part::Text(_) => block["type"] == TEXT,
-                Part::Call(_) | Part::Arguments(_) => false,
-            });
-            match (part, last) {
-                (Part::Text(text), None) if text.is_empty() => {}
-                (Part::Thought(text), Some(block)) => append(&mut block["thinking"], &text),
-                (Part::Text(text), Some(block)) => append(&mut block["text"], &text),
-                (Part::Thought(text), None) => blocks.push(thinking(&text)),
-                (Part::Text(text), None) => blocks.push(json!({ "type": TEXT, "text": text })),
-                (Part::Call(name), _) => {
-                    blocks.push(tool_use(&name, Value::Null));
-                    arguments.push(String::new());
-                }
-                (Part::Arguments(more), _) => {
-                    arguments.iter_mut().last().into_iter().for_each(|all| all.push_str(&more))
-                }
-            }
-        }
-        let calls = blocks.iter_mut().filter(|block| block["type"] == TOOL_USE);
-        for (block, arguments) in calls.zip(arguments) {
+        let block = |block| match block {
+            AnswerBlock::Thought(text) => thinking(&text),
+            AnswerBlock::Text(text) => json!({ "type": TEXT, "text": text }),
             // A call that was cut off has no complete arguments.
-            block["input"] = serde_json::from_str(&arguments).unwrap_or_else(|_| json!({}));
-        }
-        let mut message = self.message(blocks.into());
+            AnswerBlock::Call { name, arguments } => {
+                tool_use(&name, serde_json::from_str(&arguments).unwrap_or_else(|_| json!({})))
+            }
+        };
+        let blocks: Value = AnswerBlock::of(choice.parts).into_iter().map(block).collect();
+        let mut message = self.message(blocks);
         let (reason, sequence) = stop(&choice.done, choice.has_calls);
         message["stop_reason"] = reason.into();
         message["stop_sequence"] = sequence;
@@ -175,12 +155,6 @@ impl AnswerFormat for MessagesAnswer {
 
     fn failed(&mut self, events: &mut EventBuffer, refusal: &ApiError) {
         events.put_typed(&error(refusal));
-    }
-}
-
-fn append(text: &mut Value, more: &str) {
-    if let Value::String(text) = text {
-        text.push_str(more);
     }
 }
 

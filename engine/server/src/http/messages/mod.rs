@@ -1,7 +1,7 @@
 //! Anthropic's Messages API: `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 
 mod answer;
-mod request;
+pub(super) mod request;
 
 use std::sync::Arc;
 use std::time::Instant;

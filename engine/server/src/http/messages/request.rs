@@ -5,19 +5,20 @@ use serde_json::Value;
 
 use crate::api_error::ApiError;
 use crate::conversation::{Conversation, ToolChoice, flat_tools, read_list};
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, text_at, wrong};
 use crate::http::format;
 use crate::http::out::CompletionRequest;
 use crate::request::{Defaults, Generate, Prompt, stops};
 use crate::server::Server;
 
-/// Reads a request. Unknown fields are ignored, as in the chat API.
+/// Reads a request to `server`. Unknown fields are ignored, as in the chat API.
 pub(super) fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     server.template()?;
     take(fields, &server.current().defaults)
 }
 
-fn take(fields: &mut Fields, defaults: &Defaults) -> Result<CompletionRequest, ApiError> {
+/// Reads a request.
+pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<CompletionRequest, ApiError> {
     let mut messages = Vec::new();
     if let Some(system) = fields.take("system") {
         messages.push(Message::new("system", text("system", &system)?));
@@ -111,14 +112,14 @@ fn assistant(at: &str, blocks: &[Value]) -> Result<Message, ApiError> {
     for (index, block) in blocks.iter().enumerate() {
         let at = format!("{at}[{index}]");
         match block["type"].as_str() {
-            Some("thinking") => thoughts.push(string(&at, block, "thinking")?),
+            Some("thinking") => thoughts.push(text_at(&at, block, "thinking")?),
             // Encrypted thoughts, which only Anthropic's servers can read.
             Some("redacted_thinking") => {}
             Some("tool_use") => calls.push(ToolCall {
                 id: block["id"].as_str().map(str::to_string),
                 kind: "function".to_string(),
                 function: Function {
-                    name: string(&at, block, "name")?.to_string(),
+                    name: text_at(&at, block, "name")?.to_string(),
                     arguments: Json::from(&Value::String(match &block["input"] {
                         Value::Null => "{}".to_string(),
                         input => input.to_string(),
@@ -154,13 +155,9 @@ fn text(at: &str, value: &Value) -> Result<String, ApiError> {
 
 fn block_text<'a>(at: &str, block: &'a Value) -> Result<&'a str, ApiError> {
     match block["type"].as_str() {
-        Some("text") => string(at, block, "text"),
+        Some("text") => text_at(at, block, "text"),
         _ => Err(wrong(&format!("{at}.type"), "this content is not supported: send text", &block["type"])),
     }
-}
-
-fn string<'a>(at: &str, block: &'a Value, key: &str) -> Result<&'a str, ApiError> {
-    block[key].as_str().ok_or_else(|| wrong(&format!("{at}.{key}"), "use a string", &block[key]))
 }
 
 /// Rejects tools that Anthropic's servers run themselves.
@@ -215,24 +212,14 @@ fn schema(value: Option<Value>) -> Result<Option<format::FieldConstraint>, ApiEr
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use sampling::{Constraint, SamplingOptions};
+    use sampling::Constraint;
     use serde_json::json;
 
     use super::*;
-    use crate::drafts::Drafting;
-    use crate::workloads::Workloads;
 
     fn read(body: &Value) -> Result<Generate, ApiError> {
-        let defaults = Defaults {
-            sampling: SamplingOptions::default(),
-            max_tokens: 64,
-            deadline: Duration::from_secs(60),
-            workloads: Workloads::default(),
-            drafts: Drafting::default(),
-        };
-        take(&mut Fields::read(body.to_string().as_bytes())?, &defaults).map(|request| request.generate)
+        take(&mut Fields::read(body.to_string().as_bytes())?, &Defaults::for_tests())
+            .map(|request| request.generate)
     }
 
     fn shown(body: &Value) -> Value {

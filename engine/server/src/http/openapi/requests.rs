@@ -13,8 +13,9 @@ use crate::scope::SALT_CHARACTERS;
 /// Returns the schemas of requests, by name.
 pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
     let generate = [sampling(facts), limits(facts)].into_iter().flatten().collect::<Map<_, _>>();
-    let request = |own: Value, required: &str| {
+    let request = |own: Value, more: Map<String, Value>, required: &str| {
         let mut properties = generate.clone();
+        properties.extend(more);
         properties.extend(own.as_object().cloned().unwrap_or_default());
         json!({
             "type": "object",
@@ -29,7 +30,7 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
             },
         })
     };
-    let mut chat = request(chat(facts), "messages");
+    let mut chat = request(chat(facts), details().into_iter().chain(conversation()).collect(), "messages");
     chat["if"] = json!({
         "properties": { "tool_choice": { "anyOf": [{ "const": "required" }, { "type": "object" }] } },
         "required": ["tool_choice"],
@@ -38,13 +39,13 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
         "properties": { "tools": { "type": "array", "minItems": 1 } },
         "required": ["tools"],
     });
-    let mut completion = request(completion(facts), "prompt");
+    let mut completion = request(completion(facts), details(), "prompt");
     completion["anyOf"] = (1..=CHOICES).map(as_many).collect();
     let all = json!({
         "CompletionRequest": completion,
         "ChatRequest": chat,
-        "MessagesRequest": request(messages(), "messages"),
-        "ResponsesRequest": request(responses(), "input"),
+        "MessagesRequest": request(messages(), conversation(), "messages"),
+        "ResponsesRequest": request(responses(), conversation(), "input"),
         "EmbeddingRequest": embedding(facts),
         "Message": message(),
         "Tool": tool(),
@@ -142,10 +143,6 @@ fn limits(facts: &ServerFacts) -> Map<String, Value> {
             "type": ["boolean", "null"], "default": false,
             "description": "True to report in a stream how much of the prompt is evaluated.",
         },
-        "return_tokens": {
-            "type": ["boolean", "null"], "default": false,
-            "description": "True to return token numbers in addition to the text.",
-        },
         "ignore_eos": { "type": ["boolean", "null"], "default": false },
         "cache_prompt": { "type": ["boolean", "null"], "default": true },
         "cache_salt": {
@@ -157,9 +154,33 @@ fn limits(facts: &ServerFacts) -> Map<String, Value> {
         "stop": { "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }, { "type": "null" }] },
         "model": { "enum": facts.models() },
         "workload": { "enum": facts.workloads(), "description": "Name of a workload in the server's configuration." },
+    });
+    all.as_object().cloned().unwrap_or_default()
+}
+
+/// Returns the fields that only chats and completions have.
+fn details() -> Map<String, Value> {
+    let all = json!({
+        "return_tokens": {
+            "type": ["boolean", "null"], "default": false,
+            "description": "True to return token numbers in addition to the text.",
+        },
         "stream_options": {
             "type": ["object", "null"],
             "properties": { "include_usage": { "type": ["boolean", "null"], "default": false } },
+        },
+    });
+    all.as_object().cloned().unwrap_or_default()
+}
+
+/// Returns the fields of a conversation in all formats.
+fn conversation() -> Map<String, Value> {
+    let all = json!({
+        "chat_template_kwargs": { "type": ["object", "null"] },
+        "continue_final_message": {
+            "type": ["boolean", "null"],
+            "description": "True to continue the last message, which must be the assistant's. By default, an assistant's \
+                           last message with a text is continued.",
         },
     });
     all.as_object().cloned().unwrap_or_default()
@@ -231,12 +252,6 @@ fn chat(_: &ServerFacts) -> Value {
                     "required": ["type", "function"],
                 },
             ],
-        },
-        "chat_template_kwargs": { "type": ["object", "null"] },
-        "continue_final_message": {
-            "type": ["boolean", "null"],
-            "description": "True to continue the last message, which must be the assistant's. By default, an assistant's \
-                           last message with a text is continued.",
         },
         "reasoning_format": {
             "enum": ["auto", "deepseek", "none", null], "default": "auto",

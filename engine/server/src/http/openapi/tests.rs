@@ -1,22 +1,11 @@
 use std::collections::BTreeSet;
-use std::time::Duration;
-
-use sampling::SamplingOptions;
 
 use super::*;
 use crate::fields::Fields;
-use crate::http::{chat, completions};
+use crate::http::{chat, completions, messages, responses};
 use crate::request::Defaults;
-use crate::workloads::Workloads;
 
 fn facts() -> ServerFacts {
-    let defaults = Defaults {
-        sampling: SamplingOptions::default(),
-        max_tokens: 64,
-        deadline: Duration::from_secs(60),
-        workloads: Workloads::default(),
-        drafts: Default::default(),
-    };
     ServerFacts {
         names: vec!["m".to_string()],
         last_token: 99,
@@ -24,7 +13,7 @@ fn facts() -> ServerFacts {
         begins: true,
         width: Some(64),
         has_keys: false,
-        defaults,
+        defaults: Defaults::for_tests(),
     }
 }
 
@@ -34,6 +23,12 @@ fn properties(schema: &str) -> BTreeSet<String> {
     properties.expect("an object").keys().cloned().collect()
 }
 
+/// Takes the field `model`, which the registry reads before the other fields.
+fn of_model(fields: &mut Fields) -> &mut Fields {
+    fields.text("model").expect("a name or nothing");
+    fields
+}
+
 #[test]
 fn every_field_that_is_read_is_in_the_file_and_no_other() {
     type Read = fn(&mut Fields, &ServerFacts);
@@ -41,8 +36,14 @@ fn every_field_that_is_read_is_in_the_file_and_no_other() {
         |fields, facts| drop(chat::take(fields, &facts.names[0], &facts.defaults).expect("a request"));
     let completion: Read =
         |fields, facts| drop(completions::take(fields, &facts.names[0], &facts.defaults).expect("a request"));
+    let message: Read =
+        |fields, facts| drop(messages::request::take(of_model(fields), &facts.defaults).expect("a request"));
+    let response: Read =
+        |fields, facts| drop(responses::request::take(of_model(fields), &facts.defaults).expect("a request"));
     let cases = [
         ("ChatRequest", chat, r#"{"messages": [{"role": "user", "content": "a"}]}"#),
+        ("MessagesRequest", message, r#"{"messages": [{"role": "user", "content": "a"}]}"#),
+        ("ResponsesRequest", response, r#"{"input": "a"}"#),
         ("CompletionRequest", completion, r#"{"prompt": "a"}"#),
     ];
     for (schema, read, json) in cases {

@@ -1,7 +1,7 @@
 //! OpenAI's Responses API, without stored state: `POST /v1/responses`.
 
 mod answer;
-mod request;
+pub(super) mod request;
 
 use axum::extract::{Request, State};
 use axum::response::Response;

@@ -6,20 +6,21 @@ use serde_json::{Value, json};
 
 use crate::api_error::ApiError;
 use crate::conversation::{Conversation, ToolChoice, flat_tools, read_list};
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, text_at, wrong};
 use crate::http::completions::only;
 use crate::http::format::{self, FieldConstraint};
 use crate::http::out::CompletionRequest;
 use crate::request::{Defaults, Generate, Prompt};
 use crate::server::Server;
 
-/// Reads a request. Unknown fields are ignored, as in the chat API.
+/// Reads a request to `server`. Unknown fields are ignored, as in the chat API.
 pub(super) fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     server.template()?;
     take(fields, &server.current().defaults)
 }
 
-fn take(fields: &mut Fields, defaults: &Defaults) -> Result<CompletionRequest, ApiError> {
+/// Reads a request.
+pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<CompletionRequest, ApiError> {
     for name in ["previous_response_id", "conversation"] {
         if fields.take(name).is_some() {
             let what = "this server stores no responses: send the whole conversation in input";
@@ -53,11 +54,8 @@ fn take(fields: &mut Fields, defaults: &Defaults) -> Result<CompletionRequest, A
     }
     let format = constraint(fields.take("text"))?;
     let max_tokens = fields.tokens("max_output_tokens")?;
-    // Log-probabilities are requested by `include` in this API.
-    fields.take("top_logprobs");
     let mut generate = Generate::take(fields, Prompt::Messages(conversation), defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
-    generate.logprobs = None;
     generate.schema_field = generate.schema_field.with_path("parameters");
     format::apply(format, &mut generate)?;
     Ok(CompletionRequest {
@@ -90,15 +88,15 @@ fn item(messages: &mut Vec<Message>, index: usize, value: Value) -> Result<(), A
                 id: value["call_id"].as_str().map(str::to_string),
                 kind: "function".to_string(),
                 function: Function {
-                    name: string(&at, &value, "name")?.to_string(),
-                    arguments: Json::from(&string(&at, &value, "arguments")?.into()),
+                    name: text_at(&at, &value, "name")?.to_string(),
+                    arguments: Json::from(&text_at(&at, &value, "arguments")?.into()),
                 },
             };
             turn(messages).tool_calls.get_or_insert_default().push(call);
         }
         Some("function_call_output") => {
             let mut message = Message::new("tool", text(&format!("{at}.output"), &value["output"])?);
-            message.tool_call_id = Some(string(&at, &value, "call_id")?.to_string());
+            message.tool_call_id = Some(text_at(&at, &value, "call_id")?.to_string());
             messages.push(message);
         }
         _ => {
@@ -110,7 +108,7 @@ fn item(messages: &mut Vec<Message>, index: usize, value: Value) -> Result<(), A
 }
 
 fn message(messages: &mut Vec<Message>, at: &str, value: &Value) -> Result<(), ApiError> {
-    let role = string(at, value, "role")?;
+    let role = text_at(at, value, "role")?;
     let text = text(&format!("{at}.content"), &value["content"])?;
     match messages.last_mut() {
         // Thoughts come before the text of the same turn.
@@ -142,9 +140,9 @@ fn turn(messages: &mut Vec<Message>) -> &mut Message {
 fn text(at: &str, value: &Value) -> Result<String, ApiError> {
     let part = |(index, part): (usize, &Value)| match part["type"].as_str() {
         Some("input_text" | "output_text" | "reasoning_text" | "text") => {
-            string(&format!("{at}[{index}]"), part, "text").map(str::to_string)
+            text_at(&format!("{at}[{index}]"), part, "text").map(str::to_string)
         }
-        Some("refusal") => string(&format!("{at}[{index}]"), part, "refusal").map(str::to_string),
+        Some("refusal") => text_at(&format!("{at}[{index}]"), part, "refusal").map(str::to_string),
         _ => {
             let what = "this content is not supported: send text";
             Err(wrong(&format!("{at}[{index}].type"), what, &part["type"]))
@@ -158,10 +156,6 @@ fn text(at: &str, value: &Value) -> Result<String, ApiError> {
         }
         other => Err(wrong(at, "use a string or a list of texts", other)),
     }
-}
-
-fn string<'a>(at: &str, value: &'a Value, key: &str) -> Result<&'a str, ApiError> {
-    value[key].as_str().ok_or_else(|| wrong(&format!("{at}.{key}"), "use a string", &value[key]))
 }
 
 /// Rejects tools that OpenAI's servers run themselves.
@@ -219,23 +213,12 @@ fn constraint(value: Option<Value>) -> Result<Option<FieldConstraint>, ApiError>
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use sampling::SamplingOptions;
 
     use super::*;
-    use crate::drafts::Drafting;
-    use crate::workloads::Workloads;
 
     fn read(body: &Value) -> Result<Generate, ApiError> {
-        let defaults = Defaults {
-            sampling: SamplingOptions::default(),
-            max_tokens: 64,
-            deadline: Duration::from_secs(60),
-            workloads: Workloads::default(),
-            drafts: Drafting::default(),
-        };
-        take(&mut Fields::read(body.to_string().as_bytes())?, &defaults).map(|request| request.generate)
+        take(&mut Fields::read(body.to_string().as_bytes())?, &Defaults::for_tests())
+            .map(|request| request.generate)
     }
 
     fn shown(body: &Value) -> Value {
