@@ -25,7 +25,8 @@ fn the_seed_alone_decides_the_bytes() {
         synth::write(&path, &options).unwrap();
         digest(&path)
     };
-    for preset in [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny, Preset::BertTiny] {
+    let presets = Preset::all().into_iter().filter(|preset| preset.name().ends_with("-tiny"));
+    for preset in presets.chain([Preset::Tiny]) {
         let one = made(preset, 1, 1);
         assert_eq!(one, made(preset, 1, 2), "{preset}");
         assert_eq!(one, made(preset, 1, 7), "{preset}");
@@ -44,6 +45,8 @@ fn a_model_is_complete_and_reads_back() {
         (Preset::Tiny, Precision::F32, "llama", 0),
         (Preset::MoeTiny, Precision::F16, "qwen3moe", 1),
         (Preset::SwaTiny, Precision::F16, "gemma3", 1),
+        (Preset::HybridTiny, Precision::F16, "granitehybrid", 1),
+        (Preset::RecurrentTiny, Precision::F16, "mamba2", 1),
         (Preset::BertTiny, Precision::F16, "bert", 1),
     ];
     for (preset, precision, architecture, file_type) in cases {
@@ -80,8 +83,8 @@ fn presets_are_known_by_their_names() {
     let error = "huge".parse::<Preset>().unwrap_err();
     assert_eq!(
         error,
-        "unknown preset \"huge\"\nhint: use one of tiny, moe-tiny, bert-tiny, swa-tiny, small-qwen2, small-llama, qwen2.5-1.5b-4l, llama-1b-4l, \
-         llama-1b, moe-1b, qwen2.5-1.5b"
+        "unknown preset \"huge\"\nhint: use one of tiny, moe-tiny, bert-tiny, swa-tiny, hybrid-tiny, recurrent-tiny, small-qwen2, small-llama, \
+         qwen2.5-1.5b-4l, llama-1b-4l, llama-1b, moe-1b, qwen2.5-1.5b"
     );
 }
 

@@ -18,7 +18,7 @@
 use random_weights::normal_quantile;
 
 use super::preset::Precision;
-use super::shape::{Architecture, Shape};
+use super::shape::{Architecture, Recurrence, Shape};
 use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
 use crate::write::{Header, Meta, TensorSpec};
@@ -100,14 +100,27 @@ pub(super) fn metadata(
     put("{a}.context_length", Meta::U32(shape.context));
     put("{a}.embedding_length", Meta::U32(shape.embedding));
     put("{a}.block_count", Meta::U32(shape.layers));
-    put("{a}.feed_forward_length", Meta::U32(shape.feed_forward));
-    put("{a}.attention.head_count", Meta::U32(shape.heads));
-    put("{a}.attention.head_count_kv", Meta::U32(shape.kv_heads));
-    put("{a}.attention.key_length", Meta::U32(shape.head));
-    put("{a}.attention.value_length", Meta::U32(shape.head));
-    put("{a}.attention.layer_norm_rms_epsilon", Meta::F32(shape.rms_epsilon));
-    put("{a}.rope.dimension_count", Meta::U32(shape.head));
-    put("{a}.rope.freq_base", Meta::F32(shape.rope_base));
+    if shape.architecture == Architecture::Mamba2 {
+        put("{a}.feed_forward_length", Meta::U32(0));
+        put("{a}.attention.head_count", Meta::U32(0));
+        put("{a}.attention.layer_norm_rms_epsilon", Meta::F32(shape.rms_epsilon));
+    } else {
+        put("{a}.feed_forward_length", Meta::U32(shape.feed_forward));
+        put("{a}.attention.head_count", Meta::U32(shape.heads));
+        put("{a}.attention.head_count_kv", kv_heads(shape));
+        put("{a}.attention.key_length", Meta::U32(shape.head));
+        put("{a}.attention.value_length", Meta::U32(shape.head));
+        put("{a}.attention.layer_norm_rms_epsilon", Meta::F32(shape.rms_epsilon));
+        put("{a}.rope.dimension_count", Meta::U32(shape.head));
+        put("{a}.rope.freq_base", Meta::F32(shape.rope_base));
+    }
+    if let Some(recurrence) = shape.recurrence {
+        put("{a}.ssm.conv_kernel", Meta::U32(recurrence.kernel));
+        put("{a}.ssm.inner_size", Meta::U32(2 * shape.embedding));
+        put("{a}.ssm.state_size", Meta::U32(recurrence.state));
+        put("{a}.ssm.time_step_rank", Meta::U32(recurrence.heads));
+        put("{a}.ssm.group_count", Meta::U32(1));
+    }
     if let Some(experts) = shape.experts {
         put("{a}.expert_count", Meta::U32(experts.count));
         put("{a}.expert_used_count", Meta::U32(experts.used));
@@ -140,6 +153,15 @@ pub(super) fn metadata(
     metadata
 }
 
+/// Returns the number of heads of K and V: one number, or one per layer if layers with a recurrent state have none.
+fn kv_heads(shape: &Shape) -> Meta {
+    if shape.recurrence.is_none() {
+        return Meta::U32(shape.kv_heads);
+    }
+    let heads = |layer| if shape.is_recurrent(layer) { 0 } else { shape.kv_heads.cast_signed() };
+    Meta::I32s((0..shape.layers).map(heads).collect())
+}
+
 /// Returns the tensors in the order of the file, with the names that llama.cpp requires (llama-arch.cpp,
 /// `LLM_TENSOR_NAMES`).
 pub(super) fn tensors(shape: &Shape, precision: Precision) -> Vec<Tensor> {
@@ -167,8 +189,13 @@ pub(super) fn tensors(shape: &Shape, precision: Precision) -> Vec<Tensor> {
         list.vector("rope_freqs.weight", factors.len() as u64, Fill::Given(factors));
     }
     for layer in 0..shape.layers {
-        list.attention(shape, layer);
-        list.feed_forward(shape, layer);
+        match shape.recurrence {
+            Some(recurrence) if shape.is_recurrent(layer) => list.recurrence(shape, recurrence, layer),
+            _ => list.attention(shape, layer),
+        }
+        if shape.architecture != Architecture::Mamba2 {
+            list.feed_forward(shape, layer);
+        }
     }
     list.tensors
 }
@@ -187,9 +214,9 @@ fn layers_to_embedding(shape: &Shape) -> f64 {
     if shape.tied { LAYERS_TO_TIED_EMBEDDING } else { LAYERS_TO_EMBEDDING }
 }
 
-/// Returns the root mean square of each half layer's contribution to the residual stream.
+/// Returns the root mean square of each addition to the residual stream.
 fn contribution(shape: &Shape) -> f64 {
-    layers_to_embedding(shape) / f64::from(2 * shape.layers).sqrt()
+    layers_to_embedding(shape) / f64::from(shape.additions() * shape.layers).sqrt()
 }
 
 struct List {
@@ -251,6 +278,27 @@ impl List {
             // The norm sets the size of a half layer's contribution.
             self.norm(&name("post_attention_norm.weight"), embedding, contribution(shape));
         }
+    }
+
+    /// Adds the tensors of a layer of Mamba 2. The layer's decay per token is exp(A softplus(dt)), on average 0.98, so that
+    /// tokens far back in the text still matter. Without the small factor D, the current token alone would decide.
+    fn recurrence(&mut self, shape: &Shape, recurrence: Recurrence, layer: u32) {
+        let embedding = u64::from(shape.embedding);
+        let (heads, kernel) = (u64::from(recurrence.heads), u64::from(recurrence.kernel));
+        let inner = 2 * embedding;
+        let mixed = inner + 2 * u64::from(recurrence.state);
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let normal = |mean: f64, std: f64| Fill::Normal { mean, std };
+        self.norm(&name("attn_norm.weight"), embedding, 1.0);
+        self.linear(&name("ssm_in.weight"), &[embedding, inner + mixed + heads], 1.0);
+        let window = normal(0.0, 1.0 / (kernel as f64).sqrt());
+        self.push(&name("ssm_conv1d.weight"), &[kernel, mixed], GgmlType::F32, window);
+        self.vector(&name("ssm_conv1d.bias"), mixed, normal(0.0, SPREAD));
+        self.vector(&name("ssm_dt.bias"), heads, normal(-4.0, 0.5));
+        self.push(&name("ssm_a"), &[1, heads], GgmlType::F32, normal(-1.0, SPREAD));
+        self.push(&name("ssm_d"), &[1, heads], GgmlType::F32, normal(0.2, SPREAD / 10.0));
+        self.push(&name("ssm_norm.weight"), &[inner, 1], GgmlType::F32, normal(1.0, SPREAD));
+        self.linear(&name("ssm_out.weight"), &[inner, embedding], contribution(shape));
     }
 
     /// Adds all tensors of a bert model: every half layer is followed by a norm with a bias, and every matrix has a
@@ -375,7 +423,10 @@ mod tests {
         for preset in Preset::all() {
             for tensor in tensors(preset.shape(), Precision::F16) {
                 let spec = &tensor.spec;
-                assert!(spec.dims.len() == 1 || spec.dims[0] % 256 == 0, "{preset}: {}", spec.name);
+                // The quantiser leaves F32 tensors of Mamba as they are.
+                let is_small = spec.kind == GgmlType::F32 && spec.name.contains(".ssm_");
+                let fits = spec.dims.len() == 1 || spec.dims[0] % 256 == 0;
+                assert!(fits || is_small, "{preset}: {}", spec.name);
             }
         }
     }

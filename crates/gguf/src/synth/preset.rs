@@ -30,18 +30,24 @@ pub enum Preset {
     MoeTiny,
     /// A few megabytes with a sliding window: gemma3, 6 layers, 256 wide, a window of 128 positions in five layers.
     SwaTiny,
+    /// A few megabytes with a recurrent state in four of six layers: granitehybrid, 256 wide, attention in the others.
+    HybridTiny,
+    /// A few megabytes with a recurrent state and without attention: mamba2, 6 layers, 256 wide.
+    RecurrentTiny,
     /// A few megabytes, for embeddings only: bert, 3 layers, 256 wide, 512 positions.
     BertTiny,
 }
 
 impl Preset {
     /// Returns all presets, the smallest first.
-    pub fn all() -> [Self; 11] {
+    pub fn all() -> [Self; 13] {
         [
             Self::Tiny,
             Self::MoeTiny,
             Self::BertTiny,
             Self::SwaTiny,
+            Self::HybridTiny,
+            Self::RecurrentTiny,
             Self::SmallQwen2,
             Self::SmallLlama,
             Self::Qwen2_5_1_5B4L,
@@ -65,6 +71,8 @@ impl Preset {
             Self::Moe1B => "moe-1b",
             Self::MoeTiny => "moe-tiny",
             Self::SwaTiny => "swa-tiny",
+            Self::HybridTiny => "hybrid-tiny",
+            Self::RecurrentTiny => "recurrent-tiny",
             Self::BertTiny => "bert-tiny",
         }
     }

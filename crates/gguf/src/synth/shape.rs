@@ -10,6 +10,8 @@ pub(super) enum Architecture {
     Qwen2,
     Qwen3Moe,
     Gemma3,
+    GraniteHybrid,
+    Mamba2,
     Bert,
 }
 
@@ -21,6 +23,8 @@ impl Architecture {
             Self::Qwen2 => "qwen2",
             Self::Qwen3Moe => "qwen3moe",
             Self::Gemma3 => "gemma3",
+            Self::GraniteHybrid => "granitehybrid",
+            Self::Mamba2 => "mamba2",
             Self::Bert => "bert",
         }
     }
@@ -33,6 +37,19 @@ pub(super) struct Experts {
     pub(super) used: u32,
     /// Width of one expert.
     pub(super) feed_forward: u32,
+}
+
+/// Recurrent layers of Mamba 2.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recurrence {
+    /// Every how many layers one layer has attention instead of a state. `None` if no layer has attention.
+    pub(super) attention_every: Option<u32>,
+    /// Width of the state of one channel.
+    pub(super) state: u32,
+    /// Number of heads. The heads divide the inner width, which is twice the embedding.
+    pub(super) heads: u32,
+    /// Number of positions in the window of the convolution.
+    pub(super) kernel: u32,
 }
 
 /// Tokenizer settings.
@@ -62,6 +79,7 @@ pub(super) struct Shape {
     pub(super) experts: Option<Experts>,
     /// Number of positions in the window of sliding-window layers; every sixth layer sees all positions.
     pub(super) window: Option<u32>,
+    pub(super) recurrence: Option<Recurrence>,
     pub(super) context: u32,
     pub(super) rope_base: f32,
     /// True if the file contains a tensor of RoPE factors, for Llama 3.1's RoPE scaling.
@@ -70,6 +88,20 @@ pub(super) struct Shape {
     /// True if the embedding is also the output matrix.
     pub(super) tied: bool,
     pub(super) tokenizer: Tokenizer,
+}
+
+impl Shape {
+    /// True if `layer` has a recurrent state instead of attention.
+    pub(super) fn is_recurrent(&self, layer: u32) -> bool {
+        self.recurrence.is_some_and(|recurrence| {
+            recurrence.attention_every.is_none_or(|every| !(layer + 1).is_multiple_of(every))
+        })
+    }
+
+    /// Number of additions to the residual stream in each layer.
+    pub(super) fn additions(&self) -> u32 {
+        if self.architecture == Architecture::Mamba2 { 1 } else { 2 }
+    }
 }
 
 /// Qwen's tokenizer. The tiny presets also use it, because it is one of the few tokenizers whose detokeniser does not
@@ -108,6 +140,7 @@ const TINY: Shape = Shape {
     feed_forward: 512,
     experts: None,
     window: None,
+    recurrence: None,
     context: 4096,
     rope_base: 10_000.0,
     rope_factors: false,
@@ -128,6 +161,7 @@ const QWEN2_5_1_5B: Shape = Shape {
     feed_forward: 8960,
     experts: None,
     window: None,
+    recurrence: None,
     context: 32_768,
     rope_base: 1_000_000.0,
     rope_factors: false,
@@ -148,6 +182,7 @@ const LLAMA_1B: Shape = Shape {
     feed_forward: 8192,
     experts: None,
     window: None,
+    recurrence: None,
     context: 131_072,
     rope_base: 500_000.0,
     rope_factors: true,
@@ -188,6 +223,19 @@ const MOE_TINY: Shape = Shape {
 /// Shape with Gemma 3's attention: five of six layers have a sliding window.
 const SWA_TINY: Shape = Shape { architecture: Architecture::Gemma3, layers: 6, window: Some(128), ..TINY };
 
+const RECURRENCE: Recurrence = Recurrence { attention_every: None, state: 64, heads: 8, kernel: 4 };
+
+/// Shape with Granite 4's layers: every third layer has attention, and the others have a state.
+const HYBRID_TINY: Shape = Shape {
+    architecture: Architecture::GraniteHybrid,
+    layers: 6,
+    recurrence: Some(Recurrence { attention_every: Some(3), ..RECURRENCE }),
+    ..TINY
+};
+
+const RECURRENT_TINY: Shape =
+    Shape { architecture: Architecture::Mamba2, layers: 6, recurrence: Some(RECURRENCE), ..TINY };
+
 /// Shape of an embedding model: tokens attend in both directions, and no text is generated.
 const BERT_TINY: Shape =
     Shape { architecture: Architecture::Bert, layers: 3, kv_heads: 4, context: 512, tied: true, ..TINY };
@@ -224,6 +272,8 @@ impl Preset {
             Self::Moe1B => &MOE_1B,
             Self::MoeTiny => &MOE_TINY,
             Self::SwaTiny => &SWA_TINY,
+            Self::HybridTiny => &HYBRID_TINY,
+            Self::RecurrentTiny => &RECURRENT_TINY,
             Self::BertTiny => &BERT_TINY,
         }
     }
