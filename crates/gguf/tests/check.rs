@@ -51,7 +51,15 @@ fn what_would_end_a_process_is_refused_by_name() {
 #[test]
 fn good_models_pass() {
     let folder = tempfile::tempdir().unwrap();
-    let small = [Preset::Tiny, Preset::MoeTiny, Preset::BertTiny, Preset::SwaTiny, Preset::SmallQwen2];
+    let small = [
+        Preset::Tiny,
+        Preset::MoeTiny,
+        Preset::BertTiny,
+        Preset::SwaTiny,
+        Preset::HybridTiny,
+        Preset::RecurrentTiny,
+        Preset::SmallQwen2,
+    ];
     for preset in small {
         check::open(&good(folder.path(), preset)).unwrap();
     }

@@ -1,14 +1,17 @@
 //! Conversations that keep their evaluated tokens, so that each turn evaluates only new tokens.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
+use build_info::Bytes;
 use chat::{Message, Template};
 use gguf::memory::CTX_STEP;
-use llama::Token;
 use llama::error::{Error, Result};
+use llama::{ALONE, PrefixReuse, Token};
 use sampling::{Chain, SamplingOptions};
 
+use crate::checkpoints::{self, Checkpoints};
 use crate::generate::{Generation, Request, Stop, from_tokens};
 use crate::session::Session;
 
@@ -25,8 +28,13 @@ pub struct Conversation {
     messages: Vec<Message>,
     /// Tokens that the sequence contains.
     held: Vec<Token>,
+    /// States of earlier prompts, if the model's memory cannot be cut after any token.
+    checkpoints: Checkpoints<()>,
     last: Last,
 }
+
+/// Maximum memory for checkpoints.
+const CHECKPOINT_MEMORY: Bytes = Bytes(1 << 30);
 
 /// The last prompt and its answer, as text and as tokens.
 #[derive(Default)]
@@ -69,6 +77,7 @@ impl Conversation {
             system: None,
             messages: Vec::new(),
             held: Vec::new(),
+            checkpoints: Checkpoints::default(),
             last: Last::default(),
         })
     }
@@ -176,8 +185,11 @@ impl Conversation {
         }
         let mut chain = self.chain()?;
         let reused = self.reuse(&tokens);
-        chain.accept_prompt(&tokens[..reused])?;
-        self.session.speculate_after(&tokens[..reused]);
+        let before = Instant::now();
+        let begun = self.evaluate_to_checkpoints(&tokens, reused)?;
+        let took = before.elapsed();
+        chain.accept_prompt(&tokens[..begun])?;
+        self.session.speculate_after(&tokens[..begun]);
         let request = Request { prompt: "", n_predict, ignore_end: false };
         let mut text = String::new();
         let mut hear = |piece: &str| {
@@ -185,9 +197,15 @@ impl Conversation {
             on_text(piece)
         };
         let generation =
-            from_tokens(&mut self.session, &mut chain, &tokens[reused..], &request, start, &mut hear);
+            from_tokens(&mut self.session, &mut chain, &tokens[begun..], &request, start, &mut hear);
         let generation = match generation {
-            Ok(generation) => generation,
+            Ok(mut generation) => {
+                generation.prompt_tokens += begun - reused;
+                if begun > reused {
+                    generation.prefill += took;
+                }
+                generation
+            }
             Err(error) => {
                 self.forget();
                 return Err(error);
@@ -233,10 +251,51 @@ impl Conversation {
     /// Keeps the prefix that the sequence and `tokens` share, and returns its length in tokens. At least one token
     /// remains to be evaluated, because the logits of the last token are needed.
     fn reuse(&mut self, tokens: &[Token]) -> usize {
-        let same = self.held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
-        let kept = self.session.context().keep(same.min(tokens.len().saturating_sub(1)));
-        self.held.truncate(kept);
+        let most = tokens.len().saturating_sub(1);
+        let same = self.held.iter().zip(&tokens[..most]).take_while(|(held, token)| held == token).count();
+        let context = self.session.context();
+        let cut = match context.model().prefix_reuse() {
+            PrefixReuse::Checkpoints if same < self.held.len() => same,
+            PrefixReuse::StateAlone if same < self.held.len() => most,
+            _ => {
+                let kept = context.keep(same);
+                self.held.truncate(kept);
+                return kept;
+            }
+        };
+        let cut = self.checkpoints.of((), &tokens[..cut]).max_by_key(|cut| cut.tokens);
+        let kept = match cut {
+            Some(cut) if context.restore_checkpoint(ALONE, cut.state, cut.tokens).is_ok() => cut.tokens,
+            _ => context.keep(0),
+        };
+        self.held = tokens[..kept].to_vec();
         kept
+    }
+
+    /// Evaluates `tokens`, of which the sequence contains the first `held`, up to the last checkpoint, and saves the
+    /// checkpoints. Returns the number of tokens that the sequence then contains.
+    fn evaluate_to_checkpoints(&mut self, tokens: &[Token], held: usize) -> Result<usize> {
+        let context = self.session.context();
+        let model = Arc::clone(context.model());
+        if !matches!(model.prefix_reuse(), PrefixReuse::Checkpoints | PrefixReuse::StateAlone) {
+            return Ok(held);
+        }
+        let mut at = held;
+        for position in checkpoints::positions(&model, tokens).into_iter().filter(|at| *at > held) {
+            match context.decode(&tokens[at..position]) {
+                // The generation that follows is interrupted as well.
+                Err(Error::Interrupted) => {
+                    self.forget();
+                    return Ok(0);
+                }
+                other => other?,
+            }
+            context.synchronize();
+            at = position;
+            let state = context.save_checkpoint(ALONE)?;
+            self.checkpoints.add((), &tokens[..position], state, CHECKPOINT_MEMORY);
+        }
+        Ok(at)
     }
 
     /// Records the content of the sequence after the answer `text` to `prompt`, whose tokens are `tokens`.

@@ -5,6 +5,7 @@
 
 pub mod asked_threads;
 pub mod cache;
+pub mod checkpoints;
 pub mod child_process;
 mod context;
 mod context_options;

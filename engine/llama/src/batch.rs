@@ -202,9 +202,10 @@ impl Context {
     }
 
     /// Adds the first `tokens` tokens of `from` to `to` without copying: both sequences share the cells. All previous
-    /// tokens of `to` are removed. The model must have a plain cache ([`Model::has_plain_cache`]).
+    /// tokens of `to` are removed. A recurrent state is shared as it is after all tokens of `from`, so
+    /// [`restore_checkpoint`](Self::restore_checkpoint) must follow unless `tokens` are all tokens.
     pub fn share_prefix(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> bool {
-        if from >= self.sequences || from == to || !self.model.has_plain_cache() || !self.forget(to, 0) {
+        if from >= self.sequences || from == to || !self.forget(to, 0) {
             return false;
         }
         let (err, err_size) = self.message.parts();

@@ -35,6 +35,7 @@ mod operation_times;
 pub mod options;
 pub mod own_kernels;
 mod placement;
+mod prefix_reuse;
 pub mod quantize;
 pub mod record;
 pub mod rope;
@@ -66,6 +67,7 @@ pub use model::Model;
 pub use model_options::ModelOptions;
 pub use operation_times::{OperationTime, OperationTimes};
 pub use placement::{Buffer, GraphsSeen, Kept, Operation, Watch};
+pub use prefix_reuse::PrefixReuse;
 pub use sampler::{Candidate, RawChain};
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub use system::allocator_serves_cpp;

@@ -287,6 +287,7 @@ impl Config {
             },
             rules: Rules {
                 reuse: self.prompt_reuse.unwrap_or(true),
+                checkpoint_memory: self.checkpoint_memory.unwrap_or(options::DEFAULT_CHECKPOINT_MEMORY),
                 step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(options::DEFAULT_STEP_MS))),
                 stall,
                 on_device,

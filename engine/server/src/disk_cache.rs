@@ -266,7 +266,7 @@ fn look_up<Job>(
         notes.push(why);
         None
     });
-    let found = key.and_then(|key| store.find(&key, &lookup.prompt, lookup.have, n_ctx, &mut notes));
+    let found = key.and_then(|key| store.find(&key, &lookup.prompt, lookup.have, n_ctx, false, &mut notes));
     let room = found.and_then(|found| Some((shared.room(found.size().0, ROOM)?, found)));
     let loaded = room.and_then(|(room, found)| Some((store.read(found, &mut notes)?, room)));
     for note in &notes {

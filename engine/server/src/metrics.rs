@@ -83,6 +83,11 @@ pub struct Metrics {
     pub connections_evicted: [Number; EVICTED.len()],
     pub connections_timed_out: [Number; LATE.len()],
     pub waiting_bytes: Number,
+    pub checkpoints: Number,
+    pub checkpoint_bytes: Number,
+    pub checkpoints_saved: Number,
+    pub checkpoints_restored: Number,
+    pub checkpoints_dropped: Number,
     pub cache_lookups: Number,
     pub cache_hits: Number,
     pub cache_tokens: Number,
@@ -158,6 +163,8 @@ impl Metrics {
             &self.decode_threads,
             &self.prefill_threads,
             &self.batch_invariant,
+            &self.checkpoints,
+            &self.checkpoint_bytes,
         ];
         now.into_iter().for_each(|number| number.set(0));
         self.slot_snapshots.clear();
@@ -262,6 +269,21 @@ impl Metrics {
                 &self.embedding_tokens,
             ),
             ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
+            (
+                "checkpoints_saved_total",
+                "Saved checkpoints of prompts; 0 for models that need none.",
+                &self.checkpoints_saved,
+            ),
+            (
+                "checkpoints_restored_total",
+                "Prompts that started from a checkpoint.",
+                &self.checkpoints_restored,
+            ),
+            (
+                "checkpoints_dropped_total",
+                "Checkpoints dropped because `checkpoint_memory` was full.",
+                &self.checkpoints_dropped,
+            ),
             ("prompt_cache_lookups_total", "Prompts looked up in the disk cache.", &self.cache_lookups),
             (
                 "prompt_cache_hits_total",
@@ -323,6 +345,8 @@ impl Metrics {
                 "Size of requests that wait for the rest of their body, a model or a slot.",
                 &self.waiting_bytes,
             ),
+            ("checkpoints", "Number of checkpoints of prompts in memory.", &self.checkpoints),
+            ("checkpoint_bytes", "Size of the checkpoints of prompts.", &self.checkpoint_bytes),
             ("decode_threads", "Number of threads for decode.", &self.decode_threads),
             ("prefill_threads", "Number of threads for prefill.", &self.prefill_threads),
             (

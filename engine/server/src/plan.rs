@@ -7,7 +7,7 @@ use std::time::Duration;
 pub enum Want {
     /// Evaluate the token that was sampled last.
     Decode,
-    /// Evaluate the prompt. Contains the number of remaining tokens.
+    /// Evaluate the prompt. Contains the number of tokens up to its end, or up to the next pause.
     Prefill(u32),
 }
 

@@ -26,7 +26,8 @@ pub struct SlotChoice {
     pub keep: usize,
 }
 
-/// Chooses a slot for `prompt`. `None` if no slot is free.
+/// Chooses a slot for `prompt`. `None` if no slot is free. `keepable` returns how many of the common tokens can be kept: it
+/// gets the number of common tokens, and whether these are all tokens of the slot.
 ///
 /// A prompt is never compared with tokens of another scope, so a slot of another scope counts as having no common
 /// prefix.
@@ -34,21 +35,27 @@ pub struct SlotChoice {
 /// The longest common prefix with any slot is reused, at no cost, because sequences can share cells. If the prefix is
 /// at least half of a slot's tokens, as in the next turn of a conversation, the prompt gets that slot. Otherwise, the
 /// prompt gets the least recently used slot, so that the other slots keep their tokens for returning clients.
-pub fn choose(held: &[SlotTokens<'_>], prompt: &[Token], reuse: bool) -> Option<SlotChoice> {
+pub fn choose(
+    held: &[SlotTokens<'_>],
+    prompt: &[Token],
+    keepable: impl Fn(usize, bool) -> usize,
+) -> Option<SlotChoice> {
     let oldest = |but: Option<usize>| {
         let free = held.iter().enumerate().filter(|(slot, held)| held.free && Some(*slot) != but);
         free.min_by_key(|(_, held)| (!held.tokens.is_empty(), held.used)).map(|(slot, _)| slot)
     };
     // The last token is always evaluated, because its logits are needed to sample the first token.
     let most = prompt.len().saturating_sub(1);
-    let common =
-        |tokens: &[Token]| tokens.iter().zip(&prompt[..most]).take_while(|(one, other)| one == other).count();
+    let common = |tokens: &[Token]| {
+        let common = tokens.iter().zip(&prompt[..most]).take_while(|(one, other)| one == other).count();
+        keepable(common, common == tokens.len())
+    };
     let longest = held
         .iter()
         .enumerate()
         .map(|(slot, held)| (if held.own { common(held.tokens) } else { 0 }, held.free, slot))
         .max_by_key(|(keep, free, slot)| (*keep, *free, std::cmp::Reverse(*slot)))
-        .filter(|(keep, _, _)| reuse && *keep > 0);
+        .filter(|(keep, _, _)| *keep > 0);
     let Some((keep, free, from)) = longest else {
         return oldest(None).map(|slot| SlotChoice { slot, from: slot, keep: 0 });
     };
@@ -92,8 +99,31 @@ mod tests {
                 .iter()
                 .map(|&(tokens, free, used)| SlotTokens { tokens, own: true, free, used })
                 .collect();
-            let found = choose(&held, prompt, reuse).map(|choice| (choice.slot, choice.from, choice.keep));
+            let found = choose(&held, prompt, |common, _| if reuse { common } else { 0 });
+            let found = found.map(|choice| (choice.slot, choice.from, choice.keep));
             assert_eq!(found, expected, "{prompt:?} to {slots:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_can_be_kept_counts() {
+        // A checkpoint exists after two tokens. A slot whose tokens are all common needs none.
+        let keepable = |common: usize, whole: bool| match (whole, common) {
+            (true, common) => common,
+            (false, common) if common >= 2 => 2,
+            (false, _) => 0,
+        };
+        let held = |tokens, free| SlotTokens { tokens, own: true, free, used: 1 };
+        type Case<'a> = (&'a [SlotTokens<'a>], Option<(usize, usize, usize)>);
+        let cases: [Case<'_>; 4] = [
+            (&[held(&[1, 2, 3], true)], Some((0, 0, 3))),
+            (&[held(&[1, 2, 3, 9], true)], Some((0, 0, 2))),
+            (&[held(&[1, 9], true)], Some((0, 0, 0))),
+            (&[held(&[1, 2, 3, 9, 9], false), held(&[1, 2, 9, 9, 9], true)], Some((1, 1, 2))),
+        ];
+        for (slots, expected) in cases {
+            let found = choose(slots, &[1, 2, 3, 4], keepable);
+            assert_eq!(found.map(|choice| (choice.slot, choice.from, choice.keep)), expected, "{slots:?}");
         }
     }
 
@@ -108,7 +138,7 @@ mod tests {
             (&[held(false, true, 9), held(true, true, 1)], Some((1, 1, 3))),
         ];
         for (slots, expected) in cases {
-            let found = choose(slots, &[1, 2, 3, 4], true);
+            let found = choose(slots, &[1, 2, 3, 4], |common, _| common);
             assert_eq!(found.map(|choice| (choice.slot, choice.from, choice.keep)), expected, "{slots:?}");
         }
     }

@@ -4,6 +4,7 @@
 //! The scheduler never waits for a client. Events that a client does not read stay in its slot, and the slot pauses.
 
 mod admit;
+mod checkpoint;
 mod disk;
 mod draft_state;
 mod drafts;
@@ -18,6 +19,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use build_info::Bytes;
+use engine_core::checkpoints::Checkpoints;
 use engine_core::generate::has_nan;
 use llama::error::{Error, Result};
 use llama::{Batch, Context, Decoded, thread_time};
@@ -72,6 +75,9 @@ impl Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
             snapshot_index: metrics.slot_snapshots.add_scheduler(),
             drafts: Drafts::new(&context),
+            checkpoints: Checkpoints::default(),
+            checkpoints_too_large: false,
+            checkpoints_shown: (0, Bytes(0)),
             context,
             inbox,
             metrics,
@@ -101,6 +107,7 @@ impl Scheduler {
             if let Some((rules, owners)) = self.inbox.new_rules(&mut self.pool.rules_seen) {
                 self.rules = possible(rules, &self.context);
                 self.keep_only(owners);
+                self.shrink_checkpoints();
             }
             self.look_at_readers();
             self.look_at_clocks();
@@ -281,6 +288,7 @@ impl Scheduler {
         self.count(&parts, start.elapsed());
         for part in &parts {
             self.hold(part);
+            self.save_checkpoint(part.slot);
         }
         let drafted = self.batch.len() > parts.iter().map(|part| part.tokens as usize).sum();
         let mut made = 0;

@@ -32,6 +32,8 @@ pub struct Slot {
     pub saved: usize,
     /// Counter value when the slot was last taken, for LRU order. 0 if the slot was never used.
     pub used: u64,
+    /// Numbers of prompt tokens after which the evaluation pauses to save a checkpoint, in increasing order.
+    pub pauses: Vec<usize>,
     /// Request that runs in the slot.
     pub run: Option<RunningRequest>,
 }
@@ -39,7 +41,7 @@ pub struct Slot {
 impl Slot {
     /// Creates an empty slot.
     pub fn new(sequence: SequenceId) -> Self {
-        Slot { sequence, held: Vec::new(), scope: None, saved: 0, used: 0, run: None }
+        Slot { sequence, held: Vec::new(), scope: None, saved: 0, used: 0, pauses: Vec::new(), run: None }
     }
 
     /// Returns a snapshot for `GET /status`.
@@ -63,7 +65,11 @@ impl Slot {
         let run = self.run.as_ref().filter(|run| !run.outbox.is_stalled())?;
         Some(match run.next {
             Some(_) => Want::Decode,
-            None => Want::Prefill(run.job.prompt.len().saturating_sub(self.held.len()) as u32),
+            None => {
+                let pause = self.pauses.iter().copied().find(|pause| *pause > self.held.len());
+                let end = pause.unwrap_or(run.job.prompt.len());
+                Want::Prefill(end.saturating_sub(self.held.len()) as u32)
+            }
         })
     }
 }

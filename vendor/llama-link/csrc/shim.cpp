@@ -716,22 +716,29 @@ const float * anneal_embedding_at(llama_context * ctx, int32_t index, char * err
         [&] { return llama_get_embeddings_ith(ctx, index); });
 }
 
-size_t anneal_state_size(llama_context * ctx, llama_seq_id seq, char * err, size_t err_size) {
-    return guarded<size_t>(0, err, err_size, [&] { return llama_state_seq_get_size(ctx, seq); });
+static llama_state_seq_flags state_flags(bool partial) {
+    return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE;
+}
+
+size_t anneal_state_size(llama_context * ctx, llama_seq_id seq, bool partial, char * err, size_t err_size) {
+    return guarded<size_t>(
+        0, err, err_size, [&] { return llama_state_seq_get_size_ext(ctx, seq, state_flags(partial)); });
 }
 
 size_t anneal_state_get(
-        llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, char * err, size_t err_size) {
+        llama_context * ctx, llama_seq_id seq, bool partial, uint8_t * dst, size_t size, char * err,
+        size_t err_size) {
     return logged<size_t>(
         0, [](size_t written) { return written == 0; }, err, err_size,
-        [&] { return llama_state_seq_get_data(ctx, dst, size, seq); });
+        [&] { return llama_state_seq_get_data_ext(ctx, dst, size, seq, state_flags(partial)); });
 }
 
 size_t anneal_state_set(
-        llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, char * err, size_t err_size) {
+        llama_context * ctx, llama_seq_id seq, bool partial, const uint8_t * src, size_t size, char * err,
+        size_t err_size) {
     return logged<size_t>(
         0, [](size_t read) { return read == 0; }, err, err_size,
-        [&] { return llama_state_seq_set_data(ctx, src, size, seq); });
+        [&] { return llama_state_seq_set_data_ext(ctx, src, size, seq, state_flags(partial)); });
 }
 
 int32_t anneal_quantize(

@@ -256,12 +256,16 @@ const float * anneal_logits_at(struct llama_context * ctx, int32_t index, char *
 const float * anneal_embedding_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
 
 // Return the size of a sequence's state, save it, and restore it; 0 on failure. Restoring replaces the sequence's
-// contents.
-size_t anneal_state_size(struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
+// contents. If `partial` is true, the state contains only what cannot be cut at any position: recurrent states, and
+// windows of attention whose older cells are reused.
+size_t anneal_state_size(
+        struct llama_context * ctx, llama_seq_id seq, bool partial, char * err, size_t err_size);
 size_t anneal_state_get(
-        struct llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, char * err, size_t err_size);
+        struct llama_context * ctx, llama_seq_id seq, bool partial, uint8_t * dst, size_t size, char * err,
+        size_t err_size);
 size_t anneal_state_set(
-        struct llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, char * err, size_t err_size);
+        struct llama_context * ctx, llama_seq_id seq, bool partial, const uint8_t * src, size_t size, char * err,
+        size_t err_size);
 
 // Quantises a model; 0 on success.
 int32_t anneal_quantize(

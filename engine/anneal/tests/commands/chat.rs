@@ -87,6 +87,34 @@ fn what_is_kept_changes_no_answer() {
 }
 
 #[test]
+fn recurrent_states_continue_from_checkpoints() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for preset in [gguf::synth::Preset::HybridTiny, gguf::synth::Preset::RecurrentTiny] {
+        let path = folder.path().join(format!("{preset}.gguf"));
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(preset)).expect("a model");
+        let talk = |input: &str| {
+            let flags = ["-n", "8", "--greedy", "-t", "1", "--chat-template", "chatml", "--json", "-m"];
+            let (code, stdout, stderr) =
+                chat(&[&flags[..], &[path.to_str().expect("UTF-8")]].concat(), input);
+            assert_eq!(code, Some(0), "{stderr}");
+            stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect::<Vec<Value>>()
+        };
+        let long =
+            "The smith strikes the iron while it is hot, and the water waits for the blade. ".repeat(4);
+        let turns = talk(&format!("{long}\nAnd then?\n/regen\n"));
+        let [first, second, again] = turns.as_slice() else { panic!("{turns:?}") };
+        assert!(number(second, "reused_tokens") + 8 >= number(first, "prompt_tokens"), "{preset}: {second}");
+        // The beginning of the answer is evaluated again.
+        let evaluated = number(again, "evaluated_tokens");
+        assert!((1..12).contains(&evaluated), "{preset}: {again}");
+        assert_eq!(evaluated + number(again, "reused_tokens"), number(second, "prompt_tokens"));
+        if crate::common::has_exact_kernels() {
+            assert_eq!(second["tokens"], again["tokens"], "{preset}");
+        }
+    }
+}
+
+#[test]
 fn a_pipe_gets_answers_and_nothing_else() {
     let input = "\"\"\"\ntwo\nlines\n\"\"\"\ngoes on \\\nhere\n\n/stats\n/system\n/system Be brief.\n/help\n/exit\nnever\n";
     let (code, stdout, stderr) = on_tiny(&["-n", "6", "--no-history"], input);

@@ -5,6 +5,7 @@ mod alone;
 mod answers;
 mod bad_input;
 mod chat;
+mod checkpoints;
 mod client;
 #[path = "../common/mod.rs"]
 mod common;

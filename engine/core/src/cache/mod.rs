@@ -3,6 +3,7 @@
 //! [`Store`] saves and finds files, and [`CacheKey`] identifies their content. `anneal run` generates text with
 //! [`generate`]. See docs/src/run/prompt-cache.md.
 
+pub mod checkpointed;
 mod digest;
 pub mod entry;
 mod format;

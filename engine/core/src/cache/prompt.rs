@@ -6,11 +6,12 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use build_info::Bytes;
-use llama::Token;
 use llama::error::Result;
 use llama::options::DeviceSampling;
+use llama::{PrefixReuse, Token};
 use sampling::Chain;
 
+use super::checkpointed::{join, split};
 use super::entry::Unfit;
 use super::key::CacheKey;
 use super::store::{Loaded, Saved, Store};
@@ -116,7 +117,9 @@ fn begin(
     let start = Instant::now();
     let nothing = |is_of_use| Begun { is_of_use, ..Begun::default() };
     let notes = &mut report.notes;
-    let Some(found) = cache.store.find(&cache.key, prompt, 0, session.n_ctx(), notes) else {
+    // This cache writes no checkpoints, at which other models could cut the state.
+    let whole = session.context().model().prefix_reuse() != PrefixReuse::AnyToken;
+    let Some(found) = cache.store.find(&cache.key, prompt, 0, session.n_ctx(), whole, notes) else {
         return nothing(true);
     };
     let Some(loaded) = cache.store.read(found, notes) else { return nothing(false) };
@@ -139,7 +142,11 @@ fn put(
     prompt: &[Token],
 ) -> std::result::Result<(usize, Option<Vec<f32>>), Unfit> {
     let refused = |why: String| Unfit::Refused(why);
-    session.restore(&loaded.content.state).map_err(|error| refused(error.to_string()))?;
+    let state = match session.context().model().prefix_reuse() {
+        PrefixReuse::AnyToken => &loaded.content.state,
+        _ => split(&loaded.content.state).ok_or(Unfit::Damaged("its checkpoints have wrong lengths"))?.0,
+    };
+    session.restore(state).map_err(|error| refused(error.to_string()))?;
     let context = session.context();
     if !context.holds(0, loaded.tokens.len()) {
         return Err(refused("the restored tokens are not at their positions".to_string()));
@@ -150,6 +157,11 @@ fn put(
         return Ok((prompt.len(), Some(row.clone())));
     }
     let keep = loaded.common.min(prompt.len() - 1);
+    if keep < loaded.tokens.len() && context.model().prefix_reuse() != PrefixReuse::AnyToken {
+        // A server wrote the file, without the logits of the last token.
+        session.clear();
+        return Ok((0, None));
+    }
     match context.keep(keep) == keep {
         true => Ok((keep, None)),
         false => Err(refused("its last tokens cannot be removed from the context".to_string())),
@@ -167,7 +179,10 @@ fn keep(
         return None;
     }
     let context = session.context();
-    let taken = context.logits().map(<[f32]>::to_vec).and_then(|row| Ok((row, context.save()?)));
+    let any_token = context.model().prefix_reuse() == PrefixReuse::AnyToken;
+    let state = |state: Vec<u8>| if any_token { state } else { join(state, &[]) };
+    let row = context.logits().map(<[f32]>::to_vec);
+    let taken = row.and_then(|row| Ok((row, state(context.save()?))));
     let (row, state) = match taken {
         // NaN logits make the generation fail, so nothing is kept.
         Ok((row, _)) if has_nan(&row) => return None,

@@ -158,13 +158,15 @@ impl Store {
     }
 
     /// Finds the file that shares the longest prefix with `prompt` and fits into a context of `n_ctx` tokens. The
-    /// context already contains the first `have` tokens. Adds problems with files to `notes`.
+    /// context already contains the first `have` tokens. If `whole` is true, all tokens of the file must be in the prefix.
+    /// Adds problems with files to `notes`.
     pub fn find(
         &self,
         key: &CacheKey,
         prompt: &[Token],
         have: usize,
         n_ctx: u32,
+        whole: bool,
         notes: &mut Vec<String>,
     ) -> Option<CachedPrefix> {
         let found = match &self.place {
@@ -176,9 +178,12 @@ impl Store {
                     None
                 }
             },
-            CacheStorage::Folder { path, .. } => self.find_in(path, key, prompt, n_ctx, notes),
+            CacheStorage::Folder { path, .. } => self.find_in(path, key, prompt, n_ctx, whole, notes),
         }?;
         let tokens = found.head.tokens.len();
+        if whole && found.common < tokens {
+            return None;
+        }
         if tokens > n_ctx as usize {
             notes.push(self.not_used(&found.path, &Unfit::TooLong { tokens, n_ctx }));
             return None;
@@ -195,6 +200,7 @@ impl Store {
         key: &CacheKey,
         prompt: &[Token],
         n_ctx: u32,
+        whole: bool,
         notes: &mut Vec<String>,
     ) -> Option<CachedPrefix> {
         let mut best: Option<CachedPrefix> = None;
@@ -209,7 +215,8 @@ impl Store {
                 }
             };
             // This file was written by a server with a larger context.
-            if found.head.tokens.len() > n_ctx as usize {
+            let tokens = found.head.tokens.len();
+            if tokens > n_ctx as usize || whole && found.common < tokens {
                 continue;
             }
             let rank = |found: &CachedPrefix| (found.common, std::cmp::Reverse(found.head.tokens.len()));
@@ -468,7 +475,7 @@ mod tests {
     /// Returns the number of `prompt` tokens that the store provides, and the notes.
     fn common(store: &Store, prompt: &[Token]) -> (usize, Vec<String>) {
         let mut notes = Vec::new();
-        let found = store.find(&key(), prompt, 0, 100_000, &mut notes);
+        let found = store.find(&key(), prompt, 0, 100_000, false, &mut notes);
         let loaded = found.and_then(|found| store.read(found, &mut notes));
         (loaded.map_or(0, |loaded| loaded.common), notes)
     }
@@ -501,11 +508,11 @@ mod tests {
         }
         let foreign = CacheKey { settings: [9; 32], ..key() };
         let mut notes = Vec::new();
-        assert!(store.find(&foreign, &tokens(400, 1, 600), 0, 100_000, &mut notes).is_none());
+        assert!(store.find(&foreign, &tokens(400, 1, 600), 0, 100_000, false, &mut notes).is_none());
         // No file is found if the context is too small or already contains nearly as many tokens.
-        let small = store.find(&key(), &tokens(400, 1, 600), 0, 899, &mut notes);
+        let small = store.find(&key(), &tokens(400, 1, 600), 0, 899, false, &mut notes);
         assert_eq!(small.map(|found| found.common), Some(300), "the one that fits");
-        assert!(store.find(&key(), &tokens(400, 1, 600), 880, 100_000, &mut notes).is_none());
+        assert!(store.find(&key(), &tokens(400, 1, 600), 880, 100_000, false, &mut notes).is_none());
         assert_eq!(notes, Vec::<String>::new());
     }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use llama::Model;
 use llama::error::{Error, Result};
+use llama::{Model, PrefixReuse};
 
 use super::key::{CacheKey, ModelDigest};
 use super::store::Store;
@@ -30,8 +30,7 @@ impl PromptCacheRequest {
     /// Returns the store, and the key for prompts that `model` evaluates in a context of `n_ctx` tokens.
     ///
     /// # Errors
-    /// If the model's context contains anything other than K and V of every token, or if the model's files have
-    /// changed.
+    /// If the model's memory can never be cut, or if the model's files have changed.
     pub fn open(
         self,
         model: &Model,
@@ -40,10 +39,9 @@ impl PromptCacheRequest {
         runtime_host: &RuntimeHost,
     ) -> Result<(Store, CacheKey)> {
         let failed = |why: String| Err(Error::Cache { path: self.store.path().to_path_buf(), why });
-        if !model.has_plain_cache() {
+        if model.prefix_reuse() == PrefixReuse::Never {
             return failed(format!(
-                "{} has a recurrent state and does not keep K and V of every token, so its prompts cannot be cached on \
-                 disk",
+                "the memory of {} cannot be cut after a prefix, so its prompts cannot be cached on disk",
                 model.description()
             ));
         }

@@ -48,6 +48,7 @@ pub struct Config {
     pub keep_alive_s: Option<f64>,
     pub step_ms: Option<u32>,
     pub prompt_reuse: Option<bool>,
+    pub checkpoint_memory: Option<Bytes>,
     pub prompt_sharing: Option<bool>,
     pub allowed_origins: Option<AllowedOrigins>,
     pub allowed_hosts: Option<AllowedHosts>,
@@ -110,6 +111,9 @@ pub(super) const DEFAULT_DRAIN_S: f64 = 30.0;
 
 /// Default delay that prompts may add between two tokens, in milliseconds.
 pub(super) const DEFAULT_STEP_MS: u32 = 250;
+
+/// Default memory for checkpoints.
+pub(super) const DEFAULT_CHECKPOINT_MEMORY: Bytes = Bytes(1 << 30);
 
 /// Default idle time after which a connection is closed, in seconds.
 pub(super) const DEFAULT_IDLE_S: f64 = 300.0;
@@ -395,6 +399,17 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         help: "Keep evaluated prompts for later prompts with the same prefix",
         value: Value::Truth(|all, value| all.prompt_reuse = Some(value)),
         slot: slot!(prompt_reuse),
+    },
+    OptionSpec {
+        name: "checkpoint-memory", flag: Flag::None, key: Key::MODEL.reloaded(), group: Group::Requests,
+        default: DefaultValue::Text("1GiB"),
+        help: "Maximum memory, in each pool, for checkpoints of prompts. Models with recurrent states need checkpoints to \
+              reuse part of a prompt. The least recently used checkpoints are dropped first",
+        value: Value::Text(Form::Word, |all, text| {
+            all.checkpoint_memory = Some(size::parse(text)?);
+            Ok(())
+        }),
+        slot: slot!(checkpoint_memory),
     },
     OptionSpec {
         name: "prompt-sharing", flag: Flag::Switch, key: Key::SERVER.reloaded(), group: Group::Requests,

@@ -16,7 +16,7 @@ use engine_core::speculative::{DraftModel, Sameness};
 use engine_core::threads;
 use llama::error::{Error, Result};
 use llama::fit::LayerPlan;
-use llama::{MAX_THREADS, Model, Threads};
+use llama::{MAX_THREADS, Model, PrefixReuse, Threads};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::watch;
 
@@ -105,6 +105,7 @@ pub(super) fn start(
     let model = model::open_for(&options.model, settings, runtime_host, seats)?;
     let (path, milliseconds) = (options.model.display().to_string(), loading.elapsed().as_millis() as u64);
     tracing::info!(model = options.name, path, bytes = model.size(), milliseconds, "loaded");
+    tell_reuse(options, &model);
     let draft = draft_model(options, &model, seats, settings, runtime_host)?;
     let template = template(options, &model)?;
     let seat = |cpus: &Option<Vec<u32>>| {
@@ -165,6 +166,23 @@ pub(super) fn start(
     });
     let schedulers = made.into_iter().map(|made| made.thread).collect();
     Ok(LoadedModel { server, running: Running { schedulers, embedding, ended } })
+}
+
+/// Logs how prompts of `model` reuse earlier ones, if they cannot be cut after any token.
+fn tell_reuse(options: &ServeOptions, model: &Model) {
+    match model.prefix_reuse() {
+        PrefixReuse::AnyToken => {}
+        _ if !options.rules.reuse => {}
+        PrefixReuse::Checkpoints | PrefixReuse::StateAlone => {
+            let bytes = options.rules.checkpoint_memory.0;
+            tracing::info!(model = options.name, bytes, "prompts are reused from checkpoints");
+        }
+        PrefixReuse::Never => llama::notice::warn(&format!(
+            "{} evaluates every prompt from its beginning: llama.cpp cannot cut the memory of {}",
+            options.name,
+            model.description()
+        )),
+    }
 }
 
 /// Loads the draft model for `model`. `None`, with a warning, if `model` does not support speculative decoding.

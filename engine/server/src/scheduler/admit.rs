@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use engine_core::checkpoints;
+use llama::PrefixReuse;
+
 use super::super::budget::SharedCharge;
 use super::super::job::Job;
 use super::super::reuse::{SlotChoice, SlotTokens, choose};
@@ -73,15 +76,17 @@ impl Scheduler {
 
     /// Prepares a slot for `job`. Returns the slot and the number of prompt tokens that it holds.
     fn slot_for(&mut self, job: &Job) -> Option<(usize, u32)> {
-        let held = self.held_for(job.scope);
-        let choice = choose(&held, &job.prompt, self.rules.reuse && job.cache_prompt)?;
-        let keep = self.prepare(&choice);
-        self.slots[choice.slot].scope = self.lasting(job.scope);
+        let choice = self.choice_for(job)?;
+        let keep = self.prepare(&choice, job);
+        let pauses = self.pauses(job);
+        let scope = self.lasting(job.scope);
+        let slot = &mut self.slots[choice.slot];
+        (slot.pauses, slot.scope) = (pauses, scope);
         Some((choice.slot, keep))
     }
 
     /// Returns the tokens that each slot holds, as a request of `scope` may see them.
-    pub(super) fn held_for(&self, scope: Scope) -> Vec<SlotTokens<'_>> {
+    fn held_for(&self, scope: Scope) -> Vec<SlotTokens<'_>> {
         let held = self.slots.iter().map(|slot| SlotTokens {
             tokens: &slot.held,
             own: slot.scope == Some(scope),
@@ -106,6 +111,7 @@ impl Scheduler {
             if self.lasting(scope).is_some() {
                 continue;
             }
+            self.checkpoints.retain(|other| other != scope);
             match self.slots[at].run.is_some() {
                 true => self.slots[at].scope = None,
                 false => self.empty(at),
@@ -114,29 +120,63 @@ impl Scheduler {
         }
     }
 
-    /// Prepares the chosen slot and its prefix. Returns the number of tokens that the slot then holds.
-    fn prepare(&mut self, choice: &SlotChoice) -> u32 {
+    /// Returns the numbers of tokens of the prompt after which checkpoints are saved.
+    pub(super) fn pauses(&self, job: &Job) -> Vec<usize> {
+        match self.saves_checkpoints() && job.cache_prompt {
+            true => checkpoints::positions(self.context.model(), &job.prompt),
+            false => Vec::new(),
+        }
+    }
+
+    /// Chooses a slot for `job`, and the tokens to reuse. `None` if no slot is free.
+    pub(super) fn choice_for(&self, job: &Job) -> Option<SlotChoice> {
+        let held = self.held_for(job.scope);
+        if !(self.rules.reuse && job.cache_prompt) {
+            return choose(&held, &job.prompt, |_, _| 0);
+        }
+        let reuse = self.context.model().prefix_reuse();
+        if reuse == PrefixReuse::AnyToken {
+            return choose(&held, &job.prompt, |common, _| common);
+        }
+        let most = job.prompt.len().saturating_sub(1);
+        let known = self.checkpoints.of(job.scope, &job.prompt[..most]);
+        let lengths: Vec<usize> = known.map(|cut| cut.tokens).collect();
+        let up_to = |most| lengths.iter().copied().filter(|length| *length <= most).max().unwrap_or(0);
+        let choice = choose(&held, &job.prompt, |common, whole| if whole { common } else { up_to(common) })?;
+        // Without cells, a checkpoint does not need the tokens of a slot.
+        match up_to(most) {
+            longest if reuse == PrefixReuse::StateAlone && longest > choice.keep => {
+                let oldest = choose(&held, &job.prompt, |_, _| 0)?;
+                Some(SlotChoice { keep: longest, ..oldest })
+            }
+            _ => Some(choice),
+        }
+    }
+
+    /// Prepares the chosen slot and its prefix for `job`. Returns the number of tokens that the slot then holds.
+    fn prepare(&mut self, choice: &SlotChoice, job: &Job) -> u32 {
         let sequence = self.slots[choice.slot].sequence;
         self.keep_on_disk(choice.slot, if choice.from == choice.slot { choice.keep } else { 0 });
+        let kept = &job.prompt[..choice.keep];
+        let whole = self.slots[choice.from].held == kept;
         let shared = match choice.from == choice.slot {
-            true => choice.keep > 0 && self.context.forget(sequence, choice.keep as u32),
+            true => choice.keep > 0,
             false => {
                 let from = self.slots[choice.from].sequence;
                 if self.slots[choice.slot].scope != self.slots[choice.from].scope {
                     // The draft model also must not reuse another client's text.
                     self.drafts.trim(sequence, &[]);
                 }
-                self.slots[choice.slot].held = self.slots[choice.from].held[..choice.keep].to_vec();
                 self.slots[choice.slot].saved = self.slots[choice.from].saved;
                 self.context.share_prefix(from, sequence, choice.keep as u32)
             }
         };
-        if !shared {
+        if !shared || !self.cut(sequence, job.scope, kept, whole) {
             self.empty(choice.slot);
             return 0;
         }
         let slot = &mut self.slots[choice.slot];
-        slot.held.truncate(choice.keep);
+        slot.held = kept.to_vec();
         self.drafts.trim(sequence, &slot.held);
         slot.saved = slot.saved.min(choice.keep);
         choice.keep as u32

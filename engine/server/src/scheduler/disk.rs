@@ -6,19 +6,23 @@
 
 use std::time::{Duration, Instant};
 
+use engine_core::cache::checkpointed::{join, split};
 use engine_core::cache::{BLOCK, Loaded, PromptCacheRequest};
+use engine_core::checkpoints::CheckpointState;
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
-use llama::Token;
 use llama::error::{Error, Result};
+use llama::{PrefixReuse, Token};
 
 use super::state::Scheduler;
 use crate::closing::Closing;
 use crate::disk_cache::{Disk, LookupAnswer};
 use crate::finish_reason::FinishReason;
 use crate::job::Job;
-use crate::reuse::choose;
 use crate::slot::{RunningRequest, Slot};
+
+/// Maximum number of checkpoints that are written with a state. The longest ones are written.
+const CUTS: usize = 4;
 
 /// Maximum time for pending lookups during shutdown.
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -118,8 +122,9 @@ impl Scheduler {
     }
 
     fn begin_with(&mut self, job: Job, loaded: Loaded) {
-        let choice = choose(&self.held_for(job.scope), &job.prompt, true);
-        let keep = loaded.common.min(job.prompt.len() - 1);
+        let choice = self.choice_for(&job);
+        let most = loaded.common.min(job.prompt.len() - 1);
+        let keep = self.usable(&loaded, most);
         let Some(choice) = choice.filter(|choice| keep >= choice.keep + BLOCK) else {
             // A slot now holds nearly as much of the prompt as the disk.
             return self.begin(job);
@@ -142,7 +147,9 @@ impl Scheduler {
         self.admissions += 1;
         self.show_prompt(at, job.scope, &job.prompt);
         let scope = self.lasting(job.scope);
+        let pauses = self.pauses(&job);
         let slot = &mut self.slots[at];
+        slot.pauses = pauses;
         (slot.held, slot.scope, slot.saved) = (loaded.tokens, scope, keep);
         slot.held.truncate(keep);
         slot.used = self.admissions;
@@ -150,14 +157,38 @@ impl Scheduler {
         slot.run = Some(RunningRequest::new(job, self.admissions, keep as u32));
     }
 
+    /// Returns how many of the first `most` tokens of `loaded` can be restored.
+    fn usable(&self, loaded: &Loaded, most: usize) -> usize {
+        let cuts = match self.context.model().prefix_reuse() {
+            PrefixReuse::AnyToken => return most,
+            _ => split(&loaded.content.state).map(|(_, cuts)| cuts),
+        };
+        let ends = cuts.into_iter().flatten().map(|cut| cut.tokens).chain([loaded.tokens.len()]);
+        ends.filter(|end| *end <= most).max().unwrap_or(0)
+    }
+
+    /// Restores the first `keep` tokens of `loaded` into slot `at`.
     fn restore(&mut self, at: usize, loaded: &Loaded, keep: usize) -> Result<()> {
+        let failed = |why: &str| Err(Error::State { what: "restore", why: why.to_string() });
         let sequence = self.slots[at].sequence;
-        self.context.restore_sequence(sequence, &loaded.content.state)?;
-        let whole = self.context.holds(sequence, loaded.tokens.len());
-        if whole && self.context.forget(sequence, keep as u32) {
-            return Ok(());
+        let (state, cuts) = match self.context.model().prefix_reuse() {
+            PrefixReuse::AnyToken => (&loaded.content.state[..], Vec::new()),
+            _ => match split(&loaded.content.state) {
+                Some(parts) => parts,
+                None => return failed("its checkpoints have wrong lengths"),
+            },
+        };
+        self.context.restore_sequence(sequence, state)?;
+        if !self.context.holds(sequence, loaded.tokens.len()) {
+            return failed("its tokens are at the wrong positions");
         }
-        Err(Error::State { what: "restore", why: "its tokens are at the wrong positions".to_string() })
+        match cuts.iter().find(|cut| cut.tokens == keep) {
+            Some(cut) if keep < loaded.tokens.len() => {
+                self.context.restore_checkpoint(sequence, cut.state, keep)
+            }
+            _ if self.context.forget(sequence, keep as u32) => Ok(()),
+            _ => failed("its last tokens cannot be removed"),
+        }
     }
 
     /// Frees cells for `more` tokens by emptying idle slots. Returns false if the cells do not suffice. Shared cells
@@ -211,6 +242,16 @@ impl Scheduler {
         }
         match self.context.save_sequence(slot.sequence) {
             Ok(state) => {
+                let state = match self.context.model().prefix_reuse() {
+                    PrefixReuse::AnyToken => state,
+                    _ => {
+                        let mut cuts: Vec<CheckpointState<'_>> =
+                            self.checkpoints.of(scope, &slot.held).collect();
+                        cuts.sort_unstable_by_key(|cut| cut.tokens);
+                        let last = cuts.len().saturating_sub(CUTS);
+                        join(state, &cuts[last..])
+                    }
+                };
                 disk.save(scope.digest(), slot.held.clone(), state);
                 slot.saved = slot.held.len();
             }

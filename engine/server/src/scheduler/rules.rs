@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use llama::Context;
+use build_info::Bytes;
 use llama::options::DeviceSampling;
+use llama::{Context, PrefixReuse};
 
 use crate::drafts::Drafting;
 
@@ -12,6 +13,8 @@ use crate::drafts::Drafting;
 pub struct Rules {
     /// True if prompts may reuse cached tokens.
     pub reuse: bool,
+    /// Memory for checkpoints of prompts.
+    pub checkpoint_memory: Bytes,
     /// Time limit of a batch with generating slots, which limits its prompt tokens
     /// ([`stretched`](crate::plan::stretched)).
     pub step: Duration,
@@ -32,5 +35,5 @@ impl Rules {
 
 /// Returns `rules` without the features that `context` does not support.
 pub(super) fn possible(rules: Rules, context: &Context) -> Rules {
-    Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules }
+    Rules { reuse: rules.reuse && context.model().prefix_reuse() != PrefixReuse::Never, ..rules }
 }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use build_info::Bytes;
+use engine_core::checkpoints::Checkpoints;
 use llama::{Batch, Context};
 
 use super::draft_state::Drafts;
@@ -14,7 +16,7 @@ use crate::grammar_budget::GrammarBudget;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::queue::Inbox;
-use crate::scope::Owners;
+use crate::scope::{Owners, Scope};
 use crate::slot::{Outbox, RunningRequest, Slot};
 
 /// State of the scheduler.
@@ -47,4 +49,9 @@ pub struct Scheduler {
     /// Index of this scheduler's slots in the snapshots.
     pub(super) snapshot_index: usize,
     pub(super) drafts: Drafts,
+    pub(super) checkpoints: Checkpoints<Scope>,
+    /// True if a checkpoint did not fit into the configured memory.
+    pub(super) checkpoints_too_large: bool,
+    /// Number and size of the checkpoints, as this scheduler added them to the metrics.
+    pub(super) checkpoints_shown: (usize, Bytes),
 }
