@@ -11,12 +11,11 @@ pub enum PrefixReuse {
     AnyToken,
     /// The memory can be cut where a checkpoint was saved
     /// ([`save_checkpoint`](crate::Context::save_checkpoint)), if a sequence still contains the tokens before it. This is
-    /// the case for models in which only some layers have a recurrent state, and for sliding windows whose older cells
-    /// are reused.
+    /// the case for models in which only some layers have a recurrent state.
     Checkpoints,
     /// The memory is only a state of constant size, so a checkpoint can be restored into any sequence.
     StateAlone,
-    /// The memory cannot be cut or copied.
+    /// The memory cannot be cut or copied, or it does not contain the tokens behind sliding windows.
     Never,
 }
 
@@ -25,6 +24,9 @@ impl Model {
     pub fn prefix_reuse(&self) -> PrefixReuse {
         if self.has_plain_cache() {
             return PrefixReuse::AnyToken;
+        }
+        if self.can_take_back() {
+            return PrefixReuse::Never;
         }
         // The memory of DeepSeek V4 fails an assertion when a part of a sequence is copied
         // (src/llama-kv-cache-dsv4.cpp, `seq_cp`; ggml 0.26.0).

@@ -21,10 +21,12 @@ use super::server::{MeasuredServer, Server, ServerFolder, Settings};
 
 mod abuse;
 mod known;
+mod talk;
 mod visit;
 
 use abuse::LONGEST;
 use known::{Deviation, Known, SampledAnswer};
+use talk::Talks;
 use visit::Visit;
 
 /// Maximum growth of memory after the warm-up, as a fraction.
@@ -73,6 +75,10 @@ pub struct Soaked {
     pub right: u64,
     /// Number of correct answers in which another token with nearly the same probability replaced the most likely one.
     pub near_ties: u64,
+    /// Number of answers in conversations that differ from the known answers. If results are bit-identical in every
+    /// batch, such an answer counts as wrong instead.
+    #[serde(default)]
+    pub unlike: u64,
     /// True if the server reported that results are bit-identical in every batch. In this case, near ties are errors.
     #[serde(default)]
     pub batch_invariant: bool,
@@ -109,6 +115,7 @@ pub struct Soaked {
 struct Shared<'a> {
     server: &'a Server,
     known: &'a [Known],
+    talks: &'a Talks,
     requests: u64,
     begun: AtomicU64,
     stop: AtomicBool,
@@ -127,6 +134,8 @@ struct Tally {
     wrong_count: u64,
     /// Answers that differ from the known answers. The answers are judged when the server is idle.
     doubtful: Vec<(usize, SampledAnswer)>,
+    /// Number of answers in conversations that differ from the known answers, and the first ones.
+    unlike: (u64, Vec<String>),
 }
 
 impl Soak {
@@ -134,7 +143,10 @@ impl Soak {
     pub fn run(&self, ui: &Ui) -> Result<Soaked> {
         let place = ServerFolder::new()?;
         let config = place.path().join("server_config.toml");
-        build::fs::write_atomically(&config, format!("max_request_bytes = {LONGEST}\n").as_bytes())?;
+        let template = place.path().join("template.jinja");
+        build::fs::write_atomically(&template, talk::TEMPLATE.as_bytes())?;
+        let text = format!("max_request_bytes = {LONGEST}\nchat_template = {template:?}\n");
+        build::fs::write_atomically(&config, text.as_bytes())?;
         let settings = Settings {
             model: self.model.clone(),
             threads: self.threads,
@@ -146,8 +158,9 @@ impl Soak {
         };
         let mut server = Server::start(&self.subject, &settings)?;
         let known = known::learn(&server, &Prompts::of(&self.model, 40, false)?)?;
+        let talks = Talks::learn(&server)?;
         let begun = Instant::now();
-        let (tally, memory, requests) = self.visits(&mut server, &known, ui)?;
+        let (tally, memory, requests) = self.visits(&mut server, &known, &talks, ui)?;
         let seconds = begun.elapsed().as_secs_f64();
         let mut soaked = self.look(&server, tally, memory, &known)?;
         (soaked.seconds, soaked.requests) = (seconds, requests);
@@ -161,11 +174,18 @@ impl Soak {
     }
 
     /// Runs the clients. Returns their results, the readings of memory, and the number of requests.
-    fn visits(&self, server: &mut Server, known: &[Known], ui: &Ui) -> Result<(Tally, MemoryReading, u64)> {
+    fn visits(
+        &self,
+        server: &mut Server,
+        known: &[Known],
+        talks: &Talks,
+        ui: &Ui,
+    ) -> Result<(Tally, MemoryReading, u64)> {
         let (mut samples, mut progress) = (Vec::new(), ui.progress("soak"));
         let shared = Shared {
             server,
             known,
+            talks,
             requests: self.requests,
             begun: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -213,6 +233,12 @@ impl Soak {
         samples.push((self.requests, end_bytes));
         let warm_bytes = warm(&samples, self.requests);
         let batch_invariant = metric(&server.get("/metrics")?, "anneal_batch_invariant") == Some(1.0);
+        let (mut unlike, examples) = std::mem::take(&mut tally.unlike);
+        if batch_invariant {
+            tally.wrong_count += std::mem::take(&mut unlike);
+            tally.wrong.extend(examples);
+            tally.wrong.truncate(KEPT);
+        }
         let (mut near_ties, mut widest_tie) = (0, 0.0_f64);
         for (number, answer) in std::mem::take(&mut tally.doubtful) {
             match known[number].judge(server, &answer)? {
@@ -235,6 +261,7 @@ impl Soak {
             kinds: tally.kinds,
             right: tally.right,
             near_ties,
+            unlike,
             batch_invariant,
             widest_tie,
             busy: tally.busy,
@@ -267,7 +294,7 @@ fn client_loop(shared: &Shared<'_>, client: u64) {
         if shared.begun.fetch_add(1, Ordering::Relaxed) >= shared.requests {
             return;
         }
-        let (kind, visit) = visit::visit(shared.server, shared.known, &mut random);
+        let (kind, visit) = visit::visit(shared.server, shared.known, shared.talks, &mut random);
         let mut tally = shared.tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *tally.kinds.entry(kind.to_string()).or_default() += 1;
         match visit {
@@ -275,6 +302,13 @@ fn client_loop(shared: &Shared<'_>, client: u64) {
             Visit::Nothing => {}
             Visit::Busy => tally.busy += 1,
             Visit::Doubtful(number, answer) => tally.doubtful.push((number, answer)),
+            Visit::Unlike(words) => {
+                let (count, examples) = &mut tally.unlike;
+                *count += 1;
+                if examples.len() < KEPT {
+                    examples.push(format!("{kind}: {words}"));
+                }
+            }
             Visit::Wrong(words) => tally.blame(format!("{kind}: {words}")),
         }
     }
@@ -402,6 +436,7 @@ mod tests {
             kinds: BTreeMap::from([("malformed".to_string(), 7)]),
             right: 50,
             near_ties: 1,
+            unlike: 0,
             batch_invariant: false,
             widest_tie: 0.002,
             busy: 0,

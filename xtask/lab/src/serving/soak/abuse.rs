@@ -87,7 +87,7 @@ const BODIES: [&[u8]; 16] = [
     b"null",
     b"\"prompt\"",
     b"{\"prompt\": }",
-    b"{\"prompt\": \"a\", \"max_tokens\": -1}",
+    b"{\"prompt\": \"a\", \"max_tokens\": -2}",
     b"{\"prompt\": \"a\", \"max_tokens\": 1e300}",
     b"{\"prompt\": \"a\", \"max_tokens\": \"many\"}",
     b"{\"prompt\": \"a\", \"temperature\": -5}",

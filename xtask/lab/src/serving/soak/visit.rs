@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::abuse;
 use super::known::{Known, LONG, SHORT, SampledAnswer, body, text_of, tokens_of};
+use super::talk::{Api, Talks, Turn};
 use crate::serving::equal;
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
@@ -28,12 +29,24 @@ pub enum Visit {
     Busy,
     /// The answer to a known prompt differs from the known answer.
     Doubtful(usize, SampledAnswer),
+    /// The answer of a conversation differs from the known answer.
+    Unlike(String),
     /// The server misbehaved; the text gives the reason.
     Wrong(String),
 }
 
+impl From<Turn> for Visit {
+    fn from(turn: Turn) -> Self {
+        match turn {
+            Turn::Right => Visit::Right,
+            Turn::Busy => Visit::Busy,
+            Turn::Unlike(words) => Visit::Unlike(words),
+        }
+    }
+}
+
 /// Sends a random request. Returns its kind and its outcome.
-pub fn visit(server: &Server, known: &[Known], random: &mut Random) -> (&'static str, Visit) {
+pub fn visit(server: &Server, known: &[Known], talks: &Talks, random: &mut Random) -> (&'static str, Visit) {
     let number = random.below(known.len());
     let one = &known[number];
     let cache = random.below(2) == 0;
@@ -44,7 +57,7 @@ pub fn visit(server: &Server, known: &[Known], random: &mut Random) -> (&'static
         Ok(VisitReply::Answer(answer)) => Visit::Doubtful(number, answer),
         Err(why) => Visit::Wrong(format!("prompt {number}: {why}")),
     };
-    match random.below(20) {
+    match random.below(29) {
         0..=3 => ("line", judged(lines(socket, one, false, cache, false))),
         4..=6 => ("streamed line", judged(lines(socket, one, true, cache, false))),
         7 => ("half-closed line", judged(lines(socket, one, true, cache, true))),
@@ -55,6 +68,11 @@ pub fn visit(server: &Server, known: &[Known], random: &mut Random) -> (&'static
         16 => ("cut off", quiet(abuse::cut_off(server, one, random))),
         17 => ("too long a prompt", refused(abuse::long_prompt(server, random))),
         18 => ("too large", refused(abuse::too_large(server, random))),
+        19..=27 => {
+            let (api, streamed) = (Api::ALL[random.below(Api::ALL.len())], random.below(2) == 0);
+            let turn = talks.visit(server, api, streamed, random);
+            (api.kind(streamed), turn.map_or_else(Visit::Wrong, Visit::from))
+        }
         _ => ("malformed", refused(abuse::malformed(server, random))),
     }
 }
