@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::client::{Server, configured, tcp};
+use crate::client::{Server, configured, greedy, tcp};
 
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
@@ -217,6 +217,48 @@ fn errors_have_the_form_that_each_client_expects() {
     let body = json!({ "input": "a", "tools": [tool], "tool_choice": "required" });
     let (status, _, text) = tcp(&server, "POST", RESPONSES, &[], body.to_string().as_bytes());
     assert!(status == 400 && text.contains("tools[0].parameters.properties.city"), "{status}: {text}");
+}
+
+#[test]
+fn an_error_after_the_start_of_a_stream_is_an_event_that_each_client_expects() {
+    let flags = ["--listen", "127.0.0.1:0", "--chat-template", "chatml", "--slots", "1", "-c", "65536"];
+    let server = Server::start(&flags);
+    let mut running = server.connect();
+    let mut request = greedy("red heat", 60_000);
+    request["stream"] = true.into();
+    running.send(request.to_string().as_bytes());
+    running.next().expect("a token");
+
+    let messages = json!([{ "role": "user", "content": "a" }]);
+    let failed = |path: &str, mut body: Value| {
+        // The request times out in the queue, after the head of its answer has been sent.
+        body["stream"] = true.into();
+        body["timeout_s"] = 0.3.into();
+        let (status, _, text) = tcp(&server, "POST", path, &[], body.to_string().as_bytes());
+        assert_eq!(status, 200, "{text}");
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.filter_map(|data| serde_json::from_str(data).ok()).collect::<Vec<Value>>()
+    };
+    let message = "the request timed out before its first token";
+    let error = |kind: &str| json!({ "message": message, "type": kind, "param": null, "code": "deadline" });
+    for (path, body) in [
+        ("/v1/chat/completions", json!({ "messages": messages })),
+        ("/v1/completions", json!({ "prompt": "a" })),
+    ] {
+        let events = failed(path, body);
+        assert_eq!(events.last(), Some(&json!({ "error": error("server_error") })), "{path}");
+    }
+    let events = failed(MESSAGES, json!({ "messages": messages }));
+    assert_eq!(events.last(), Some(&json!({ "type": "error", "error": error("timeout_error") })));
+
+    // Some clients of this API read only the event `error`, with or without the key `error`, and others only the last.
+    let events = failed(RESPONSES, json!({ "input": "a" }));
+    assert_eq!(kinds(&events)[2..], ["error", "response.failed"]);
+    assert_eq!(events[2]["error"], error("server_error"));
+    assert_eq!((&events[2]["message"], &events[2]["code"]), (&json!(message), &json!("deadline")));
+    let response = &events[3]["response"];
+    assert_eq!(response["status"], "failed");
+    assert_eq!(response["error"], json!({ "code": "deadline", "message": message }));
 }
 
 #[test]

@@ -274,14 +274,20 @@ impl AnswerFormat for ResponsesAnswer {
 
     fn over(&mut self, _: &mut EventBuffer, _: &[Box<Done>]) {}
 
+    /// Sends two events, because some clients read only `error`, and others only `response.failed`.
     fn failed(&mut self, events: &mut EventBuffer, refusal: &ApiError) {
+        self.close(events, INCOMPLETE);
         let error = refusal.error();
-        self.send(
-            events,
-            json!({
-                "type": "error", "code": error["code"], "message": error["message"], "param": error["param"],
-            }),
-        );
+        let mut response = self.response(None);
+        response["status"] = "failed".into();
+        response["error"] = json!({ "code": error["code"], "message": error["message"] });
+        // OpenAI documents the fields of the error at the top, but its SDKs raise an exception only for the key `error`.
+        let event = json!({
+            "type": "error", "code": error["code"], "message": error["message"], "param": error["param"],
+            "error": error,
+        });
+        self.send(events, event);
+        self.send(events, json!({ "type": "response.failed", "response": response }));
     }
 }
 
