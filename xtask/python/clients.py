@@ -5,6 +5,7 @@ packages of clients.txt. The model may have random weights, so answers are check
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 from importlib.metadata import version
@@ -33,6 +34,21 @@ class Verdict(BaseModel):
 def check(condition, found):
     if not condition:
         raise AssertionError(repr(found)[:300])
+
+
+@contextlib.contextmanager
+def busy_server():
+    """Keeps the only slot of the server busy, so that other requests wait."""
+    import openai
+
+    ask = {"model": MODEL, "prompt": "a", "max_tokens": 60000, "stream": True}
+    with openai.OpenAI(**OPENAI).completions.create(extra_body={"ignore_eos": True}, **ask) as stream:
+        next(iter(stream))
+        yield
+
+
+# Time limit of a request that has to time out in the queue, after its stream has begun.
+SHORT = {"timeout_s": 0.3}
 
 
 def openai_models():
@@ -96,6 +112,39 @@ def openai_error():
         check(error.param == "model", error)
     else:
         raise AssertionError("no error")
+
+
+def openai_stream_errors():
+    import openai
+
+    client = openai.OpenAI(**OPENAI)
+    ask = {"model": MODEL, "stream": True, "extra_body": SHORT}
+    with busy_server():
+        for start in (
+            lambda: client.chat.completions.create(messages=USER, **ask),
+            lambda: client.completions.create(prompt="a", **ask),
+            lambda: client.responses.create(input="a", **ask),
+        ):
+            try:
+                list(start())
+            except openai.APIError as error:
+                check(error.code == "deadline" and "before its first token" in error.message, error)
+            else:
+                raise AssertionError("no error")
+
+
+def anthropic_stream_error():
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=ADDRESS, api_key="none", max_retries=0)
+    with busy_server():
+        try:
+            with client.messages.stream(model=MODEL, max_tokens=8, messages=USER, extra_body=SHORT) as stream:
+                stream.get_final_message()
+        except anthropic.APIStatusError as error:
+            check(error.body["error"]["type"] == "timeout_error" and "before its first token" in str(error), error)
+        else:
+            raise AssertionError("no error")
 
 
 def anthropic_stream():
@@ -182,8 +231,10 @@ TASKS = [
     ("openai", "answer parsed by a pydantic model", openai_schema),
     ("openai", "responses: schema, and a streamed tool call", openai_responses),
     ("openai", "error of an unknown model", openai_error),
+    ("openai", "errors inside streams", openai_stream_errors),
     ("anthropic", "streamed message, token count", anthropic_stream),
     ("anthropic", "tool call and its result", anthropic_tool),
+    ("anthropic", "error inside a stream", anthropic_stream_error),
     ("langchain-openai", "structured output, stream, tool call", langchain_openai),
     ("litellm", "completion by OpenAI's and by Anthropic's API", litellm),
     ("llama-index-llms-openai-like", "streamed chat", llama_index),

@@ -1,6 +1,7 @@
 //! Prerequisites of commands: the host, the tools and the llama.cpp sources.
 
 mod cache;
+mod npm;
 mod pip;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use toolchain::{SearchPath, Toolchain};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 pub use cache::{Cache, Counts, Launcher};
+pub use npm::npm_tool;
 pub use pip::pip_tool;
 
 /// Options for the llama.cpp sources.

@@ -273,6 +273,28 @@ fn pip_installs_nothing_without_hashes() {
 }
 
 #[test]
+fn npm_installs_nothing_without_hashes() {
+    let lock: serde_json::Value = serde_json::from_str(&read("xtask/node/package-lock.json")).unwrap();
+    let packages = lock["packages"].as_object().unwrap();
+    // The package with the empty name is the folder itself.
+    let packages: Vec<_> = packages.iter().filter(|(name, _)| !name.is_empty()).collect();
+    assert!(packages.len() > 10);
+    for (name, package) in packages {
+        let hash = package["integrity"].as_str().unwrap_or_default();
+        assert!(hash.starts_with("sha512-"), "{name} has no hash");
+        assert!(package["resolved"].is_null(), "{name} names a registry\nhint: use the .npmrc of the folder");
+    }
+    let own: serde_json::Value = serde_json::from_str(&read("xtask/node/package.json")).unwrap();
+    for (name, version) in own["dependencies"].as_object().unwrap() {
+        let is_pinned = version.as_str().is_some_and(|version| version.split('.').count() == 3)
+            && version
+                .as_str()
+                .is_some_and(|version| version.starts_with(|first: char| first.is_ascii_digit()));
+        assert!(is_pinned, "{name} is not pinned to one version");
+    }
+}
+
+#[test]
 fn with_a_key_nothing_comes_from_a_store_by_any_way() {
     let store = tempfile::tempdir().unwrap();
     let path = store.path().to_str().unwrap();

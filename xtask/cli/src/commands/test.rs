@@ -67,7 +67,8 @@ pub struct Args {
     /// Run only the attacks on `anneal` and `ship`, each in full; takes at most 5 minutes after compiling
     #[arg(long)]
     hostile: bool,
-    /// Run only the client libraries of other projects against a server; installs them from the Python package index
+    /// Run only the client libraries of other projects and a browser against a server; installs the libraries from
+    /// the Python package index and the npm registry
     #[arg(long, conflicts_with_all = ["hostile", "kernels", "filter"])]
     clients: bool,
     /// Run only tests whose name contains this text
