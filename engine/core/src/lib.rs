@@ -12,6 +12,7 @@ mod context_options;
 pub mod conversation;
 pub mod core_lock;
 pub mod embed;
+mod file_system;
 pub mod fit;
 pub mod generate;
 mod generation;

@@ -13,6 +13,7 @@ use llama::{Model, ModelOptions, notice};
 
 pub use crate::context::{context, context_collecting, context_of, context_with, shared_context};
 pub use crate::context_options::{cache_size, check_generates, context_options, n_ctx};
+use crate::file_system::PageLoss;
 use crate::fit::{EstimatedModel, Seats};
 use crate::gpu;
 pub use crate::model_files::{adapters_size, read_files};
@@ -59,6 +60,10 @@ pub fn open_for(
     seats: Seats,
 ) -> Result<Arc<Model>> {
     let (file, others) = read_files(path)?;
+    let settings = &settings.for_file(path);
+    if settings.load_mode.source == Source::FileSystem {
+        note_reading(path);
+    }
     if !settings.tiled.value && settings.tiled.source != Source::Environment {
         llama::turn_off_tiled();
     }
@@ -165,6 +170,17 @@ fn plan(
             );
             None
         }
+    }
+}
+
+/// Prints the reason why the model at `path` is read instead of mapped.
+fn note_reading(path: &Path) {
+    if let Some(loss) = PageLoss::of(path) {
+        let name = path.display();
+        notice::note(&format!(
+            "{name} is on {loss}, where a mapped file can lose pages while it is in use: the weights are read into \
+             memory instead (--load-mode none)"
+        ));
     }
 }
 

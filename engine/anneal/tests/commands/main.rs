@@ -8,6 +8,8 @@ mod common;
 mod constrained;
 mod eval;
 mod fit;
+#[cfg(target_os = "linux")]
+mod fuse;
 mod generation;
 mod gpu;
 mod guard;

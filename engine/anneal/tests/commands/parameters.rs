@@ -8,7 +8,7 @@ use std::process::Stdio;
 use crate::common::{anneal, parts, tiny};
 
 /// Returns llama.cpp's log of a short run of `model`.
-fn log(model: &Path, arguments: &[&str]) -> String {
+pub(crate) fn log(model: &Path, arguments: &[&str]) -> String {
     let run = ["run", "--verbose", "-p", "a", "-n", "1", "-c", "256", "-m"].map(OsStr::new);
     let all = run.into_iter().chain([model.as_os_str()]).chain(arguments.iter().map(OsStr::new));
     let (code, _, stderr) = parts(&anneal(all));

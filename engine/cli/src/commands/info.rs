@@ -38,7 +38,7 @@ pub struct Args {
     hub: HubFlags,
     /// Print every setting with its value and its source. Sources are flags, the config file (with --config), the
     /// environment, the tuning record (with -m), the build info, the live host, the placement of all layers on devices
-    /// (with -m), and the defaults
+    /// (with -m), the model's file system (with -m), and the defaults
     #[arg(long)]
     explain: bool,
     /// Server configuration, as for `anneal serve --config`; flags override it
@@ -151,7 +151,7 @@ fn describe(
     if let (Ok(takes), Some(placed)) = (&mut takes, &placed) {
         takes.used = fit::used(&model, &asked, placed)?;
     }
-    let settings = settings.for_model(&model);
+    let settings = settings.for_file(path).for_model(&model);
     let model = json!({
         "path": path.to_string_lossy(),
         "type": model.description(),

@@ -1,6 +1,6 @@
 //! All settings with their values and sources.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use build_info::{Bytes, Policy};
 use llama::offload::{CpuMoe, Devices, GpuLayers, Offload, TensorSplit, Workers};
@@ -13,6 +13,7 @@ use llama::{Model, ModelOptions};
 use sampling::SamplingOptions;
 
 use super::source::{Setting, Source};
+use crate::file_system::PageLoss;
 use crate::runtime_host::Blas;
 
 /// Resolved settings of the engine.
@@ -163,6 +164,23 @@ impl Settings {
             op_offload: self.op_offload.value,
             workers: self.workers.value.clone(),
         }
+    }
+
+    /// Returns the settings for the model file at `path`. Unless mapping was requested, the file is read instead if a
+    /// mapped file can lose pages on its file system.
+    #[must_use]
+    pub fn for_file(&self, path: &Path) -> Settings {
+        let mut own = self.clone();
+        let may_map = match own.load_mode.value {
+            LoadMode::Auto => true,
+            // A tuning record knows only that mapping was faster.
+            LoadMode::Mmap => own.load_mode.source == Source::TuningRecord,
+            LoadMode::None | LoadMode::Mlock | LoadMode::MmapMlock | LoadMode::DirectIo => false,
+        };
+        if may_map && PageLoss::of(path).is_some() {
+            own.load_mode = Setting::new(LoadMode::None, Source::FileSystem);
+        }
+        own
     }
 
     /// Returns the settings for the loaded `model`. If all layers, their caches and the output are on devices, one

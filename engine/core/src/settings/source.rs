@@ -22,6 +22,8 @@ pub enum Source {
     LiveHost,
     /// Follows from the placement: all layers and the output are on devices, so the host only starts their work.
     AllLayersOnDevices,
+    /// Follows from the model's file system, on which a mapped file can lose pages.
+    FileSystem,
     /// Built-in default.
     Default,
 }
@@ -36,6 +38,7 @@ impl fmt::Display for Source {
             Source::Environment => "environment",
             Source::LiveHost => "live host",
             Source::AllLayersOnDevices => "all layers on the device",
+            Source::FileSystem => "the model's file system",
             Source::Default => "default",
         })
     }

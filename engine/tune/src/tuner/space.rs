@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use build_info::host::CoreKind;
 use build_info::tuning::{Chosen, ModelShape};
 use build_info::{Bytes, Host, Policy, threads, words};
 use gguf::memory::{CacheShape, head_lengths};
@@ -152,13 +153,18 @@ fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
 }
 
 /// Returns the numbers of threads to try, up to the quota: half, three quarters and all of the cores, one less than
-/// all, and every logical CPU (SMT siblings, efficiency cores).
+/// all, the performance cores alone, and every logical CPU (SMT siblings, efficiency cores).
 fn thread_counts(host: &Host) -> BTreeSet<u32> {
     let cores = threads::budget(host, Policy::Max).cores;
     let logical = u32::try_from(host.limits.affinity.len()).unwrap_or(u32::MAX);
+    let performance = host.topology.cores.iter().filter(|core| {
+        core.kind == CoreKind::Performance && core.cpus.iter().any(|cpu| host.limits.affinity.contains(cpu))
+    });
+    let performance = u32::try_from(performance.count()).ok().filter(|count| *count > 0).unwrap_or(cores);
     // If a quota is not a whole number, one more thread may use the fraction.
     let quota = host.limits.cpu_quota.map_or(u32::MAX, |quota| (quota.ceil() as u32).max(1));
-    let shares = [cores.div_ceil(2), (3 * cores).div_ceil(4), cores.saturating_sub(1), cores, logical];
+    let shares =
+        [cores.div_ceil(2), (3 * cores).div_ceil(4), cores.saturating_sub(1), cores, performance, logical];
     shares.into_iter().map(|threads| threads.min(quota).max(1)).collect()
 }
 
@@ -306,6 +312,12 @@ mod tests {
             let found: Vec<u32> = thread_counts(&host(cores, siblings, quota)).into_iter().collect();
             assert_eq!(found, expected, "{cores} cores of {siblings}, quota {quota:?}");
         }
+        // Two performance cores and seven efficiency cores, all of which are usable.
+        let mut hybrid = host(9, 1, None);
+        hybrid.topology.cores[2..].iter_mut().for_each(|core| core.kind = CoreKind::Efficiency);
+        assert_eq!(Vec::from_iter(thread_counts(&hybrid)), [2, 5, 7, 8, 9]);
+        hybrid.limits.affinity.retain(|cpu| *cpu >= 2);
+        assert_eq!(Vec::from_iter(thread_counts(&hybrid)), [4, 6, 7]);
     }
 
     #[test]
