@@ -15,6 +15,8 @@ use super::input::sketch;
 /// Conversation that the model continues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
+    /// Name of the field that contained the messages.
+    field: &'static str,
     messages: Vec<Message>,
     /// List of tools, in OpenAI's format.
     tools: Option<Json>,
@@ -73,7 +75,19 @@ impl Conversation {
             Some(other) => return Err(wrong("chat_template_kwargs", "use an object", &other)),
         };
         let continues = continues(&messages, fields.bool("continue_final_message")?)?;
-        Ok(Conversation { messages, tools, offered, forced, forced_tools, more, continues })
+        let field = "messages";
+        Ok(Conversation { field, messages, tools, offered, forced, forced_tools, more, continues })
+    }
+
+    /// Sets the name of the field that contained the messages.
+    #[must_use]
+    pub fn in_field(self, field: &'static str) -> Self {
+        Conversation { field, ..self }
+    }
+
+    /// Returns the name of the field that contained the messages.
+    pub fn field(&self) -> &'static str {
+        self.field
     }
 
     /// Sets the variable `name` of the template, unless the request sets it.

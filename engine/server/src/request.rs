@@ -68,7 +68,7 @@ impl Prompt {
     pub fn field(&self) -> &'static str {
         match self {
             Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
-            Prompt::Messages(_) => "messages",
+            Prompt::Messages(conversation) => conversation.field(),
         }
     }
 }

@@ -240,10 +240,10 @@ impl Server {
     /// # Errors
     /// If the model has no template, or the template rejects the conversation.
     pub async fn rendered(&self, conversation: Conversation, client: &Client) -> Result<String, ApiError> {
-        let template = self.template()?;
+        let (template, field) = (self.template()?, conversation.field());
         // Rendering a template may take any amount of time.
         let text = self.aside(client, move || conversation.prompt(&template)).await?;
-        text.map_err(|error| ApiError { param: Some("messages".to_string()), ..self.invalid(&error) })
+        text.map_err(|error| ApiError { param: Some(field.to_string()), ..self.invalid(&error) })
     }
 
     /// Returns the tokens of `text`.

@@ -211,6 +211,19 @@ fn errors_have_the_form_that_each_client_expects() {
         );
         assert_eq!(answer["type"] == "error", path == MESSAGES, "{answer}");
     }
+    // A prompt that is longer than the context.
+    let text = "red ".repeat(10_000);
+    let messages = json!([{ "role": "user", "content": text }]);
+    for (path, body, field) in [
+        (MESSAGES, json!({ "messages": messages }), "messages"),
+        (RESPONSES, json!({ "input": text }), "input"),
+    ] {
+        let (status, _, text) = tcp(&server, "POST", path, &[], body.to_string().as_bytes());
+        let answer: Value = serde_json::from_str(&text).expect("JSON");
+        let error = &answer["error"];
+        let found = (status, &error["param"], &error["code"]);
+        assert_eq!(found, (400, &json!(field), &json!("context_length_exceeded")), "{answer}");
+    }
     // The engine names the keyword as it stands in the request.
     let mut tool = weather("parameters");
     tool["parameters"]["properties"]["city"] = json!({ "$ref": "#/none" });

@@ -48,7 +48,7 @@ pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<
     }
     let tools = flat_tools(fields.take("tools"), "parameters", is_function)?;
     let choice = choice(fields.take("tool_choice"))?;
-    let mut conversation = Conversation::new(fields, messages, tools, &choice)?;
+    let mut conversation = Conversation::new(fields, messages, tools, &choice)?.in_field("input");
     if let Some(effort) = effort(fields.take("reasoning"))? {
         conversation.set_default("reasoning_effort", &effort.into());
     }
