@@ -2,6 +2,7 @@
 
 mod cache;
 mod npm;
+mod pinned;
 mod pip;
 
 use std::path::PathBuf;
