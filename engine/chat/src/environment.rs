@@ -38,6 +38,7 @@ pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environm
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| llama::strftime_now(format));
     environment.add_filter("tojson", json::tojson);
+    environment.add_filter("fromjson", json::fromjson);
     environment.add_filter("indent", indent);
     // In Python, a string is a sequence of characters, and `None` is not iterable.
     environment.add_test("iterable", |value: &Value| match value.kind() {

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::part::{Offered, Part};
+use super::scan::Scan;
 
 /// Returns the JSON schema of an answer that calls one of `functions`: `{"name": …, "arguments": …}`.
 pub fn schema(functions: &[&Offered]) -> Value {
@@ -74,9 +75,7 @@ pub struct ForcedReader {
     /// Text up to the start of the arguments.
     head: String,
     at: At,
-    depth: u32,
-    in_text: bool,
-    escaped: bool,
+    scan: Scan,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,21 +111,21 @@ impl ForcedReader {
 
     fn head(&mut self, character: char, parts: &mut Vec<Part>) {
         self.head.push(character);
-        let depth = self.depth;
-        self.follow(character);
-        if character != ':' || self.in_text || depth != 1 {
+        let depth = self.scan.depth;
+        self.scan.follow(character);
+        if character != ':' || self.scan.in_text || depth != 1 {
             return;
         }
         // With `null` as the value of the last key, the text so far is complete JSON.
         let Ok(read) = serde_json::from_str::<Value>(&format!("{}null}}", self.head)) else { return };
         if let (Some(name), Some(Value::Null)) = (read["name"].as_str(), read.get("arguments")) {
             parts.push(Part::Call(name.to_string()));
-            (self.at, self.depth) = (At::Arguments, 0);
+            (self.at, self.scan) = (At::Arguments, Scan::default());
         }
     }
 
     fn argument(&mut self, character: char, arguments: &mut String) {
-        let between = self.depth == 0 && !self.in_text;
+        let between = self.scan.depth == 0 && !self.scan.in_text;
         if between && character.is_whitespace() {
             return;
         }
@@ -135,22 +134,9 @@ impl ForcedReader {
             return;
         }
         arguments.push(character);
-        self.follow(character);
-        if self.depth == 0 && !between && matches!(character, '}' | ']') && !self.in_text {
+        self.scan.follow(character);
+        if self.scan.depth == 0 && !between && matches!(character, '}' | ']') && !self.scan.in_text {
             self.at = At::Over;
-        }
-    }
-
-    /// Tracks brackets and strings.
-    fn follow(&mut self, character: char) {
-        match character {
-            _ if std::mem::take(&mut self.escaped) => {}
-            '\\' if self.in_text => self.escaped = true,
-            '"' => self.in_text = !self.in_text,
-            _ if self.in_text => {}
-            '{' | '[' => self.depth += 1,
-            '}' | ']' => self.depth = self.depth.saturating_sub(1),
-            _ => {}
         }
     }
 }

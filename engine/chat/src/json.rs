@@ -55,6 +55,13 @@ pub(super) fn tojson(value: &Value, ensure_ascii: Option<bool>, options: Kwargs)
     Ok(text)
 }
 
+/// Filter `fromjson`, which some templates use for arguments that are strings.
+pub(super) fn fromjson(text: &str) -> Result<Value, Error> {
+    serde_json::from_str(text).map_err(|error| {
+        Error::new(ErrorKind::InvalidOperation, format!("fromjson: the text is not valid JSON: {error}"))
+    })
+}
+
 const MAX_INDENT: usize = 64;
 
 /// Maximum nesting depth of a value. Values cannot be cyclic, because they come from JSON or a template, but the

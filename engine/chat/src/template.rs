@@ -5,13 +5,13 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use llama::error::{Error, Result};
 use llama::{Model, Token};
 use minijinja::{Environment, ErrorKind, Value};
 
-use super::calls::CallFormat;
+use super::calls::{CallFormat, Probe, derive};
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
 use super::thoughts::ThoughtMarks;
@@ -31,7 +31,7 @@ const MAX_OUTPUT: usize = 64 << 20;
 /// one step can compare two texts of any length, and compiling has no steps.
 const TIME: Duration = Duration::from_secs(10);
 
-/// Time limit for each of the trial renderings in [`Template::tool_style`].
+/// Time limit for each trial rendering, and for all renderings of [`Template::derived`].
 const TIME_OF_PROBE: Duration = Duration::from_secs(2);
 
 /// Texts of the special tokens that templates use.
@@ -82,8 +82,10 @@ pub struct Template {
     main: Arc<Environment<'static>>,
     /// Separate template for conversations with tools, if the model has one.
     tool_use: Option<Arc<Environment<'static>>>,
+    /// Source of the template that renders conversations with tools.
+    source: String,
     /// Notation of tool calls, if known.
-    calls: Option<CallFormat>,
+    calls: OnceLock<Option<CallFormat>>,
     /// Marks of thoughts, if the template contains any.
     thoughts: Option<ThoughtMarks>,
     /// True if the template names the role `developer`.
@@ -111,10 +113,12 @@ impl Template {
         if let Some(source) = model.metadata_text(&key) {
             let source = with_newlines(&source);
             template.tool_use = Some(compile(&source, &format!("{key} of {}", path.display()))?);
-            template.calls = CallFormat::of_template(&source).or(template.calls);
             template.thoughts = template.thoughts.or(ThoughtMarks::of_template(&source));
             template.knows_developer |= names_developer(&source);
+            template.source = source;
         }
+        // The first request must not wait for the derivation.
+        template.call_format();
         Ok(template)
     }
 
@@ -126,10 +130,12 @@ impl Template {
     pub fn choose(choice: Option<&str>, model: &Model) -> Result<Self> {
         let Some(choice) = choice else { return Template::of_model(model) };
         let specials = Specials::of_model(model);
-        match builtin::source(choice) {
-            Some(source) => Template::new(source, &format!("the built-in template {choice}"), specials),
-            None => Template::new(&read(choice)?, choice, specials),
-        }
+        let template = match builtin::source(choice) {
+            Some(source) => Template::new(source, &format!("the built-in template {choice}"), specials)?,
+            None => Template::new(&read(choice)?, choice, specials)?,
+        };
+        template.call_format();
+        Ok(template)
     }
 
     /// Compiles the template `source`. Error messages call the template `origin`.
@@ -141,10 +147,11 @@ impl Template {
         Ok(Template {
             main: compile(source, origin)?,
             tool_use: None,
-            calls: CallFormat::of_template(source),
+            calls: OnceLock::new(),
             thoughts: ThoughtMarks::of_template(source),
             knows_developer: names_developer(source),
             origin: origin.to_string(),
+            source: source.clone(),
             specials,
             styles: [OnceLock::new(), OnceLock::new()],
             shows_tools: OnceLock::new(),
@@ -158,9 +165,30 @@ impl Template {
     }
 
     /// Returns the notation of tool calls in answers to prompts from this template. `None` if the notation is unknown.
-    /// If the template cannot show tools, the prompt asks the model to use Hermes's notation.
-    pub fn call_format(&self) -> Option<CallFormat> {
-        if self.shows_tools() { self.calls } else { Some(CallFormat::Hermes) }
+    /// If the template cannot show tools, the prompt asks the model to use Hermes's notation. The first call renders the
+    /// template; later calls return the same result.
+    pub fn call_format(&self) -> Option<&CallFormat> {
+        let found = self.calls.get_or_init(|| match self.shows_tools() {
+            true => self.derived().or_else(|| CallFormat::of_template(&self.source)),
+            false => Some(CallFormat::hermes()),
+        });
+        found.as_ref()
+    }
+
+    /// Derives the notation of tool calls by rendering calls. `None` if that fails or takes too long.
+    fn derived(&self) -> Option<CallFormat> {
+        let probe = Probe::new();
+        let begin = Instant::now();
+        let render = |messages: &[Message]| {
+            let inputs = Inputs { messages, tools: Some(&probe.tools), ..Inputs::default() };
+            let environment = self.tool_use.as_ref().unwrap_or(&self.main);
+            let style = *self.styles[usize::from(self.tool_use.is_some())]
+                .get_or_init(|| self.tool_style(environment));
+            let left = TIME_OF_PROBE.checked_sub(begin.elapsed())?;
+            self.render_in(environment, &inputs, style, left).ok()
+        };
+        let text = render(&probe.text)?;
+        derive(&self.source, &text, &render(&probe.one)?)
     }
 
     /// Returns the marks of thoughts that the template contains; `None` if it contains none.
@@ -309,7 +337,9 @@ impl Template {
         };
         for empty_content in [false, true] {
             let [texts, objects] = [false, true].map(|objects| probe(ToolStyle { objects, empty_content }));
-            if shows(&texts) {
+            // Some templates add braces around arguments, whatever their form.
+            let has_two_braces = texts.as_ref().is_some_and(|text| text.contains("{{\"needle\""));
+            if shows(&texts) && !(has_two_braces && objects.is_some()) {
                 return ToolStyle { objects: false, empty_content };
             }
             if objects.is_some() {

@@ -284,8 +284,8 @@ impl Server {
         let thoughts = template.thought_marks().map(|marks| [marks.open, marks.close]);
         let format = (!conversation.offered().is_empty()).then(|| template.call_format()).flatten();
         let calls = format.map(|format| format.markers()).unwrap_or_default();
-        let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
-        let all = thoughts.iter().flatten().chain(calls).map(tokens).collect::<Result<Vec<_>, _>>();
+        let tokens = |mark: &str| self.model.tokenize_with(mark, false);
+        let all = thoughts.into_iter().flatten().chain(calls).map(tokens).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
         // Marks that consist of several tokens are ordinary text.
         Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())

@@ -130,7 +130,18 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
             Some("Look."),
             2,
         ),
-        ("<tool_call>", format!("<tool_call>{heat}, </tool_call>"), Some("<tool_call>"), 0),
+        // A call that is invalid before its arguments stays text. Arguments are streamed, so they decide.
+        (
+            "<tool_call>",
+            format!("<tool_call>{}</tool_call>", heat.replace(", ", ", , ")),
+            Some("<tool_call>"),
+            0,
+        ),
+        ("<tool_call>", format!("<tool_call>{heat}, </tool_call>"), None, 1),
+        // The opening mark, the closing mark or the last brace is missing.
+        ("<tool_call>", heat.to_string(), None, 1),
+        ("<tool_call>", format!("<tool_call>{heat}"), None, 1),
+        ("<tool_call>", format!("<tool_call>{}", &heat[..heat.len() - 1]), None, 1),
         ("<|python_tag|>", heat.replace("arguments", "parameters"), None, 1),
         ("[TOOL_CALLS]", format!("[TOOL_CALLS][{heat}]"), None, 1),
         (

@@ -1,34 +1,55 @@
-use CallFormat::{Glm, Hermes, Llama, Mistral, QwenCoder};
+use Family::{Glm, Hermes, Llama, Mistral, QwenCoder};
 
 use super::*;
+use crate::part::{Offered, Part};
+
+/// Families of models whose notation their templates' marks show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Hermes,
+    QwenCoder,
+    Glm,
+    Llama,
+    Mistral,
+}
+
+impl Family {
+    fn format(self) -> CallFormat {
+        let source = match self {
+            Hermes => "<tool_call>",
+            QwenCoder => "<tool_call><function=<parameter=",
+            Glm => "<tool_call><arg_key><arg_value>",
+            Llama => "<|python_tag|>",
+            Mistral => "[TOOL_CALLS]",
+        };
+        CallFormat::of_template(source).expect("a known mark")
+    }
+}
 
 /// Formats text unchanged, and a call as `name(arguments)`.
 fn shown(parts: Vec<Part>) -> Vec<String> {
-    let mut shown: Vec<String> = Vec::new();
-    let mut texts = false;
+    let mut shown: Vec<(bool, String)> = Vec::new();
     for part in parts {
-        match part {
-            Part::Text(text) if std::mem::replace(&mut texts, true) => {
-                shown.last_mut().expect("there is one").push_str(&text);
+        match (part, shown.last_mut()) {
+            (Part::Text(text), Some((false, last))) | (Part::Arguments(text), Some((true, last))) => {
+                last.push_str(&text);
             }
-            Part::Text(text) => shown.push(text),
-            Part::Thought(text) => panic!("a reader of calls found thoughts: {text}"),
-            Part::Call(name) => shown.push(format!("{name}(")),
-            Part::Arguments(json) => shown.last_mut().expect("a call").push_str(&format!("{json})")),
+            (Part::Text(text), _) => shown.push((false, text)),
+            (Part::Call(name), _) => shown.push((true, format!("{name}("))),
+            (part, _) => panic!("a reader of calls found {part:?}"),
         }
-        texts = texts && !shown.last().is_some_and(|last| last.ends_with(['(', ')']));
     }
-    shown
+    shown.into_iter().map(|(is_call, text)| if is_call { text + ")" } else { text }).collect()
 }
 
-fn read(format: CallFormat, text: &str, piece: usize) -> Vec<String> {
+fn read(family: Family, text: &str, piece: usize) -> Vec<String> {
     let parameters = serde_json::json!({ "properties": { "text": { "type": "string" } } });
     let offered = |name: &str, parameters: Option<&serde_json::Value>| Offered {
         name: name.to_string(),
         parameters: parameters.and_then(|schema| schema.as_object().cloned()),
     };
     let mut reader =
-        CallReader::new(format, vec![offered("f", Some(&parameters)), offered("get_heat", None)]);
+        CallReader::new(family.format(), vec![offered("f", Some(&parameters)), offered("get_heat", None)]);
     let characters: Vec<char> = text.chars().collect();
     let mut parts = Vec::new();
     for piece in characters.chunks(piece) {
@@ -40,7 +61,7 @@ fn read(format: CallFormat, text: &str, piece: usize) -> Vec<String> {
 
 #[test]
 fn calls_are_found_wherever_pieces_end() {
-    let cases: &[(CallFormat, &str, &[&str])] = &[
+    let cases: &[(Family, &str, &[&str])] = &[
         (Hermes, "", &[]),
         (Hermes, "Only text. ", &["Only text. "]),
         (Hermes, " \n", &[" \n"]),
@@ -55,7 +76,29 @@ fn calls_are_found_wherever_pieces_end() {
             &["Look:", "f({})", "get_heat({})"],
         ),
         (Hermes, "<tool_call>{\"name\":\"f\"}</tool_call> and on", &["f({})", " and on"]),
-        // The closing mark is missing because the model ended its answer.
+        // A closing mark or brace is missing because the model ended its answer.
+        (Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}", &["f({})"]),
+        (
+            Hermes,
+            "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1</tool_call> and",
+            &["f({\"a\": 1)", " and"],
+        ),
+        // The arguments arrive before the name, or after other keys.
+        (Hermes, "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call>", &["f({\"a\": 1})"]),
+        (
+            Hermes,
+            "<tool_call>{\"id\": \"1\", \"name\": \"f\", \"arguments\": {}, \"x\": [{}]}</tool_call>",
+            &["f({})"],
+        ),
+        (Hermes, "<tool_call>{\"name\":\"f\"}, </tool_call>", &["f({})"]),
+        (Hermes, "<tool_call>{\"name\":\"f\"}, </tool>", &["f({})", ", </tool>"]),
+        (Hermes, "<tool_call>{\"name\":\"f\"}</tool_call>] [", &["f({})", "] ["]),
+        // A list of calls, and calls without white space or with separators between them.
+        (
+            Hermes,
+            "<tool_call>[{\"name\":\"f\"}, {\"name\":\"get_heat\"}]</tool_call>",
+            &["f({})", "get_heat({})"],
+        ),
         (Hermes, "<tool_call>{\"name\":\"f\"}", &["f({})"]),
         (Hermes, "<tool_call>{\"name\":\"f\"", &["<tool_call>{\"name\":\"f\""]),
         (
@@ -84,7 +127,12 @@ fn calls_are_found_wherever_pieces_end() {
             &["f({\"a\": 1})"],
         ),
         (Hermes, "<tool_call>漢字🙂", &["<tool_call>漢字🙂"]),
-        (Hermes, "{\"name\":\"f\"}", &["{\"name\":\"f\"}"]),
+        // The opening mark is missing.
+        (Hermes, "{\"name\":\"f\"}", &["f({})"]),
+        (Hermes, "{\"name\":\"f\"}\n</tool_call>", &["f({})"]),
+        (Hermes, "{\"name\":\"g\"}", &["{\"name\":\"g\"}"]),
+        (Hermes, "{\"city\": \"f\", \"name\": \"f\"}", &["{\"city\": \"f\", \"name\": \"f\"}"]),
+        (Hermes, "Say {\"name\":\"f\"}", &["Say {\"name\":\"f\"}"]),
         (Llama, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", &["f({\"a\": 1})"]),
         (Llama, " \n{\"name\": \"f\", \"parameters\": {}}\n", &["f({})"]),
         (
@@ -95,11 +143,7 @@ fn calls_are_found_wherever_pieces_end() {
         (Llama, "Well. <|python_tag|>{\"name\": \"f\", \"parameters\": {}}", &["Well.", "f({})"]),
         (Llama, "<|python_tag|>print(1)", &["<|python_tag|>print(1)"]),
         (Llama, "{\"name\": \"g\", \"parameters\": {}}", &["{\"name\": \"g\", \"parameters\": {}}"]),
-        (
-            Llama,
-            "{\"name\": \"f\", \"parameters\": {}} is a call",
-            &["{\"name\": \"f\", \"parameters\": {}} is a call"],
-        ),
+        (Llama, "{\"name\": \"f\", \"parameters\": {}} is a call", &["f({})", " is a call"]),
         (Llama, "{ is a brace", &["{ is a brace"]),
         (Llama, "Say {\"name\": \"f\"}", &["Say {\"name\": \"f\"}"]),
         (
@@ -113,7 +157,7 @@ fn calls_are_found_wherever_pieces_end() {
         (Mistral, "[TOOL_CALLS]", &["[TOOL_CALLS]"]),
         (Mistral, "[TOOL_CALLS][]", &["[TOOL_CALLS][]"]),
         (Mistral, "[TOOL_CALLS]f[CALL_ID]1", &["[TOOL_CALLS]f[CALL_ID]1"]),
-        (Mistral, "[TOOL_CALLS][{\"name\":\"f\"}, 7]", &["[TOOL_CALLS][{\"name\":\"f\"}, 7]"]),
+        (Mistral, "[TOOL_CALLS][{\"name\":\"f\"}, 7]", &["f({})", ", 7]"]),
         (Mistral, "[TOOL_CALL] and [", &["[TOOL_CALL] and ["]),
         // Numbers with many digits keep all digits.
         (
@@ -206,13 +250,12 @@ fn hostile_text_stays_text_and_is_no_work() {
     let begins = "<tool_call>".repeat(20_000);
     let open = format!("<tool_call>\"{}", "x".repeat(1 << 20));
     for (format, text) in [
-        (Hermes, format!("<tool_call>{deep}</tool_call>")),
-        (Llama, deep.clone()),
-        (Mistral, format!("[TOOL_CALLS][{deep}")),
         (Mistral, format!("[TOOL_CALLS]{}", "[".repeat(50_000))),
         (Hermes, ends),
         (Hermes, begins),
         (Hermes, open),
+        (Hermes, "<tool_call>{\"".repeat(50_000)),
+        (Hermes, format!("<tool_call>{{{}", "\"a\":1,".repeat(50_000))),
         // Each piece is searched once, without the white space before it.
         (Hermes, format!("a{}", " ".repeat(1 << 20))),
         (Llama, "\n".repeat(1 << 20)),
@@ -222,6 +265,15 @@ fn hostile_text_stays_text_and_is_no_work() {
         (Glm, format!("<tool_call>f{}", "<arg_key>".repeat(50_000))),
     ] {
         assert_eq!(read(format, &text, 4096).concat(), text);
+    }
+    // Arguments are emitted as they arrive.
+    for (family, text) in [
+        (Hermes, format!("<tool_call>{deep}")),
+        (Llama, deep.clone()),
+        (Mistral, format!("[TOOL_CALLS][{deep}")),
+        (Mistral, format!("[TOOL_CALLS]f{}", "{\"a\":".repeat(50_000))),
+    ] {
+        assert_eq!(read(family, &text, 4096), [format!("f({})", "{\"a\":".repeat(50_000))]);
     }
     let all = read(Llama, &"{\"name\":\"f\"};".repeat(5000), usize::MAX);
     assert_eq!(all.len(), 5000);
@@ -240,24 +292,24 @@ fn a_template_tells_its_format() {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     };
     let cases = [
-        (family("qwen2"), Some(Hermes)),
-        (family("mistral"), Some(Mistral)),
+        (family("qwen2"), Some(Hermes.format())),
+        (family("mistral"), Some(Mistral.format())),
         (family("gemma"), None),
-        ("{{- '<|python_tag|>' + tool_call.name }}".to_string(), Some(Llama)),
+        ("{{- '<|python_tag|>' + tool_call.name }}".to_string(), Some(Llama.format())),
         (
             "'Respond in the format {\"name\": function name, \"parameters\": dictionary of argument name and its value}.'"
                 .to_string(),
-            Some(Llama),
+            Some(CallFormat::json("", "", "parameters")),
         ),
         (
             "'<tool_call>\n<function=' + call.name + '>' + '<parameter=' + name + '>'".to_string(),
-            Some(QwenCoder),
+            Some(QwenCoder.format()),
         ),
         (
             "{{ '<tool_call>' + tc.name }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>".to_string(),
-            Some(Glm),
+            Some(Glm.format()),
         ),
-        ("{{ '<tool_call>' + call | tojson + '</tool_call>' }}".to_string(), Some(Hermes)),
+        ("{{ '<tool_call>' + call | tojson + '</tool_call>' }}".to_string(), Some(Hermes.format())),
         (String::new(), None),
     ];
     for (source, expected) in cases {

@@ -245,7 +245,7 @@ fn tools_that_a_template_cannot_show_are_described_in_a_message() {
                      <{{ m.role }}>{{ m.content }}{% endfor %}";
     for (source, begin) in [(plain, "<system># Tools"), (no_system, "<user># Tools")] {
         let template = Template::new(source, "x", Specials::default()).unwrap();
-        assert_eq!((template.shows_tools(), template.call_format()), (false, Some(CallFormat::Hermes)));
+        assert_eq!((template.shows_tools(), template.call_format()), (false, Some(&CallFormat::hermes())));
         let text = template.render(&messages, true, Some(&tools)).unwrap();
         assert!(text.starts_with(begin) && text.contains("get_heat") && text.contains("hi"), "{text}");
     }

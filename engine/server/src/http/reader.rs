@@ -22,7 +22,7 @@ pub struct AnswerReader {
 enum ToolCallReader {
     /// The answer contains no calls.
     None,
-    Auto(CallReader),
+    Auto(Box<CallReader>),
     Forced(ForcedReader),
 }
 
@@ -59,7 +59,9 @@ impl AnswerReader {
             Some(_) => ToolCallReader::Forced(ForcedReader::default()),
             None if offered.is_empty() => ToolCallReader::None,
             None => match server.template()?.call_format() {
-                Some(format) => ToolCallReader::Auto(CallReader::new(format, offered.to_vec())),
+                Some(format) => {
+                    ToolCallReader::Auto(Box::new(CallReader::new(format.clone(), offered.to_vec())))
+                }
                 None => ToolCallReader::None,
             },
         };
