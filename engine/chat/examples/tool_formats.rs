@@ -52,7 +52,11 @@ fn row(path: &Path) -> [String; 5] {
         Err(why) => format!("no: {why}"),
     };
     let kind = template.call_format().map_or("none", CallFormat::kind);
-    let shown = if template.shows_tools() { "" } else { " (fallback)" };
+    let shown = match (template.shows_tools(), template.shows_calls()) {
+        (false, _) => " (fallback)",
+        (true, false) => " (as text)",
+        (true, true) => "",
+    };
     if std::env::var_os("VERBOSE").is_some() {
         eprintln!("{name}: {:?}", template.call_format());
     }

@@ -11,8 +11,9 @@ mod partial;
 mod python;
 mod reader;
 mod tags;
+mod write;
 
-pub(super) use derive::{Probe, derive};
+pub(super) use derive::{Probe, derive, shows_call};
 pub use format::CallFormat;
 pub(super) use partial::overlap;
 pub use reader::CallReader;

@@ -39,15 +39,23 @@ pub fn with_tools(messages: &[Message], tools: &Json, has_system: bool) -> Vec<M
     result
 }
 
+/// Returns `messages` with the calls of earlier answers as text, which `written` returns. Calls for which it returns
+/// `None` are kept.
+pub fn with_calls(messages: &[Message], written: impl Fn(&[ToolCall]) -> Option<String>) -> Vec<Message> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        if let Some(text) = message.tool_calls.as_deref().and_then(&written) {
+            message.tool_calls = None;
+            append(message, &text);
+        }
+    }
+    messages
+}
+
 /// Returns the notation of a call.
 fn call(call: &ToolCall) -> String {
-    let name = serde_json::to_string(&call.function.name).unwrap_or_default();
-    let arguments = match call.function.arguments.text() {
-        // In OpenAI's API, the arguments are a string that contains JSON.
-        Some(text) => text.to_string(),
-        None => json(&call.function.arguments),
-    };
-    format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>")
+    let name = serde_json::to_string(call.name()).unwrap_or_default();
+    format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {}}}\n</tool_call>", call.arguments_json())
 }
 
 fn is_response(message: &Message) -> bool {

@@ -125,6 +125,18 @@ impl Message {
 }
 
 impl ToolCall {
+    /// Returns the name of the function.
+    pub(super) fn name(&self) -> &str {
+        &self.function.name
+    }
+
+    /// Returns the arguments as JSON. In OpenAI's API, they are a string that contains JSON.
+    pub(super) fn arguments_json(&self) -> String {
+        let arguments = &self.function.arguments;
+        // A value that came from JSON can be written as JSON.
+        arguments.text().map_or_else(|| serde_json::to_string(arguments).unwrap_or_default(), str::to_string)
+    }
+
     fn value(&self, style: ToolStyle) -> Result<Value, String> {
         let arguments = match self.function.arguments.0.as_str() {
             Some(text) if style.objects => {

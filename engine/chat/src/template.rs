@@ -11,7 +11,7 @@ use llama::error::{Error, Result};
 use llama::{Model, Token};
 use minijinja::{Environment, ErrorKind, Value};
 
-use super::calls::{CallFormat, Probe, derive};
+use super::calls::{CallFormat, Probe, derive, shows_call};
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
 use super::thoughts::ThoughtMarks;
@@ -76,6 +76,15 @@ fn with_newlines(source: &str) -> String {
     source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
+/// Tool calls in the conversations that a template renders.
+#[derive(Debug)]
+struct Calls {
+    /// Notation, if known.
+    format: Option<CallFormat>,
+    /// True if the template shows the calls of earlier answers.
+    are_shown: bool,
+}
+
 /// Compiled chat template.
 #[derive(Debug)]
 pub struct Template {
@@ -84,8 +93,7 @@ pub struct Template {
     tool_use: Option<Arc<Environment<'static>>>,
     /// Source of the template that renders conversations with tools.
     source: String,
-    /// Notation of tool calls, if known.
-    calls: OnceLock<Option<CallFormat>>,
+    calls: OnceLock<Calls>,
     /// Marks of thoughts, if the template contains any.
     thoughts: Option<ThoughtMarks>,
     /// True if the template names the role `developer`.
@@ -168,15 +176,28 @@ impl Template {
     /// If the template cannot show tools, the prompt asks the model to use Hermes's notation. The first call renders the
     /// template; later calls return the same result.
     pub fn call_format(&self) -> Option<&CallFormat> {
-        let found = self.calls.get_or_init(|| match self.shows_tools() {
-            true => self.derived().or_else(|| CallFormat::of_template(&self.source)),
-            false => Some(CallFormat::hermes()),
-        });
-        found.as_ref()
+        self.calls().format.as_ref()
+    }
+
+    /// True if the template shows the calls of earlier answers. Otherwise, [`render_with`](Self::render_with) adds them to
+    /// the text of the answers, if their notation is known.
+    pub fn shows_calls(&self) -> bool {
+        self.calls().are_shown
+    }
+
+    fn calls(&self) -> &Calls {
+        self.calls.get_or_init(|| {
+            if !self.shows_tools() {
+                return Calls { format: Some(CallFormat::hermes()), are_shown: true };
+            }
+            let mut calls = self.derived().unwrap_or(Calls { format: None, are_shown: true });
+            calls.format = calls.format.or_else(|| CallFormat::of_template(&self.source));
+            calls
+        })
     }
 
     /// Derives the notation of tool calls by rendering calls. `None` if that fails or takes too long.
-    fn derived(&self) -> Option<CallFormat> {
+    fn derived(&self) -> Option<Calls> {
         let probe = Probe::new();
         let begin = Instant::now();
         let render = |messages: &[Message]| {
@@ -188,7 +209,8 @@ impl Template {
             self.render_in(environment, &inputs, style, left).ok()
         };
         let text = render(&probe.text)?;
-        derive(&self.source, &text, &render(&probe.one)?)
+        let one = render(&probe.one)?;
+        Some(Calls { format: derive(&self.source, &text, &one), are_shown: shows_call(&one) })
     }
 
     /// Returns the marks of thoughts that the template contains; `None` if it contains none.
@@ -266,6 +288,13 @@ impl Template {
             messages = Cow::Owned(fallback::with_tools(&messages, hidden, self.has_system()));
             tools = None;
         }
+        let has_calls = messages.iter().any(|message| message.tool_calls.is_some());
+        if has_calls
+            && !self.shows_calls()
+            && let Some(format) = self.call_format()
+        {
+            messages = Cow::Owned(fallback::with_calls(&messages, |calls| format.write(calls)));
+        }
         let inputs = &Inputs { messages: &messages, tools, ..*inputs };
         let with_tools = inputs.tools.is_some() && self.tool_use.is_some();
         let environment = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.main);
@@ -335,19 +364,19 @@ impl Template {
                 ["\"needle\":", "'needle':", "<parameter=needle>"].iter().any(|needle| text.contains(needle))
             })
         };
+        // Some templates show a missing content as a word.
+        let nothings = |text: &str| text.matches("None").count() + text.matches("null").count();
         for empty_content in [false, true] {
             let [texts, objects] = [false, true].map(|objects| probe(ToolStyle { objects, empty_content }));
             // Some templates add braces around arguments, whatever their form.
             let has_two_braces = texts.as_ref().is_some_and(|text| text.contains("{{\"needle\""));
-            if shows(&texts) && !(has_two_braces && objects.is_some()) {
-                return ToolStyle { objects: false, empty_content };
-            }
-            if objects.is_some() {
-                return ToolStyle { objects: true, empty_content };
-            }
-            if texts.is_some() {
-                return ToolStyle { objects: false, empty_content };
-            }
+            let are_texts = shows(&texts) && !(has_two_braces && objects.is_some()) || objects.is_none();
+            let Some(rendered) = (if are_texts { texts } else { objects }) else { continue };
+            let style = ToolStyle { objects: !are_texts, empty_content };
+            let empty = ToolStyle { empty_content: true, ..style };
+            let is_better = |text: String| nothings(&text) < nothings(&rendered);
+            let with_empty = !empty_content && nothings(&rendered) > 0 && probe(empty).is_some_and(is_better);
+            return if with_empty { empty } else { style };
         }
         ToolStyle::default()
     }

@@ -65,6 +65,11 @@ fn arguments() -> Value {
     json!({ KEYS[0]: VALUES[0], KEYS[1]: VALUES[1], KEYS[2]: NUMBER })
 }
 
+/// True if `rendered`, an answer with the call of a [`Probe`], shows the call.
+pub(crate) fn shows_call(rendered: &str) -> bool {
+    rendered.contains(VALUES[0])
+}
+
 /// Derives the notation from the rendered answers of a [`Probe`]: `text` without calls and `one` with a call. `source` is
 /// the template. `None` if the notation is not known, or if the reader does not find the calls in `one`.
 pub(crate) fn derive(source: &str, text: &str, one: &str) -> Option<CallFormat> {
@@ -255,7 +260,8 @@ fn marks(text: &str, except: &str) -> (Vec<String>, Option<String>) {
         let mark = text[range].trim();
         let (mark, has_id) = mark.split_once(ID).map_or((mark, false), |(mark, _)| (mark, true));
         let is_known = !tag.is_empty() && except.contains(&text[tag.clone()]);
-        let is_unusable = mark.is_empty() || mark.len() > MAX_MARK || mark.contains(NAMES[0]);
+        let is_unusable =
+            mark.is_empty() || mark.len() > MAX_MARK || mark.contains(NAMES[0]) || NOTHING.contains(&mark);
         if is_unusable || is_known || marks.len() == MOST_MARKS {
             continue;
         }
@@ -268,6 +274,9 @@ fn marks(text: &str, except: &str) -> (Vec<String>, Option<String>) {
     }
     (marks, before_id)
 }
+
+/// Content of a message without content, as some templates show it.
+const NOTHING: [&str; 2] = ["None", "null"];
 
 /// Maximum length of a mark, in bytes.
 const MAX_MARK: usize = 200;

@@ -258,3 +258,58 @@ fn tools_that_a_template_cannot_show_are_described_in_a_message() {
         assert!(!template.render(&messages, true, Some(&tools)).unwrap().contains("# Tools"));
     }
 }
+
+#[test]
+fn calls_that_a_template_does_not_show_become_text() {
+    let answer = r#"{"role": "assistant", "content": "Well.", "tool_calls": [
+        {"id": "1", "function": {"name": "get_heat", "arguments": "{\"at\": [1, 2], \"of\": \"steel\"}"}},
+        {"id": "2", "function": {"name": "stop", "arguments": {}}}]}"#;
+    let answer: Message = serde_json::from_str(answer).unwrap();
+    let messages = [Message::new("user", "hi"), answer, Message::new("tool", "7")];
+    let rendered = |mark: &str| {
+        let source =
+            "{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{# MARK #}";
+        let template = Template::new(&source.replace("MARK", mark), "x", Specials::default()).unwrap();
+        let tools =
+            Json::from(&serde_json::json!([{ "type": "function", "function": { "name": "get_heat" } }]));
+        let text = template.render(&messages, true, Some(&tools)).unwrap();
+        text.split_once("<assistant>").unwrap().1.to_string()
+    };
+    let object = r#"{"name": "get_heat", "arguments": {"at": [1, 2], "of": "steel"}}, {"name": "stop", "arguments": {}}"#;
+    for (mark, expected) in [
+        ("<tool_call>", format!("Well.\n<tool_call>[{object}]</tool_call><tool>7")),
+        (
+            "<|tool_call_start|>",
+            "Well.\n<|tool_call_start|>[get_heat(at=[1,2], of=\"steel\"), stop()]<|tool_call_end|><tool>7".to_string(),
+        ),
+        (
+            "<tool_call> <arg_key> <arg_value>",
+            "Well.\n<tool_call>get_heat\n<arg_key>at</arg_key><arg_value>[1,2]</arg_value>\n<arg_key>of</arg_key>\
+             <arg_value>steel</arg_value>\n</tool_call><tool_call>stop\n</tool_call><tool>7"
+                .to_string(),
+        ),
+        // The notation is unknown.
+        ("", "Well.<tool>7".to_string()),
+    ] {
+        assert_eq!(rendered(mark), expected, "{mark}");
+    }
+}
+
+#[test]
+fn a_missing_content_is_not_a_word_in_the_prompt() {
+    let answer = r#"{"role": "assistant", "content": null, "tool_calls": [
+        {"id": "1", "function": {"name": "f", "arguments": "{\"a\": null}"}}]}"#;
+    let answer: Message = serde_json::from_str(answer).unwrap();
+    let call = "{% for c in m.tool_calls or [] %}[{{ c.function.arguments }}]{% endfor %}";
+    for (content, expected) in [
+        ("{{ m.content }}", "[{\"a\": null}]"),
+        ("{% if m.content is none %}-{% else %}{{ raise_exception('no') }}{% endif %}", "-[{\"a\": null}]"),
+    ] {
+        let source = format!(
+            "{{% for m in messages[-1:] %}}{{% if m.tool_calls %}}{content}{{% endif %}}{call}{{% endfor %}}"
+        );
+        let template = Template::new(&source, "x", Specials::default()).unwrap();
+        let messages = [Message::new("user", "hi"), answer.clone()];
+        assert_eq!(template.render(&messages, false, None).unwrap(), expected, "{source}");
+    }
+}
