@@ -8,6 +8,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehav
 use minijinja_contrib::pycompat;
 
 use super::json;
+use super::list::{self, GrowingList, with_lists};
 
 /// Maximum number of steps of a rendering: 2000 for each of 1000 messages. Real templates take about 100 steps per
 /// message. An endless loop soon reaches this limit, but a single step on a long text can be slow, so
@@ -36,6 +37,7 @@ pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environm
     environment.set_fuel(Some(FUEL));
     environment.set_debug(true);
     environment.add_function("raise_exception", raise_exception);
+    environment.add_function(list::FUNCTION, GrowingList::create);
     environment.add_function("strftime_now", |format: &str| llama::strftime_now(format));
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("fromjson", json::fromjson);
@@ -50,7 +52,7 @@ pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environm
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
     check_tags(source)?;
-    environment.add_template_owned(name, without_generation(source).into_owned())?;
+    environment.add_template_owned(name, with_lists(without_generation(source)).into_owned())?;
     Ok(environment)
 }
 
@@ -178,6 +180,11 @@ const MAX_INDENT: usize = 1000;
 
 /// Calls a Python method. Methods that pycompat lacks are implemented here; pycompat provides the others.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+    if let Some(result) =
+        value.downcast_object_ref::<GrowingList>().and_then(|list| list.method(name, arguments))
+    {
+        return result;
+    }
     if let (Some(text), [part]) = (value.as_str(), arguments)
         && let Some(part) = part.as_str()
     {

@@ -6,6 +6,7 @@ mod environment;
 mod fallback;
 mod forced;
 mod json;
+mod list;
 mod message;
 mod part;
 mod scan;

@@ -92,13 +92,6 @@ impl CallFormat {
             () if has("<|tool_call|>") || has("<|/tool_call|>") => {
                 CallFormat::json("<|tool_call|>", "<|/tool_call|>", "arguments")
             }
-            // Kimi K2's templates change lists, which the renderer does not support.
-            () if has("<|tool_call_begin|>") && has("<|tool_call_argument_begin|>") => {
-                let open = "<|tool_call_begin|>functions.".to_string();
-                let form = CallForm::Named { open, after_name: Some(':'), quote: None };
-                let closers = texts(&["<|tool_call_end|>", "<|tool_calls_section_end|>"]);
-                CallFormat::new(texts(&["<|tool_calls_section_begin|>"]), closers, form)
-            }
             // LFM2's templates do not render calls.
             () if has("<|tool_list_start|>") || has("<|tool_call_start|>") || has("List of tools: [") => {
                 let [open, close] = ["<|tool_call_start|>", "<|tool_call_end|>"];

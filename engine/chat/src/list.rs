@@ -1,0 +1,120 @@
+//! Lists that a template changes in place, as Python does. minijinja's lists cannot change.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
+use minijinja::{Error, ErrorKind, Value};
+
+/// Name of the function that creates a list.
+pub(super) const FUNCTION: &str = "anneal_list";
+
+/// Maximum number of items.
+const MOST_ITEMS: usize = 10_000;
+
+/// List of texts, numbers and constants. The list contains no other lists, so it cannot contain itself.
+#[derive(Debug, Default)]
+pub(super) struct GrowingList(Mutex<Vec<Value>>);
+
+impl GrowingList {
+    /// Creates an empty list.
+    pub(super) fn create() -> Value {
+        Value::from_object(GrowingList::default())
+    }
+
+    fn items(&self) -> std::sync::MutexGuard<'_, Vec<Value>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the method `name`. `None` if the method does not change lists.
+    pub(super) fn method(&self, name: &str, arguments: &[Value]) -> Option<Result<Value, Error>> {
+        let failed = |why: &str| Some(Err(Error::new(ErrorKind::InvalidOperation, format!("{name}: {why}"))));
+        let mut items = self.items();
+        match (name, arguments) {
+            ("append", [item]) => {
+                let is_plain = matches!(
+                    item.kind(),
+                    ValueKind::String | ValueKind::Number | ValueKind::Bool | ValueKind::None
+                );
+                if !is_plain || items.len() == MOST_ITEMS {
+                    return failed(&format!("a list can hold {MOST_ITEMS} texts, numbers and constants"));
+                }
+                items.push(item.clone());
+                Some(Ok(Value::from(())))
+            }
+            ("pop", [] | [_]) => {
+                let last = items.len().saturating_sub(1);
+                let at = arguments.first().map_or(Some(last), Value::as_usize);
+                match at.filter(|at| *at < items.len()) {
+                    Some(at) => Some(Ok(items.remove(at))),
+                    None => failed("the list has no such item"),
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Object for GrowingList {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.items().get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.items().len())
+    }
+}
+
+/// Replaces the empty lists that tags of `source` assign to variables, if the template changes lists in place.
+pub(super) fn with_lists(source: Cow<'_, str>) -> Cow<'_, str> {
+    if !source.contains(".append(") {
+        return source;
+    }
+    let mut text = String::with_capacity(source.len());
+    let mut rest = &*source;
+    while let Some(start) = rest.find("{%") {
+        let end = rest[start..].find("%}").map_or(rest.len(), |end| start + end);
+        text.push_str(&rest[..start]);
+        let tag = rest[start..end].replace("= []", "=[]");
+        text.push_str(&tag.replace("=[]", &format!("={FUNCTION}()")));
+        rest = &rest[end..];
+    }
+    Cow::Owned(text + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use minijinja::Error;
+
+    use crate::environment::{NAME, with_template};
+
+    fn rendered(source: &str) -> Result<String, Error> {
+        with_template(NAME, source)?.get_template(NAME)?.render(())
+    }
+
+    #[test]
+    fn lists_change_as_in_python() {
+        let fill = "=[] {% set l = [] %}{% set n = namespace(ids=[]) %}{% for i in range(4) %}{% set _ = n.ids.append(i) %}\
+                    {% endfor %}";
+        for (source, expected) in [
+            ("{{ n.ids }} {{ n.ids | length }} {{ l }}", "=[] [0, 1, 2, 3] 4 []"),
+            ("{{ n.ids.pop(0) }}{{ n.ids.pop() }}{{ n.ids[0] }}{{ n.ids | tojson }}", "=[] 031[1, 2]"),
+            (
+                "{% if l %}yes{% endif %}{% if n.ids %}no{% endif %}{% for i in n.ids %}{{ i }}{% endfor %}",
+                "=[] no0123",
+            ),
+            ("{{ n.ids is sequence }}{{ 2 in n.ids }}{{ (n.ids + [7])[-1] }}", "=[] TrueTrue7"),
+        ] {
+            assert_eq!(rendered(&format!("{fill}{source}")).expect(source), expected, "{source}");
+        }
+        for hostile in
+            ["{{ n.ids.append(n.ids) }}", "{{ l.pop() }}", "{{ n.ids.pop(9) }}", "{{ n.ids.append([1]) }}"]
+        {
+            assert!(rendered(&format!("{fill}{hostile}")).is_err(), "{hostile}");
+        }
+    }
+}
