@@ -74,7 +74,9 @@ impl Choices {
     }
 
     fn told(&mut self, index: usize, event: Option<JobEvent>) -> ChoiceEvent {
-        if !matches!(event, Some(JobEvent::Token(_) | JobEvent::Progress(_))) {
+        let is_last =
+            !matches!(event, Some(JobEvent::Token(_) | JobEvent::Progress(_) | JobEvent::Prompt(_)));
+        if is_last {
             self.receivers[index] = None;
         }
         self.next = index + 1;

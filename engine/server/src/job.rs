@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::budget::SharedCharge;
 use super::drafts::Wish;
-use super::logprobs::Likelihood;
+use super::logprobs::{Likelihood, ScoredToken};
 use super::request_log::RequestLog;
 use super::scope::Scope;
 use super::workloads::WorkloadThreads;
@@ -39,6 +39,8 @@ pub struct Job {
     pub cache_prompt: bool,
     /// Number of alternatives to report with the probability of each token. `None` if no probabilities are requested.
     pub logprobs: Option<u32>,
+    /// True if the client also wants the probabilities of the prompt's tokens. Needs `logprobs`.
+    pub prompt_logprobs: bool,
     /// Speculative decoding. `None` if the request does not use it.
     pub drafts: Option<Wish>,
     /// Handle that other jobs watch while they wait for this job's prompt. Dropped when the first token is sampled;
@@ -96,6 +98,8 @@ pub struct PromptProgress {
 pub enum JobEvent {
     /// A part of the prompt was evaluated. Sent only if the request asks for it.
     Progress(PromptProgress),
+    /// The next tokens of the prompt have their probabilities. Sent only if the request asks for them.
+    Prompt(Vec<ScoredToken>),
     /// A token was generated.
     Token(Piece),
     /// The generation ended.

@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 /// Maximum number of alternatives per token.
 pub const MOST: u32 = 20;
 
+/// Maximum number of values in the log-probabilities of all prompts of a request: for each token, its own value and
+/// the values of its alternatives. They stay in memory until the request is answered, and take about 200 bytes each.
+pub const PROMPT_VALUES: usize = 1 << 18;
+
 /// Log-probability that represents probability zero, as in OpenAI's API. JSON has no infinity.
 const NEVER: f32 = -9999.0;
 
@@ -28,6 +32,43 @@ pub struct Likelihood {
     pub chosen: Likely,
     /// Most likely tokens, in descending order of probability. The request sets the number of tokens.
     pub top: Vec<Likely>,
+}
+
+/// Token of a prompt, with its probability after the tokens before it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScoredToken {
+    /// First token of a prompt, which has no probability. Contains the bytes of the token.
+    First(Vec<u8>),
+    /// Token after other tokens.
+    Next(Likelihood),
+}
+
+impl ScoredToken {
+    /// Returns the first token of a prompt.
+    ///
+    /// # Errors
+    /// If the token cannot be converted to text.
+    pub fn first(token: Token, model: &Model) -> Result<Self> {
+        let mut bytes = Vec::new();
+        model.piece_with(token, true, &mut bytes)?;
+        Ok(ScoredToken::First(bytes))
+    }
+
+    /// Returns the bytes of the token, as in [`Likely::bytes`].
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            ScoredToken::First(bytes) => bytes,
+            ScoredToken::Next(likelihood) => &likelihood.chosen.bytes,
+        }
+    }
+
+    /// Returns the probability of the token. `None` for the first token of a prompt.
+    pub fn likelihood(&self) -> Option<&Likelihood> {
+        match self {
+            ScoredToken::First(_) => None,
+            ScoredToken::Next(likelihood) => Some(likelihood),
+        }
+    }
 }
 
 impl Likelihood {

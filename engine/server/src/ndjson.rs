@@ -338,6 +338,8 @@ impl Connection {
                     Some(JobEvent::Progress(progress)) => {
                         put(&mut out, &ProgressLine { id, prompt_progress: progress })
                     }
+                    // The line protocol has no field that asks for it.
+                    Some(JobEvent::Prompt(_)) => {}
                     Some(JobEvent::Token(piece)) if stream => put(&mut out, &TokenLine::new(id, &piece)),
                     Some(JobEvent::Token(piece)) => whole.add(piece),
                     Some(JobEvent::Done(done)) => {

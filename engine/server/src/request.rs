@@ -78,6 +78,11 @@ impl Prompt {
 pub struct Generate {
     /// Prompt to continue.
     pub prompt: Prompt,
+    /// Other prompts, which get answers of their own with the same options.
+    pub further: Vec<Prompt>,
+    /// True if the answer begins with the prompt. With `logprobs`, the answer also has the probabilities of the
+    /// prompt's tokens.
+    pub echo: bool,
     /// True if tokens are sent as they are generated.
     pub stream: bool,
     /// Maximum number of tokens to generate.
@@ -127,6 +132,8 @@ impl Generate {
         };
         Ok(Generate {
             prompt,
+            further: Vec::new(),
+            echo: false,
             schema_field,
             stream: fields.bool("stream")?.unwrap_or(false),
             max_tokens,
@@ -170,17 +177,36 @@ pub fn prompt_or_messages(fields: &mut Fields) -> Result<Prompt, ApiError> {
 /// # Errors
 /// If the field is missing or invalid.
 pub fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
+    prompts(fields, 1).map(|(first, _)| first)
+}
+
+/// Takes `prompt`: a text, a list of tokens, or a list of at most `most` texts and lists of tokens. Returns the first
+/// prompt and the other prompts.
+///
+/// # Errors
+/// If the field is missing or invalid.
+pub fn prompts(fields: &mut Fields, most: usize) -> Result<(Prompt, Vec<Prompt>), ApiError> {
     const NAME: &str = "prompt";
     let missing = || ApiError::field(NAME, "is missing: give the text to continue");
-    match fields.input(NAME, 1).ok_or_else(missing)? {
-        Ok(Input::Text(text)) => Ok(Prompt::Text(text)),
-        Ok(Input::Tokens(tokens)) => Ok(Prompt::Tokens(tokens)),
-        Ok(Input::List(mut list)) => match list.pop() {
-            Some(Input::Text(text)) => Ok(Prompt::Text(text)),
-            _ => Err(wrong(NAME, "use token numbers in a list", &Value::Array(Vec::new()))),
-        },
-        Err(InputFault::Many(_)) => {
+    let empty = || wrong(NAME, "use token numbers in a list", &Value::Array(Vec::new()));
+    let one = |input: Input| match input {
+        Input::Text(text) => Ok(Prompt::Text(text)),
+        Input::Tokens(tokens) => Ok(Prompt::Tokens(tokens)),
+        Input::List(_) => Err(empty()),
+    };
+    match fields.input(NAME, most).ok_or_else(missing)? {
+        Ok(Input::Text(text)) => Ok((Prompt::Text(text), Vec::new())),
+        Ok(Input::Tokens(tokens)) => Ok((Prompt::Tokens(tokens), Vec::new())),
+        Ok(Input::List(list)) => {
+            let mut prompts = list.into_iter().map(one);
+            let first = prompts.next().ok_or_else(empty)??;
+            Ok((first, prompts.collect::<Result<_, _>>()?))
+        }
+        Err(InputFault::Many(_)) if most == 1 => {
             Err(ApiError::field(NAME, "must be a single text: send several requests"))
+        }
+        Err(InputFault::Many(count)) => {
+            Err(ApiError::field(NAME, format!("use at most {most} prompts, not {count}")))
         }
         Err(InputFault::Token(value) | InputFault::Item(value)) => {
             Err(wrong(NAME, "use token numbers in a list", &value))

@@ -11,6 +11,7 @@ mod drafts;
 mod pool;
 mod pool_state;
 pub mod rules;
+mod score;
 mod state;
 
 pub use self::state::Scheduler;
@@ -28,6 +29,7 @@ use llama::{Batch, Context, Decoded, thread_time};
 use self::draft_state::Drafts;
 use self::pool_state::Pool;
 use self::rules::{Rules, possible};
+use self::score::ScoreRow;
 use super::client::Client;
 use super::closing::Closing;
 use super::done::Done;
@@ -255,7 +257,8 @@ impl Scheduler {
     fn step(&mut self, active: &[Active]) {
         let step = stretched(self.rules.step, active);
         let beside = prefill_beside_decode(step, self.seconds_per_prompt_token);
-        let parts = plan(active, self.budget, beside);
+        let mut parts = plan(active, self.budget, beside);
+        self.limit_rows(&mut parts);
         self.take_threads(&parts);
         let inbox = Arc::clone(&self.inbox);
         let turn = inbox.seats[self.pool.index].take();
@@ -269,7 +272,7 @@ impl Scheduler {
                 error => self.give_up(&parts, &error),
             };
         }
-        let rows = self.fill(&parts);
+        let (rows, scored) = self.fill(&parts);
         let start = Instant::now();
         let decoded = self.context.decode_batch(&mut self.batch);
         self.context.synchronize();
@@ -290,6 +293,7 @@ impl Scheduler {
             self.hold(part);
             self.save_checkpoint(part.slot);
         }
+        self.score(&scored);
         let drafted = self.batch.len() > parts.iter().map(|part| part.tokens as usize).sum();
         let mut made = 0;
         for (at, row) in rows {
@@ -323,10 +327,11 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Fills the batch with `parts`. Returns the slots that sample a token, with the index of their row of logits.
-    fn fill(&mut self, parts: &[BatchPart]) -> Vec<(usize, i32)> {
+    /// Fills the batch with `parts`. Returns the slots that sample a token, with the index of their row of logits, and
+    /// the rows for log-probabilities of prompts.
+    fn fill(&mut self, parts: &[BatchPart]) -> (Vec<(usize, i32)>, Vec<ScoreRow>) {
         self.batch.clear();
-        let mut rows = Vec::new();
+        let (mut rows, mut scored) = (Vec::new(), Vec::new());
         for part in parts {
             let slot = &self.slots[part.slot];
             let Some(run) = &slot.run else { continue };
@@ -341,13 +346,17 @@ impl Scheduler {
             let end = held + part.tokens as usize;
             for (position, token) in run.job.prompt.iter().enumerate().take(end).skip(held) {
                 let last = position + 1 == run.job.prompt.len();
-                let row = self.batch.push(*token, position as u32, slot.sequence, last);
+                let scores = run.scores(position);
+                let row = self.batch.push(*token, position as u32, slot.sequence, last || scores);
+                if scores {
+                    scored.push(ScoreRow { slot: part.slot, next: run.job.prompt[position + 1], row });
+                }
                 if last {
                     rows.push((part.slot, row));
                 }
             }
         }
-        rows
+        (rows, scored)
     }
 
     /// Records that `part` was evaluated.
@@ -371,6 +380,10 @@ impl Scheduler {
     fn choose_token(&mut self, at: usize, row: i32) -> Result<()> {
         let slot = &mut self.slots[at];
         let Some(run) = &mut slot.run else { return Ok(()) };
+        if run.job.max_tokens == 0 {
+            self.finish(at, FinishReason::Length);
+            return Ok(());
+        }
         // A sampler would choose a token even from NaN logits, so they are checked once per request, as in
         // `generate`.
         let on_device = self.context.samples_on_device(slot.sequence);
@@ -421,9 +434,10 @@ impl Scheduler {
         self.metrics.batch_invariant.set(u64::from(self.context.model().is_batch_invariant()));
         self.metrics.batch_tokens.add(self.batch.len() as u64);
         self.metrics.batch_time.add_time(time);
-        // Small batches have a fixed cost that would distort the time per token.
+        // Small batches have a fixed cost that would distort the time per token, as would log-probabilities of prompts.
         let tokens = self.batch.len();
-        if parts.iter().any(|part| part.tokens >= 16) {
+        if parts.iter().any(|part| part.tokens >= 16) && !parts.iter().any(|part| self.is_scoring(part.slot))
+        {
             let now = time.as_secs_f64() / tokens as f64;
             let before = self.seconds_per_prompt_token.unwrap_or(now);
             self.seconds_per_prompt_token = Some(before * 0.75 + now * 0.25);

@@ -21,6 +21,7 @@ use super::embeddings::embedder::Embedder;
 use super::finish_reason::FinishReason;
 use super::hidden_paths::hide_folders;
 use super::job::{Job, JobEvent};
+use super::logprobs::{PROMPT_VALUES, ScoredToken};
 use super::metrics::Metrics;
 use super::origins::{AllowedHosts, AllowedOrigins};
 use super::queue::{Inbox, QueueRefusal};
@@ -108,8 +109,8 @@ impl Server {
             .ok_or_else(|| ApiError::new(ApiErrorKind::Failed, "internal error: no answer was created"))
     }
 
-    /// Submits a request for `choices` answers. Each answer's seed is one greater than the previous answer's. Either
-    /// all answers are queued, or none.
+    /// Submits a request for `choices` answers to each of its prompts. For the same prompt, each answer's seed is one
+    /// greater than the previous answer's. Either all answers are queued, or none.
     ///
     /// # Errors
     /// The errors of [`submit`](Self::submit).
@@ -123,11 +124,13 @@ impl Server {
     ) -> Result<Vec<mpsc::Receiver<JobEvent>>, ApiError> {
         check_generates(&self.model).map_err(|error| self.invalid(&error))?;
         let bound = self.inbox.bound();
-        if choices as usize > bound.max(1) {
+        let answers = (1 + request.further.len()) * choices as usize;
+        if answers > bound.max(1) {
             let what = format!(
-                "{choices} answers do not fit into the queue of {bound} requests (--queue): ask for fewer answers"
+                "{answers} answers do not fit into the queue of {bound} requests (--queue): ask for fewer answers"
             );
-            return Err(ApiError::field("n", what));
+            let field = if request.further.is_empty() { "n" } else { request.prompt.field() };
+            return Err(ApiError::field(field, what));
         }
         let deadline = arrived + request.deadline;
         let owner = if self.current().prompt_sharing { Owner::All } else { owner };
@@ -146,7 +149,7 @@ impl Server {
         }
     }
 
-    /// Prepares the jobs of `request`, one job per choice, with tokens and sampler chains.
+    /// Prepares the jobs of `request`, one job per prompt and choice, with tokens and sampler chains.
     async fn prepare(
         &self,
         request: Generate,
@@ -158,47 +161,67 @@ impl Server {
         // The number of requests in preparation is limited to the number that may wait and run.
         let most = self.inbox.bound() + self.slots as usize;
         let share = self.blocking_pool.of(&client);
-        let preparing = share.enter(choices as usize, most);
+        let answers = (1 + request.further.len()) * choices as usize;
+        let preparing = share.enter(answers, most);
         let _preparing = preparing.map_err(|waiting| self.words(&QueueRefusal::Busy { waiting }))?;
         let field = request.prompt.field();
         let shown = self.marks(&request.prompt)?;
-        let prompt = self.prompt_tokens(request.prompt, &client).await?;
-        self.check(field, &prompt)?;
-        // If caching is allowed, the first choice evaluates the prompt, and the other choices share it.
-        let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
         let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
-        let (mut sampling, schema_field) = (request.sampling, request.schema_field);
-        // Values above the context size have no effect, but llama.cpp would allocate memory for the whole range.
-        sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
-        sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
-        for choice in 0..choices {
-            let chain = self.chain(sampling.clone(), &schema_field, &prompt, &client).await?;
-            sampling.seed = Some(next_seed(chain.seed()));
-            let (events, receiver) = mpsc::channel(EVENTS);
-            receivers.push(receiver);
-            jobs.push(Job {
-                client: client.clone(),
-                scope,
-                prompt: prompt.clone(),
-                max_tokens: request.max_tokens,
-                ignore_end: request.ignore_end,
-                chain,
-                stop: request.stop.clone(),
-                shown: shown.clone(),
-                cache_prompt: request.cache_prompt,
-                drafts: request.drafts,
-                logprobs: request.logprobs,
-                return_progress: request.return_progress && request.stream,
-                threads: request.threads,
-                waiting: request.waiting.clone(),
-                leads: leader.clone().filter(|_| choice == 0),
-                follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
-                arrived,
-                deadline: arrived + request.deadline,
-                request_log: RequestLog::current(),
-                events,
-                passed: None,
-            });
+        let (sampling, schema_field) = (request.sampling, request.schema_field);
+        let prompt_logprobs = request.echo && request.logprobs.is_some();
+        // Cached tokens have no logits.
+        let cache_prompt = request.cache_prompt && !prompt_logprobs;
+        let mut values = 0;
+        for prompt in std::iter::once(request.prompt).chain(request.further) {
+            let prompt = self.prompt_tokens(prompt, &client).await?;
+            self.check(field, &prompt)?;
+            if let Some(top) = request.logprobs.filter(|_| prompt_logprobs) {
+                values += prompt.len() * (1 + top as usize) * choices as usize;
+                check_values(values)?;
+            }
+            // If caching is allowed, the first choice evaluates the prompt, and the other choices share it.
+            let leader = (choices > 1 && cache_prompt).then(|| Arc::new(()));
+            let mut sampling = sampling.clone();
+            // Values above the context size have no effect, but llama.cpp would allocate memory for the whole range.
+            sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
+            sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
+            for choice in 0..choices {
+                let chain = self.chain(sampling.clone(), &schema_field, &prompt, &client).await?;
+                sampling.seed = Some(next_seed(chain.seed()));
+                let (events, receiver) = mpsc::channel(EVENTS);
+                if prompt_logprobs {
+                    let first = ScoredToken::first(prompt[0], &self.model);
+                    let first =
+                        first.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
+                    // The channel is empty, so sending cannot fail.
+                    let _ = events.try_send(JobEvent::Prompt(vec![first]));
+                }
+                receivers.push(receiver);
+                jobs.push(Job {
+                    client: client.clone(),
+                    scope,
+                    prompt: prompt.clone(),
+                    max_tokens: request.max_tokens,
+                    ignore_end: request.ignore_end,
+                    chain,
+                    stop: request.stop.clone(),
+                    shown: shown.clone(),
+                    cache_prompt,
+                    drafts: request.drafts,
+                    logprobs: request.logprobs,
+                    prompt_logprobs,
+                    return_progress: request.return_progress && request.stream,
+                    threads: request.threads,
+                    waiting: request.waiting.clone(),
+                    leads: leader.clone().filter(|_| choice == 0),
+                    follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
+                    arrived,
+                    deadline: arrived + request.deadline,
+                    request_log: RequestLog::current(),
+                    events,
+                    passed: None,
+                });
+            }
         }
         Ok((jobs, receivers))
     }
@@ -425,6 +448,18 @@ pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, ApiErro
         },
         Prompt::Messages(_) => Err(ApiError::field(field, "use a text or tokens, not messages")),
     }
+}
+
+/// Checks the number of `values` in the log-probabilities of a request's prompts.
+fn check_values(values: usize) -> Result<(), ApiError> {
+    if values <= PROMPT_VALUES {
+        return Ok(());
+    }
+    let what = format!(
+        "the log-probabilities of the prompts have more than {PROMPT_VALUES} values, counting each token and its \
+        alternatives: ask for fewer alternatives or shorter prompts"
+    );
+    Err(ApiError::field("logprobs", what))
 }
 
 /// Returns the seed of the next choice. llama.cpp treats `u32::MAX` as "no seed".

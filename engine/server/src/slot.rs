@@ -14,7 +14,7 @@ use super::done::{Done, Timings, Usage};
 use super::drafts::Draft;
 use super::finish_reason::FinishReason;
 use super::job::{Job, JobEvent, Piece, PromptProgress};
-use super::logprobs::Likelihood;
+use super::logprobs::{Likelihood, ScoredToken};
 use super::plan::Want;
 use super::scope::Scope;
 use super::slot_status::{RequestSnapshot, SlotSnapshot, SlotState};
@@ -131,6 +131,8 @@ pub struct RunningRequest {
     pub next: Option<Token>,
     /// Drafting state.
     pub draft: Draft,
+    /// Number of prompt tokens whose probabilities were sent, not counting the first token.
+    scored: usize,
     /// Probabilities of the token that was sampled last, if requested.
     likelihood: Option<Box<Likelihood>>,
     stream: StreamUtf8,
@@ -157,6 +159,7 @@ impl RunningRequest {
             outbox: Outbox::new(job.events.clone()),
             next: None,
             draft: Draft::new(job.drafts),
+            scored: 0,
             likelihood: None,
             stream: StreamUtf8::default(),
             stops: StopStrings::new(job.stop.clone()),
@@ -196,6 +199,23 @@ impl RunningRequest {
         // The prompt is now evaluated, so other jobs can share it.
         self.job.leads = None;
         Ok(token)
+    }
+
+    /// True if the probabilities of prompt tokens are still missing.
+    pub fn is_scoring(&self) -> bool {
+        self.job.prompt_logprobs && self.scored + 1 < self.prompt_tokens as usize
+    }
+
+    /// True if the logits of the prompt token at `position` determine a missing probability. After the request was
+    /// preempted, the first tokens are evaluated again, and their probabilities were already sent.
+    pub fn scores(&self, position: usize) -> bool {
+        self.is_scoring() && (self.scored..self.prompt_tokens as usize - 1).contains(&position)
+    }
+
+    /// Sends the probabilities of the next prompt tokens.
+    pub fn send_scores(&mut self, scores: Vec<ScoredToken>) {
+        self.scored += scores.len();
+        self.outbox.send(JobEvent::Prompt(scores));
     }
 
     /// Returns the texts of the prompt and of the answer, including control tokens.
@@ -302,6 +322,11 @@ impl RunningRequest {
         self.next = None;
         // With a grammar, an end token is sampled only at positions where the grammar allows the answer to end.
         if model.is_end(token) && (!self.job.ignore_end || self.job.chain.is_constrained()) {
+            if self.job.prompt_logprobs {
+                // Programs that compute likelihoods ask for one token and drop the last entry, so the end needs one.
+                let likelihood = self.likelihood.take();
+                self.outbox.send(JobEvent::Token(Piece { token, text: String::new(), likelihood }));
+            }
             return Ok(Some(self.done(FinishReason::End, None)));
         }
         self.last = Some(now);

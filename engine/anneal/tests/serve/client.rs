@@ -243,4 +243,15 @@ impl Server {
         let (status, _, body) = http(stream, "POST", path, &[], body.to_string().as_bytes());
         (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")))
     }
+
+    /// Returns the events of a streamed answer to `body`, which must end normally.
+    pub fn events(&self, path: &str, body: &Value) -> Vec<Value> {
+        let stream = UnixStream::connect(self.socket()).expect("it listens");
+        let (status, _, text) = http(stream, "POST", path, &[], body.to_string().as_bytes());
+        assert_eq!(status, 200, "{text}");
+        let mut parts: Vec<&str> = text.split_terminator("\n\n").collect();
+        assert_eq!(parts.pop(), Some("data: [DONE]"));
+        let read = |part: &str| serde_json::from_str(part.strip_prefix("data: ").expect("an event"));
+        parts.into_iter().map(|part| read(part).expect("JSON")).collect()
+    }
 }

@@ -59,6 +59,14 @@ fn the_other_endpoints_answer() {
     let (_, tokens) = post(&server, "/tokenize", &json!({ "content": text }));
     let (_, back) = post(&server, "/detokenize", &tokens);
     assert_eq!(back["content"], text);
+    // The tokenizer of the tiny model adds no special tokens to a text, but converts their names.
+    let (_, own) = post(&server, "/tokenize", &json!({ "prompt": text, "add_special_tokens": false }));
+    let info: Value = serde_json::from_str(&get("/tokenizer_info").2).expect("JSON");
+    assert_eq!((&info["add_bos_token"], &own), (&json!(false), &tokens));
+    for name in ["bos_token", "eos_token"] {
+        let (_, token) = post(&server, "/tokenize", &json!({ "prompt": info[name] }));
+        assert_eq!(token["tokens"].as_array().map(Vec::len), Some(1), "{name}: {info}");
+    }
     for (path, body) in [
         ("/tokenize", json!({})),
         ("/tokenize", json!({ "content": 5 })),
@@ -67,7 +75,9 @@ fn the_other_endpoints_answer() {
         ("/detokenize", json!({ "tokens": "a" })),
         ("/v1/completions", json!({ "prompt": "a", "n": 9 })),
         ("/v1/completions", json!({ "prompt": "a", "logprobs": 21 })),
-        ("/v1/completions", json!({ "prompt": "a", "echo": true })),
+        ("/v1/completions", json!({ "prompt": "a", "echo": "yes" })),
+        ("/tokenize", json!({ "content": "a", "prompt": "b" })),
+        ("/tokenize", json!({ "content": "a", "add_special_tokens": 1 })),
     ] {
         let (status, answer) = post(&server, path, &body);
         assert_eq!(status, 400, "{path} {body}: {answer}");

@@ -17,16 +17,6 @@ fn refused(server: &Server, path: &str, body: &Value) -> String {
     answer["error"]["message"].as_str().expect("a message").to_string()
 }
 
-/// Returns the events of a stream, which must end normally.
-fn stream(server: &Server, path: &str, body: &Value) -> Vec<Value> {
-    let (status, _, text) = tcp(server, "POST", path, &[], body.to_string().as_bytes());
-    assert_eq!(status, 200, "{text}");
-    let mut parts: Vec<&str> = text.split_terminator("\n\n").collect();
-    assert_eq!(parts.pop(), Some("data: [DONE]"));
-    let read = |part: &str| serde_json::from_str(part.strip_prefix("data: ").expect("an event"));
-    parts.into_iter().map(|part| read(part).expect("JSON")).collect()
-}
-
 fn with(mut body: Value, more: Value) -> Value {
     body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     body
@@ -90,7 +80,7 @@ fn both_endpoints_tell_it_in_openais_shape() {
         assert!((1..=4).contains(&top.as_object().map_or(0, |top| top.len())), "{top}");
     }
     // A stream has the same lists, one after the other.
-    let parts = stream(&server, TEXT, &with(text.clone(), json!({ "logprobs": 3, "stream": true })));
+    let parts = server.events(TEXT, &with(text.clone(), json!({ "logprobs": 3, "stream": true })));
     let joined = |name: &str| -> Vec<Value> {
         let lists = parts.iter().filter_map(|part| part["choices"][0]["logprobs"][name].as_array());
         lists.flatten().cloned().collect()
@@ -111,7 +101,7 @@ fn both_endpoints_tell_it_in_openais_shape() {
             assert_eq!(entry["top_logprobs"].as_array().map(Vec::len), Some(top), "{entry}");
             assert!(number(&entry["logprob"]) <= 0.0 && entry["bytes"].is_array(), "{entry}");
         }
-        let parts = stream(&server, CHAT, &with(asked, json!({ "stream": true })));
+        let parts = server.events(CHAT, &with(asked, json!({ "stream": true })));
         let parts = parts.iter().filter_map(|part| part["choices"][0]["logprobs"]["content"].as_array());
         let tokens: Vec<&Value> = parts.flatten().map(|entry| &entry["token"]).collect();
         assert_eq!(tokens, told.iter().map(|entry| &entry["token"]).collect::<Vec<_>>());
@@ -166,7 +156,7 @@ fn several_answers_share_the_prompt() {
 
     // In a stream, each part has the number of its choice.
     let more = json!({ "n": 3, "stream": true, "stream_options": { "include_usage": true } });
-    let mut parts = stream(&server, TEXT, &with(body, more));
+    let mut parts = server.events(TEXT, &with(body, more));
     let last = parts.pop().expect("the usage");
     assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &json!(36)));
     for index in 0..3 {
@@ -207,7 +197,7 @@ fn both_endpoints_tell_the_numbers_of_tokens_where_asked() {
         let asked = with(body.clone(), json!({ "return_tokens": true }));
         let told = tokens_of(&post(&server, path, &asked)["choices"][0]).expect("tokens");
         assert_eq!(told.len(), 9, "{path}: {told:?}");
-        let parts = stream(&server, path, &with(asked, json!({ "stream": true })));
+        let parts = server.events(path, &with(asked, json!({ "stream": true })));
         let parts = parts.iter().filter_map(|part| tokens_of(&part["choices"][0])).flatten();
         assert_eq!(parts.collect::<Vec<_>>(), told, "{path}");
         if path == TEXT {

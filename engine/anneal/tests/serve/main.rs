@@ -18,6 +18,7 @@ mod embeddings;
 mod end;
 mod grammar_budget;
 mod http;
+mod likelihoods;
 mod log;
 mod logprobs;
 mod models;

@@ -14,7 +14,7 @@ use super::shape::AnswerShape;
 use super::token_details::return_tokens;
 use crate::api_error::ApiError;
 use crate::fields::{Fields, shown, wrong};
-use crate::request::{Defaults, Generate, prompt, take_logprobs};
+use crate::request::{Defaults, Generate, prompts, take_logprobs};
 use crate::server::Server;
 
 const TEXT: Dialect = Dialect { shape: AnswerShape::Text, read, answer: OpenAiAnswer::text, refuse };
@@ -41,19 +41,36 @@ pub(super) fn take(
     let choices = choices(fields)?;
     // `best_of` must equal the number of choices, because all choices are returned.
     only(fields, "best_of", &json!(choices))?;
-    only(fields, "echo", &json!(false))?;
+    let echo = fields.bool("echo")?.unwrap_or(false);
     only(fields, "suffix", &json!(""))?;
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
-    let prompt = prompt(fields)?;
+    let (prompt, further) = prompts(fields, PROMPTS)?;
     let format = format::take(fields)?;
+    let generates = generates(fields);
     let mut generate = Generate::take(fields, prompt, defaults)?;
+    (generate.further, generate.echo) = (further, echo);
+    if !generates {
+        generate.max_tokens = 0;
+    }
     generate.logprobs = take_logprobs(fields)?;
     format::apply(format, &mut generate)?;
     Ok(CompletionRequest { generate, choices, include_usage, return_tokens, separate_thoughts: false })
 }
 
-/// Maximum number of answers to one request.
+/// Maximum number of prompts in one request.
+pub(super) const PROMPTS: usize = 64;
+
+/// Returns false if `max_tokens` is 0, and takes the field then. Such a request only evaluates the prompt.
+fn generates(fields: &mut Fields) -> bool {
+    let is_zero = fields.peek("max_tokens").and_then(Value::as_f64) == Some(0.0);
+    if is_zero {
+        fields.take("max_tokens");
+    }
+    !is_zero
+}
+
+/// Maximum number of answers to one prompt.
 pub(super) const CHOICES: u32 = 8;
 
 /// Takes the number of requested answers.

@@ -11,7 +11,7 @@ use super::out::CompletionRequest;
 use super::shape::{AnswerShape, finish_reason};
 use super::token_details::TokenDetails;
 use crate::api_error::ApiError;
-use crate::done::{Done, Usage};
+use crate::done::Done;
 use crate::finish_reason::FinishReason;
 use crate::job::PromptProgress;
 use crate::server::Server;
@@ -29,6 +29,8 @@ pub(super) struct OpenAiAnswer {
     model: String,
     /// True if a stream must end with the token counts.
     include_usage: bool,
+    /// Number of answers to each prompt.
+    choices: u32,
     /// Number of calls in each choice that have begun.
     calls: Vec<usize>,
 }
@@ -56,6 +58,7 @@ impl OpenAiAnswer {
             created: now(),
             model: server.name.clone(),
             include_usage: request.include_usage,
+            choices: request.choices,
             calls: Vec::new(),
         })
     }
@@ -127,7 +130,7 @@ impl AnswerFormat for OpenAiAnswer {
             AnswerShape::Chat => "chat.completion",
         };
         let mut object = self.object(kind, choices.into());
-        object["usage"] = usage(&ends);
+        object["usage"] = usage(&ends, self.choices);
         if let Some(done) = ends.first() {
             add_ours(&mut object, done);
         }
@@ -201,7 +204,7 @@ impl AnswerFormat for OpenAiAnswer {
                 AnswerShape::Chat => "chat.completion.chunk",
             };
             let mut object = self.object(kind, json!([]));
-            object["usage"] = usage(ends);
+            object["usage"] = usage(ends, self.choices);
             events.put(&object);
         }
         events.put_line("data: [DONE]");
@@ -242,16 +245,18 @@ fn message(parts: Vec<Part>) -> Value {
     message
 }
 
-/// Returns the token counts of all choices. The prompt is counted only once, with the first choice's number of cached
-/// tokens.
-fn usage(ends: &[Box<Done>]) -> Value {
-    let prompt = ends.first().map_or_else(Usage::default, |done| done.usage);
+/// Returns the token counts of all answers. Each prompt has `choices` answers, and is counted only once, with the first
+/// answer's number of cached tokens.
+fn usage(ends: &[Box<Done>], choices: u32) -> Value {
+    let prompts = || ends.iter().step_by(choices.max(1) as usize).map(|done| done.usage);
+    let prompt: u32 = prompts().map(|usage| usage.prompt_tokens).sum();
+    let cached: u32 = prompts().map(|usage| usage.cached_tokens).sum();
     let completion: u32 = ends.iter().map(|done| done.usage.completion_tokens).sum();
     json!({
-        "prompt_tokens": prompt.prompt_tokens,
+        "prompt_tokens": prompt,
         "completion_tokens": completion,
-        "total_tokens": prompt.prompt_tokens + completion,
-        "prompt_tokens_details": { "cached_tokens": prompt.cached_tokens },
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": { "cached_tokens": cached },
     })
 }
 

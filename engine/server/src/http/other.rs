@@ -15,11 +15,13 @@ use serde_json::json;
 use super::app::{App, client_of, fields};
 use super::respond::{answer, long_answer, refuse, typed};
 use crate::api_error::{ApiError, ApiErrorKind};
+use crate::blocking_pool::WorkKind;
+use crate::client::Client;
 use crate::closing::Closing;
 use crate::fields::wrong;
 use crate::input::{Input, InputFault};
 use crate::models::ModelRegistry;
-use crate::server::invalid;
+use crate::server::{Server, invalid};
 
 /// Maximum number of tokens that one request may convert to text.
 pub const TOKENS: usize = 1 << 20;
@@ -80,12 +82,26 @@ async fn cut(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response
     let client = client_of(&request);
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
-    let text = fields.text("content")?;
-    let text = text.ok_or_else(|| ApiError::field("content", "is missing: give the text to tokenize"))?;
+    let content = fields.text("content")?;
+    // The name comes from vLLM.
+    let (name, text) = match (content, fields.text("prompt")?) {
+        (Some(_), Some(_)) => return Err(ApiError::field("prompt", "give content or prompt, not both")),
+        (Some(text), None) => ("content", text),
+        (None, Some(text)) => ("prompt", text),
+        (None, None) => return Err(ApiError::field("content", "is missing: give the text to tokenize")),
+    };
+    let add_special = fields.bool("add_special_tokens")?.unwrap_or(true);
     fields.finish()?;
     let checked = server.model.check_length(text.len(), server.n_ctx);
-    checked.map_err(|error| ApiError { param: Some("content".to_string()), ..invalid(&error) })?;
-    let tokens = server.text_tokens(text, &client).await?;
+    checked.map_err(|error| ApiError { param: Some(name.to_string()), ..invalid(&error) })?;
+    let tokens = match add_special {
+        true => server.text_tokens(text, &client).await?,
+        false => {
+            let (model, kind) = (Arc::clone(&server.model), WorkKind::of_text(text.len()));
+            let tokens = server.cut(&client, kind, move || model.tokenize_with(&text, false)).await?;
+            tokens.map_err(|error| ApiError { param: Some(name.to_string()), ..invalid(&error) })?
+        }
+    };
     match tokens.len() > MANY {
         true => long_answer(&server, &client, move || Cut { tokens }).await,
         false => Ok(answer(&json!({ "tokens": tokens }))),
@@ -100,6 +116,20 @@ struct Cut {
 
 /// Number of tokens above which the work runs on the blocking pool, so that it does not delay other clients' tokens.
 const MANY: usize = 4096;
+
+/// Handles `GET /tokenizer_info`.
+pub async fn tokenizer_info(State(registry): App) -> Response {
+    let told = registry.choose_default(Instant::now()).await.map(|server| {
+        let name = |text: String| Some(text).filter(|text| !text.is_empty());
+        answer(&json!({
+            "model": server.name,
+            "bos_token": name(server.model.begin_text()),
+            "eos_token": name(server.model.end_text()),
+            "add_bos_token": server.model.begin_token().is_some(),
+        }))
+    });
+    told.unwrap_or_else(|refusal| refuse(&refusal))
+}
 
 /// Handles `POST /detokenize`.
 pub async fn detokenize(State(registry): App, request: Request) -> Response {
@@ -132,19 +162,32 @@ async fn joined(registry: &Arc<ModelRegistry>, request: Request) -> Result<Respo
         None => return Err(ApiError::field("tokens", "is missing: give the tokens to convert to text")),
     };
     fields.finish()?;
-    let (is_long, model) = (list.len() > MANY, Arc::clone(&server.model));
-    let make = move || text(&model, &list).map(|text| json!({ "content": text }).to_string());
-    let text = if is_long { server.aside(&client, make).await?? } else { make()? };
-    Ok(typed("application/json", Body::from(text)))
+    let is_long = list.len() > MANY;
+    let text = token_text(&server, &client, "tokens", list).await?;
+    match is_long {
+        true => long_answer(&server, &client, move || json!({ "content": text })).await,
+        false => Ok(answer(&json!({ "content": text }))),
+    }
 }
 
-/// Converts a list of tokens to text.
-fn text(model: &Model, list: &[Token]) -> Result<String, ApiError> {
+/// Converts the list of tokens in the field `field` to text, on the blocking pool if it is long.
+pub(super) async fn token_text(
+    server: &Server,
+    client: &Client,
+    field: &'static str,
+    list: Vec<Token>,
+) -> Result<String, ApiError> {
+    let (is_long, model) = (list.len() > MANY, Arc::clone(&server.model));
+    let make = move || text(&model, field, &list);
+    if is_long { server.aside(client, make).await? } else { make() }
+}
+
+fn text(model: &Model, field: &str, list: &[Token]) -> Result<String, ApiError> {
     let last = model.n_vocab().saturating_sub(1);
     let mut bytes = Vec::new();
     for token in list.iter().copied() {
         if !model.has_token(token) {
-            return Err(wrong("tokens", format!("use tokens from 0 to {last}"), &token.into()));
+            return Err(wrong(field, format!("use tokens from 0 to {last}"), &token.into()));
         }
         let put = model.piece(token, &mut bytes);
         put.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;

@@ -12,6 +12,7 @@ use axum::response::Response;
 use super::answer_format::{AnswerChoice, AnswerFormat};
 use super::app::{client_of, fields, owner_of};
 use super::ignored_keywords::{self, ignored_keywords};
+use super::other::token_text;
 use super::reader::{AnswerReader, thoughts};
 use super::respond::{answer, long_answer, typed};
 use super::shape::AnswerShape;
@@ -19,12 +20,13 @@ use super::stream::Stream;
 use super::token_details::Gathered;
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::choices::Choices;
+use crate::client::Client;
 use crate::done::Done;
 use crate::fields::Fields;
 use crate::finish_reason::FinishReason;
 use crate::job::JobEvent;
 use crate::models::ModelRegistry;
-use crate::request::Generate;
+use crate::request::{Generate, Prompt};
 use crate::server::Server;
 
 /// Completion request.
@@ -79,11 +81,16 @@ async fn complete(
     let stream = generate.stream;
     let thoughts = if separate_thoughts { thoughts(&server, &client, &generate).await? } else { None };
     let reader = AnswerReader::new(&generate, thoughts, &server)?;
+    let echoes = echoes(&server, &client, &generate).await?;
     let ignored = ignored_keywords(&server, &client, &generate).await?;
     let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;
     let events = Choices::new(events);
-    let begun = || BegunChoice::new(&reader, Gathered::new(dialect.shape, return_tokens));
-    let choices: Vec<BegunChoice> = (0..events.len()).map(|_| begun()).collect();
+    // The answers to the same prompt are neighbours.
+    let begun = |index: usize| {
+        let echo = echoes.get(index / choices as usize).cloned().unwrap_or_default();
+        BegunChoice::new(&reader, Gathered::new(dialect.shape, return_tokens, Arc::clone(&echo)), &echo)
+    };
+    let choices: Vec<BegunChoice> = (0..events.len()).map(begun).collect();
     if !stream {
         let choices = all(&server, choices, events).await?;
         let is_long = choices.iter().any(BegunChoice::is_long);
@@ -97,6 +104,22 @@ async fn complete(
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(ignored_keywords::mark(response, ignored))
+}
+
+/// Returns the texts of the prompts of `request` if its answers begin with them.
+async fn echoes(server: &Server, client: &Client, request: &Generate) -> Result<Vec<Arc<str>>, ApiError> {
+    if !request.echo {
+        return Ok(Vec::new());
+    }
+    let mut texts = Vec::new();
+    for prompt in std::iter::once(&request.prompt).chain(&request.further) {
+        texts.push(match prompt {
+            Prompt::Text(text) => Arc::from(text.as_str()),
+            Prompt::Tokens(tokens) => Arc::from(token_text(server, client, "prompt", tokens.clone()).await?),
+            Prompt::Messages(_) => Arc::default(),
+        });
+    }
+    Ok(texts)
 }
 
 /// Returns the error for an answer without any token, if a timeout or a shutdown is the reason.
@@ -117,8 +140,8 @@ const LONG: usize = 64 << 10;
 
 /// One of several answers, or the only answer, that has not ended.
 pub(super) struct BegunChoice {
-    /// Text so far, for a complete answer.
-    text: String,
+    /// Text so far, for a complete answer. For a stream, the prompt if the answer begins with it.
+    pub text: String,
     /// Reader of the parts of the text.
     pub reader: AnswerReader,
     /// Details of the tokens so far.
@@ -128,8 +151,8 @@ pub(super) struct BegunChoice {
 }
 
 impl BegunChoice {
-    fn new(reader: &AnswerReader, gathered: Gathered) -> Self {
-        BegunChoice { text: String::new(), reader: reader.clone(), gathered, done: None }
+    fn new(reader: &AnswerReader, gathered: Gathered, echo: &str) -> Self {
+        BegunChoice { text: echo.to_string(), reader: reader.clone(), gathered, done: None }
     }
 
     /// True if serialising the answer takes a long time.
@@ -166,6 +189,7 @@ async fn all(
                 choice.text.push_str(&piece.text);
             }
             Some(JobEvent::Progress(_)) => {}
+            Some(JobEvent::Prompt(scores)) => choice.gathered.add_prompt(scores),
             Some(JobEvent::Done(done)) => {
                 choice.text.push_str(&done.rest);
                 choice.done = Some(done);

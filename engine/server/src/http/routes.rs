@@ -142,9 +142,16 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         path: "/tokenize", shown: "/tokenize", handler: |by| on(by, other::tokenize),
-        request: Some("Text"), answer: AnswerContent::Json("Tokens"), errors: &[BODY, MODEL],
+        request: Some("TokenizeRequest"), answer: AnswerContent::Json("Tokens"), errors: &[BODY, MODEL],
         id: "tokenize", summary: "Split a text into tokens.",
-        reference: "request `{\"content\": TEXT}`, with `model` if the server has several; answer `{\"tokens\": […]}`, the tokens of a prompt with this text. A text with more bytes than the context can hold is refused",
+        reference: "request `{\"content\": TEXT}`, with `model` if the server has several; answer `{\"tokens\": […]}`, the tokens of a prompt with this text. With `\"add_special_tokens\": false`, the tokenizer adds no begin and end tokens. As in vLLM, `prompt` may replace `content`. A text with more bytes than the context can hold is refused",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
+        path: "/tokenizer_info", shown: "/tokenizer_info", handler: |by| on(by, other::tokenizer_info),
+        request: None, answer: AnswerContent::Json("TokenizerInfo"), errors: &[MODEL, BODY],
+        id: "tokenizer_info", summary: "Names of the special tokens of the default model.",
+        reference: "the special tokens of the default model, which is loaded if necessary: `{\"model\", \"bos_token\", \"eos_token\", \"add_bos_token\"}`; [lm-evaluation-harness](#lm-evaluation-harness) needs it",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {

@@ -11,6 +11,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::answer_format::{AnswerFormat, EventBuffer};
 use super::out::{BegunChoice, without_tokens};
+use super::token_details::TokenDetails;
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::choices::{ChoiceEvent, Choices};
 use crate::done::Done;
@@ -36,13 +37,17 @@ impl Stream {
     /// Creates the stream of `choices`, whose events come from `events`.
     pub fn new(
         mut format: Box<dyn AnswerFormat>,
-        choices: Vec<BegunChoice>,
+        mut choices: Vec<BegunChoice>,
         events: Choices,
         keep_alive: Duration,
         server: ModelLease,
     ) -> Self {
         let mut ready = EventBuffer::default();
         format.begin(&mut ready, choices.len());
+        for (index, choice) in choices.iter_mut().enumerate().filter(|(_, choice)| !choice.text.is_empty()) {
+            let parts = choice.reader.push(&std::mem::take(&mut choice.text));
+            format.parts(&mut ready, index, parts, TokenDetails::default());
+        }
         Stream { format, events, choices, over: false, ready, keep_alive, pause: None, server }
     }
 
@@ -57,6 +62,12 @@ impl Stream {
                     self.format.parts(&mut self.ready, index, parts, details);
                 }
                 return;
+            }
+            Some(JobEvent::Prompt(scores)) => {
+                let choice = &mut self.choices[index];
+                choice.gathered.add_prompt(scores);
+                let details = choice.gathered.take();
+                return self.format.parts(&mut self.ready, index, Vec::new(), details);
             }
             Some(JobEvent::Progress(progress)) => {
                 return self.format.progress(&mut self.ready, index, progress);

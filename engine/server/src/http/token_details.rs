@@ -1,5 +1,7 @@
 //! Details of the tokens in an answer: token numbers and probabilities.
 
+use std::sync::Arc;
+
 use llama::Token;
 use serde_json::{Value, json};
 
@@ -8,6 +10,7 @@ use super::shape::AnswerShape;
 use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::job::Piece;
+use crate::logprobs::ScoredToken;
 
 /// Takes the field `return_tokens`, which asks for token numbers. The name comes from llama-server.
 pub fn return_tokens(fields: &mut Fields) -> Result<bool, ApiError> {
@@ -30,9 +33,14 @@ pub struct TokenDetails {
 }
 
 impl Gathered {
-    /// Creates an empty collection.
-    pub fn new(shape: AnswerShape, return_tokens: bool) -> Self {
-        Gathered { logprobs: Logprobs::new(shape), tokens: return_tokens.then(Vec::new) }
+    /// Creates an empty collection. `echo` is the prompt with which the text of the choice begins, if any.
+    pub fn new(shape: AnswerShape, return_tokens: bool, echo: Arc<str>) -> Self {
+        Gathered { logprobs: Logprobs::new(shape, echo), tokens: return_tokens.then(Vec::new) }
+    }
+
+    /// Takes the probabilities of the next prompt tokens.
+    pub fn add_prompt(&mut self, scores: Vec<ScoredToken>) {
+        self.logprobs.add_prompt(scores);
     }
 
     /// Takes the details of `piece`.
@@ -81,7 +89,7 @@ mod tests {
             (true, json!({ "index": 0, "logprobs": null, "tokens": [3, 1] })),
             (false, json!({ "index": 0, "logprobs": null })),
         ] {
-            let mut gathered = Gathered::new(AnswerShape::Text, wanted);
+            let mut gathered = Gathered::new(AnswerShape::Text, wanted, Arc::default());
             gathered.add(&mut piece(3));
             gathered.add(&mut piece(1));
             let details = gathered.take();

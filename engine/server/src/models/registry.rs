@@ -260,6 +260,14 @@ impl ModelRegistry {
         self.lease(name.as_deref(), arrived + patience).await
     }
 
+    /// Returns a lease of the default model. Waits until the model is loaded.
+    ///
+    /// # Errors
+    /// The errors of [`choose`](Self::choose).
+    pub async fn choose_default(self: &Arc<Self>, arrived: Instant) -> Result<ModelLease, ApiError> {
+        self.lease(None, arrived + self.patience(None)).await
+    }
+
     /// Returns the index of the entry for a request whose field `model` is `name`, as [`RegistryState::find`] does, but
     /// the default model's for an unknown name if the configuration has `accept_any_model`.
     fn find(&self, state: &RegistryState, name: Option<&str>) -> Result<usize, ApiError> {

@@ -8,6 +8,10 @@ use llama::{Context, PrefixReuse};
 
 use crate::drafts::Drafting;
 
+/// Minimum number of prompt tokens whose log-probabilities one batch can compute. Each takes a row of logits, which
+/// is 1 MiB for a vocabulary of 262,144 tokens.
+const PROMPT_ROWS: u32 = 16;
+
 /// Rules of the scheduler.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
@@ -27,9 +31,10 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns the maximum number of rows of logits in a batch of `slots` slots.
+    /// Returns the maximum number of rows of logits in a batch of `slots` slots. A request for the log-probabilities of
+    /// its prompt may use the rows that other requests and drafts do not need.
     pub fn rows(&self, slots: u32) -> u32 {
-        self.drafts.rows(slots)
+        self.drafts.rows(slots).max(slots.saturating_add(PROMPT_ROWS))
     }
 }
 

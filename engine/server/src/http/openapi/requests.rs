@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::facts::ServerFacts;
 use crate::embeddings::TEXTS;
-use crate::http::completions::CHOICES;
+use crate::http::completions::{CHOICES, PROMPTS};
 use crate::logprobs::MOST;
 use crate::request::{STOP_CHARACTERS, STOPS};
 use crate::scope::SALT_CHARACTERS;
@@ -49,6 +49,23 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
         "EmbeddingRequest": embedding(facts),
         "Message": message(),
         "Tool": tool(),
+        "TokenizeRequest": {
+            "type": "object",
+            "properties": {
+                "content": { "type": ["string", "null"] },
+                "prompt": { "type": ["string", "null"], "description": "Other name of content." },
+                "add_special_tokens": {
+                    "type": ["boolean", "null"], "default": true,
+                    "description": "False to add no begin and end tokens.",
+                },
+                "model": { "enum": facts.models() },
+            },
+            "oneOf": [
+                { "properties": { "content": { "type": "string" } }, "required": ["content"] },
+                { "properties": { "prompt": { "type": "string" } }, "required": ["prompt"] },
+            ],
+            "additionalProperties": false,
+        },
         "Text": {
             "type": "object",
             "properties": { "content": { "type": "string" }, "model": { "enum": facts.models() } },
@@ -117,7 +134,7 @@ fn sampling(facts: &ServerFacts) -> Map<String, Value> {
 }
 
 /// Returns the schema of a maximum number of tokens, with its default.
-fn tokens(default: Option<u32>) -> Value {
+fn most_tokens(default: Option<u32>) -> Value {
     let mut all = json!({
         "anyOf": [{ "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX }, { "const": -1 }],
         "description": "Maximum number of tokens; -1 for no limit.",
@@ -133,7 +150,7 @@ fn limits(facts: &ServerFacts) -> Map<String, Value> {
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
     let most = facts.defaults.deadline.as_secs_f64();
     let all = json!({
-        "max_tokens": tokens(Some(facts.defaults.max_tokens)),
+        "max_tokens": most_tokens(Some(facts.defaults.max_tokens)),
         "timeout_s": {
             "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most,
             "description": "Time limit in seconds, including waiting.",
@@ -188,16 +205,26 @@ fn conversation() -> Map<String, Value> {
 
 fn completion(facts: &ServerFacts) -> Value {
     let text = json!({ "type": "string", "minLength": u32::from(!facts.begins) });
+    let tokens = json!({ "type": "array", "items": token(facts), "minItems": 1, "maxItems": facts.n_ctx });
+    let mut max_tokens = most_tokens(Some(facts.defaults.max_tokens));
+    max_tokens["anyOf"][0]["minimum"] = json!(0);
+    max_tokens["description"] =
+        json!("Maximum number of tokens; 0 to only evaluate the prompt, -1 for no limit.");
     json!({
         "prompt": { "anyOf": [
             text,
-            { "type": "array", "items": text, "minItems": 1, "maxItems": 1 },
-            { "type": "array", "items": token(facts), "minItems": 1, "maxItems": facts.n_ctx },
+            { "type": "array", "items": text, "minItems": 1, "maxItems": PROMPTS },
+            tokens,
+            { "type": "array", "items": tokens, "minItems": 1, "maxItems": PROMPTS },
         ]},
+        "max_tokens": max_tokens,
         "n": choices(),
         "best_of": { "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "description": "Must be equal to \
                                                                                                    n." },
-        "echo": { "enum": [false, null] },
+        "echo": {
+            "type": ["boolean", "null"], "default": false,
+            "description": "True to begin the text with the prompt and, with logprobs, the lists with its tokens.",
+        },
         "response_format": response_format(),
         "suffix": { "enum": ["", null] },
         "logprobs": {
@@ -232,7 +259,7 @@ fn response_format() -> Value {
 fn chat(_: &ServerFacts) -> Value {
     json!({
         "messages": { "type": "array", "items": { "$ref": "#/components/schemas/Message" }, "minItems": 1 },
-        "max_completion_tokens": tokens(None),
+        "max_completion_tokens": most_tokens(None),
         "response_format": response_format(),
         "tools": { "type": ["array", "null"], "items": { "$ref": "#/components/schemas/Tool" } },
         "tool_choice": {
@@ -316,7 +343,7 @@ fn responses() -> Value {
             "required": ["type", "name"],
         }},
         "tool_choice": { "anyOf": [{ "enum": ["auto", "none", "required", null] }, { "type": "object" }] },
-        "max_output_tokens": tokens(None),
+        "max_output_tokens": most_tokens(None),
         "reasoning": { "type": ["object", "null"] },
         "text": { "type": ["object", "null"] },
         "background": { "enum": [false, null] },

@@ -15,6 +15,12 @@ pub fn schemas() -> Map<String, Value> {
         "AnthropicMessage": answer_object("message", &["content", "stop_reason", "usage"]),
         "Response": answer_object("response", &["output", "status", "usage"]),
         "RenderedPrompt": object(&[], json!({ "prompt": text })),
+        "TokenizerInfo": object(&[], json!({
+            "model": text,
+            "bos_token": { "type": ["string", "null"] },
+            "eos_token": { "type": ["string", "null"] },
+            "add_bos_token": { "type": "boolean", "description": "True if a prompt begins with bos_token." },
+        })),
         "TokenCount": object(&[], json!({ "input_tokens": count })),
         "Error": object(&["error"], json!({ "type": { "const": "error", "description": "Only in Anthropic's format." }, "error": {
             "type": "object",
