@@ -48,6 +48,7 @@ fn a_model_is_complete_and_reads_back() {
         (Preset::HybridTiny, Precision::F16, "granitehybrid", 1),
         (Preset::RecurrentTiny, Precision::F16, "mamba2", 1),
         (Preset::BertTiny, Precision::F16, "bert", 1),
+        (Preset::RankTiny, Precision::F16, "bert", 1),
     ];
     for (preset, precision, architecture, file_type) in cases {
         let last = Cell::new((Bytes(0), Bytes(0)));
@@ -83,8 +84,8 @@ fn presets_are_known_by_their_names() {
     let error = "huge".parse::<Preset>().unwrap_err();
     assert_eq!(
         error,
-        "unknown preset \"huge\"\nhint: use one of tiny, moe-tiny, bert-tiny, swa-tiny, hybrid-tiny, recurrent-tiny, small-qwen2, small-llama, \
-         qwen2.5-1.5b-4l, llama-1b-4l, llama-1b, moe-1b, qwen2.5-1.5b"
+        "unknown preset \"huge\"\nhint: use one of tiny, moe-tiny, bert-tiny, rank-tiny, fim-tiny, swa-tiny, hybrid-tiny, recurrent-tiny, \
+         small-qwen2, small-llama, qwen2.5-1.5b-4l, llama-1b-4l, llama-1b, moe-1b, qwen2.5-1.5b"
     );
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine_core::core_lock::{Cores, Turns};
-use engine_core::embed::{Evaluator, Pooling, longest};
+use engine_core::embed::{Evaluator, Pooling, Reduction, longest};
 use engine_core::settings::CTX_STEP;
 use engine_core::threads;
 use llama::error::{Error, Result};
@@ -122,7 +122,13 @@ impl Embedder {
             Some(evaluator) => evaluator,
             None => {
                 let settings = &self.model.0.settings;
-                Evaluator::new(self.model.raw(), self.pooling, longest, settings, &self.threads)?
+                Evaluator::new(
+                    self.model.raw(),
+                    Reduction::Pool(self.pooling),
+                    longest,
+                    settings,
+                    &self.threads,
+                )?
             }
         };
         // This lock is not shared, because no other context uses these threads.

@@ -3,5 +3,5 @@
 mod evaluate;
 mod pooling;
 
-pub use evaluate::{BATCH, Evaluator, longest};
+pub use evaluate::{BATCH, Evaluator, Reduction, longest, longest_pair};
 pub use pooling::Pooling;

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::options::ContextOptions;
 use crate::threadpool::Threadpool;
+use crate::token::SequenceId;
 
 /// Thread pools of a context, which another context can share if the two never evaluate at the same time.
 #[derive(Clone)]
@@ -43,7 +44,8 @@ impl Context {
     }
 }
 
-/// Context whose rows are embeddings: one for each token, before any pooling.
+/// Context whose rows are embeddings: one for each token, before any pooling. For a reranker, the context instead has
+/// a score for each text.
 pub struct Embedding {
     context: Context,
     width: usize,
@@ -61,13 +63,37 @@ impl Embedding {
         sequences: u32,
         threads: &Threads,
     ) -> Result<Self> {
+        Self::with_pooling(model, options, sequences, threads, sys::LLAMA_POOLING_TYPE_NONE)
+    }
+
+    /// Creates a context of `model`, which must be a reranker, that returns a [`score`](Self::score) for each text. A
+    /// text must not be longer than a batch.
+    ///
+    /// # Errors
+    /// Errors of [`new`](Self::new).
+    pub fn ranking(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        sequences: u32,
+        threads: &Threads,
+    ) -> Result<Self> {
+        Self::with_pooling(model, options, sequences, threads, sys::LLAMA_POOLING_TYPE_RANK)
+    }
+
+    fn with_pooling(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        sequences: u32,
+        threads: &Threads,
+        pooling: sys::llama_pooling_type,
+    ) -> Result<Self> {
         let sequences = sequences.max(1);
         let mut context = Context::for_sequences(model, options, sequences, None, |params| {
             params.n_seq_max = sequences;
             params.kv_unified = true;
             // Each token needs a row, because a text may be longer than a batch.
             params.n_outputs_max = 0;
-            params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
+            params.pooling_type = pooling;
             params.embeddings = true;
         })?;
         context.take_threads(threads);
@@ -109,6 +135,23 @@ impl Embedding {
         // SAFETY: without pooling, a row has as many values as the model's output is wide. The row stays in the
         // context's buffer until the next evaluation, which borrows `self` mutably.
         Ok(unsafe { std::slice::from_raw_parts(values, self.width) })
+    }
+
+    /// Returns the score of the text in `sequence` of the last batch, in a context that [`ranking`](Self::ranking)
+    /// created.
+    ///
+    /// # Errors
+    /// [`Error::Logits`] if the batch has no such text.
+    pub fn score(&mut self, sequence: SequenceId) -> Result<f32> {
+        // SAFETY: waits for the results. Returns null, or a pointer to the model's scores of the text, of which there is
+        // at least one.
+        let scores =
+            unsafe { sys::llama_get_embeddings_seq(self.context.raw.as_ptr(), sequence.cast_signed()) };
+        match scores.is_null() {
+            true => Err(Error::Logits(format!("no score for text {sequence}"))),
+            // SAFETY: see above. The value is copied before the context changes.
+            false => Ok(unsafe { *scores }),
+        }
     }
 
     /// Removes all tokens.

@@ -41,6 +41,7 @@ pub mod record;
 pub mod rope;
 mod sampler;
 pub mod sampling;
+mod special_tokens;
 mod state;
 mod stop;
 mod system;
@@ -69,6 +70,7 @@ pub use operation_times::{OperationTime, OperationTimes};
 pub use placement::{Buffer, GraphsSeen, Kept, Operation, Watch};
 pub use prefix_reuse::PrefixReuse;
 pub use sampler::{Candidate, RawChain};
+pub use special_tokens::{InfillTokens, PairTokens};
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub use system::allocator_serves_cpp;
 pub use system::{

@@ -6,8 +6,10 @@
 
 pub mod embedder;
 mod request;
+mod rerank;
 mod worker;
 
 pub use embedder::{Embedder, EmbeddingJob, EmbeddingRefusal};
 pub use request::{EmbeddingRequest, Encoding, TEXTS, rendered};
+pub use rerank::RerankRequest;
 pub use worker::{EmbedderStart, EmbedderThread, start};

@@ -12,6 +12,7 @@ use super::budget::SharedCharge;
 use super::conversation::Conversation;
 use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
+use super::infill::Infill;
 use super::input::{Input, InputFault};
 use super::logprobs;
 use super::schema_field::SchemaField;
@@ -61,13 +62,15 @@ pub enum Prompt {
     Tokens(Vec<Token>),
     /// Messages, which the model's template renders as text.
     Messages(Conversation),
+    /// Texts around a gap.
+    Infill(Box<Infill>),
 }
 
 impl Prompt {
     /// Returns the name of the field that contained the prompt.
     pub fn field(&self) -> &'static str {
         match self {
-            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
+            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Infill(_) => "prompt",
             Prompt::Messages(conversation) => conversation.field(),
         }
     }

@@ -20,6 +20,7 @@ use super::conversation::Conversation;
 use super::embeddings::embedder::Embedder;
 use super::finish_reason::FinishReason;
 use super::hidden_paths::hide_folders;
+use super::infill;
 use super::job::{Job, JobEvent};
 use super::logprobs::{PROMPT_VALUES, ScoredToken};
 use super::metrics::Metrics;
@@ -254,6 +255,13 @@ impl Server {
                 let kind = WorkKind::of_text(text.len());
                 self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)
             }
+            Prompt::Infill(infill) => {
+                let names = infill::tokens_of(&self.model, &self.name)?;
+                let (model, size) = (Arc::clone(&self.model), infill.bytes());
+                self.model.check_length(size, self.n_ctx).map_err(failed)?;
+                let kind = WorkKind::of_text(size);
+                self.cut(client, kind, move || infill.tokens(&model, &names)).await?.map_err(failed)
+            }
             tokens @ Prompt::Tokens(_) => plain_tokens(&self.model, tokens),
         }
     }
@@ -446,7 +454,9 @@ pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, ApiErro
                 Err(ApiError::field("prompt", what))
             }
         },
-        Prompt::Messages(_) => Err(ApiError::field(field, "use a text or tokens, not messages")),
+        Prompt::Messages(_) | Prompt::Infill(_) => {
+            Err(ApiError::field(field, "use a text or tokens, not messages"))
+        }
     }
 }
 

@@ -133,8 +133,8 @@ pub(super) fn metadata(
     if shape.architecture == Architecture::Bert {
         put("{a}.attention.layer_norm_epsilon", Meta::F32(1e-12));
         put("{a}.attention.causal", Meta::Bool(false));
-        // Mean pooling: `enum llama_pooling_type`.
-        put("{a}.pooling_type", Meta::U32(1));
+        // Scores or mean pooling: `enum llama_pooling_type`.
+        put("{a}.pooling_type", Meta::U32(if shape.ranks { 4 } else { 1 }));
         put("tokenizer.ggml.token_type_count", Meta::U32(TOKEN_TYPES as u32));
     }
 
@@ -150,6 +150,10 @@ pub(super) fn metadata(
     put("tokenizer.ggml.bos_token_id", Meta::U32(control + tokenizer.bos));
     put("tokenizer.ggml.eos_token_id", Meta::U32(control + tokenizer.eos));
     put("tokenizer.ggml.add_bos_token", Meta::Bool(tokenizer.add_bos));
+    if shape.ranks {
+        // The end token separates the two texts of a pair.
+        metadata.push(("tokenizer.ggml.add_eos_token".into(), Meta::Bool(true)));
+    }
     metadata
 }
 
@@ -324,6 +328,10 @@ impl List {
             self.biased(&name("ffn_up"), &[embedding, width], 1.0);
             self.biased(&name("ffn_down"), &[width, embedding], 1.0);
             self.normed(&name("layer_output_norm"), embedding);
+        }
+        if shape.ranks {
+            self.biased("cls", &[embedding, embedding], 1.0);
+            self.biased("cls.output", &[embedding, 1], 1.0);
         }
     }
 

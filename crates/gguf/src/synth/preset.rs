@@ -36,15 +36,21 @@ pub enum Preset {
     RecurrentTiny,
     /// A few megabytes, for embeddings only: bert, 3 layers, 256 wide, 512 positions.
     BertTiny,
+    /// `BertTiny` with a head that scores pairs of texts: a reranker.
+    RankTiny,
+    /// `Tiny` with tokens for filling in the middle of a text.
+    FimTiny,
 }
 
 impl Preset {
     /// Returns all presets, the smallest first.
-    pub fn all() -> [Self; 13] {
+    pub fn all() -> [Self; 15] {
         [
             Self::Tiny,
             Self::MoeTiny,
             Self::BertTiny,
+            Self::RankTiny,
+            Self::FimTiny,
             Self::SwaTiny,
             Self::HybridTiny,
             Self::RecurrentTiny,
@@ -74,6 +80,8 @@ impl Preset {
             Self::HybridTiny => "hybrid-tiny",
             Self::RecurrentTiny => "recurrent-tiny",
             Self::BertTiny => "bert-tiny",
+            Self::RankTiny => "rank-tiny",
+            Self::FimTiny => "fim-tiny",
         }
     }
 }

@@ -87,6 +87,8 @@ pub(super) struct Shape {
     pub(super) rms_epsilon: f32,
     /// True if the embedding is also the output matrix.
     pub(super) tied: bool,
+    /// True if the model returns a score for a pair of texts instead of embeddings.
+    pub(super) ranks: bool,
     pub(super) tokenizer: Tokenizer,
 }
 
@@ -112,6 +114,21 @@ const QWEN2: Tokenizer = Tokenizer {
     bos: 0,
     eos: 2,
     add_bos: false,
+};
+
+/// Qwen's tokenizer with the tokens for filling in the middle of a text.
+const QWEN2_CODER: Tokenizer = Tokenizer {
+    control: &[
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|fim_prefix|>",
+        "<|fim_middle|>",
+        "<|fim_suffix|>",
+        "<|repo_name|>",
+        "<|file_sep|>",
+    ],
+    ..QWEN2
 };
 
 const LLAMA3: Tokenizer = Tokenizer {
@@ -146,6 +163,7 @@ const TINY: Shape = Shape {
     rope_factors: false,
     rms_epsilon: 1e-5,
     tied: false,
+    ranks: false,
     tokenizer: QWEN2,
 };
 
@@ -167,6 +185,7 @@ const QWEN2_5_1_5B: Shape = Shape {
     rope_factors: false,
     rms_epsilon: 1e-6,
     tied: true,
+    ranks: false,
     tokenizer: QWEN2,
 };
 
@@ -188,6 +207,7 @@ const LLAMA_1B: Shape = Shape {
     rope_factors: true,
     rms_epsilon: 1e-5,
     tied: true,
+    ranks: false,
     tokenizer: LLAMA3,
 };
 
@@ -240,6 +260,10 @@ const RECURRENT_TINY: Shape =
 const BERT_TINY: Shape =
     Shape { architecture: Architecture::Bert, layers: 3, kv_heads: 4, context: 512, tied: true, ..TINY };
 
+const RANK_TINY: Shape = Shape { ranks: true, ..BERT_TINY };
+
+const FIM_TINY: Shape = Shape { tokenizer: QWEN2_CODER, ..TINY };
+
 const SMALL_LLAMA: Shape = Shape {
     vocabulary: 16_384,
     embedding: 512,
@@ -275,6 +299,8 @@ impl Preset {
             Self::HybridTiny => &HYBRID_TINY,
             Self::RecurrentTiny => &RECURRENT_TINY,
             Self::BertTiny => &BERT_TINY,
+            Self::RankTiny => &RANK_TINY,
+            Self::FimTiny => &FIM_TINY,
         }
     }
 }

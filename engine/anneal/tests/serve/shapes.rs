@@ -9,7 +9,7 @@ use crate::client::{Server, greedy, http};
 use crate::common;
 
 /// Starts a server of `preset` on one thread.
-fn start(preset: Preset, more: &[&str]) -> Server {
+pub fn start(preset: Preset, more: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = folder.path().join("model.gguf");
     synth::write(&model, &SynthOptions::new(preset)).expect("a model");

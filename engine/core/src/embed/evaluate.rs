@@ -23,6 +23,9 @@ const WHOLE: u32 = 512;
 /// Maximum number of texts in a batch.
 const TEXTS: u32 = 16;
 
+/// Maximum number of tokens of a pair of texts, which a reranker needs in one batch.
+const PAIR: u32 = 2048;
+
 /// Size of the smallest context in tokens.
 const LEAST: u32 = 512;
 
@@ -34,13 +37,29 @@ pub fn longest(model: &Model, n_ctx: u32) -> usize {
     most.min(trained) as usize
 }
 
+/// Returns the maximum length, in tokens, of a pair of texts that the reranker `model` accepts.
+pub fn longest_pair(model: &Model) -> usize {
+    let trained = Some(model.n_ctx_train()).filter(|trained| *trained > 0).unwrap_or(PAIR);
+    PAIR.min(trained) as usize
+}
+
+/// Reduction of a text's values to one result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Pooling of the embeddings of the tokens.
+    Pool(Pooling),
+    /// Score of a pair of texts, which only a reranker computes.
+    Score,
+}
+
 /// Evaluator of texts. The evaluator's context grows to the size that the longest text so far requires.
 pub struct Evaluator {
     embedding: Embedding,
-    pooling: Pooling,
+    reduction: Reduction,
     sequences: u32,
     width: usize,
-    is_causal: bool,
+    /// True if a text may be longer than a batch.
+    splits: bool,
     batch: Batch,
     /// Size of the KV cache in bytes.
     pub cache: Bytes,
@@ -53,14 +72,18 @@ impl Evaluator {
     /// If the evaluator's context does not fit into memory.
     pub fn new(
         model: &Arc<Model>,
-        pooling: Pooling,
+        reduction: Reduction,
         longest: usize,
         settings: &Settings,
         threads: &Threads,
     ) -> Result<Self> {
-        let is_causal = model.is_causal();
-        let batch = if is_causal { BATCH } else { WHOLE };
+        let splits = reduction != Reduction::Score && model.is_causal();
         let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX / 2).next_power_of_two().max(LEAST);
+        let batch = match reduction {
+            Reduction::Score => n_ctx,
+            Reduction::Pool(_) if splits => BATCH,
+            Reduction::Pool(_) => WHOLE,
+        };
         let options = ContextOptions {
             n_ctx,
             n_batch: batch,
@@ -82,12 +105,16 @@ impl Evaluator {
         }
         // Each additional text needs another recurrent state of the same size.
         let sequences = if model.has_plain_cache() { TEXTS } else { 1 };
+        let embedding = match reduction {
+            Reduction::Pool(_) => Embedding::new(model, &options, sequences, threads)?,
+            Reduction::Score => Embedding::ranking(model, &options, sequences, threads)?,
+        };
         Ok(Evaluator {
-            embedding: Embedding::new(model, &options, sequences, threads)?,
-            pooling,
+            embedding,
+            reduction,
             sequences,
             width: model.embedding_width(),
-            is_causal,
+            splits,
             batch: Batch::default(),
             cache,
         })
@@ -98,7 +125,7 @@ impl Evaluator {
         tokens <= self.embedding.n_ctx() as usize
     }
 
-    /// Returns the embeddings of `texts`. Calls `pause` between two texts; if it returns true, returns only the
+    /// Returns the embeddings of `texts`, or one score for each of them. Calls `pause` between two texts; if it returns true, returns only the
     /// embeddings so far. Before each batch, `limit` returns the maximum number of tokens for the batch, or the error
     /// that ends the evaluation.
     ///
@@ -116,11 +143,19 @@ impl Evaluator {
         let most = self.embedding.n_batch();
         let mut found = Vec::with_capacity(texts.len());
         while found.len() < texts.len() && (found.is_empty() || !pause()) {
-            let room = if self.is_causal { limit()?.clamp(1, most) } else { limit().map(|_| most)? };
+            let room = if self.splits { limit()?.clamp(1, most) } else { limit().map(|_| most)? };
             let rest = &texts[found.len()..];
             let together = together(rest.iter().map(Vec::len), room as usize, self.sequences as usize);
             match together {
-                0 => found.push(self.alone(&rest[0], turn, room, &mut limit)?),
+                0 => match self.reduction {
+                    Reduction::Pool(pooling) => {
+                        found.push(self.alone(&rest[0], pooling, turn, room, &mut limit)?);
+                    }
+                    Reduction::Score => {
+                        let why = "a pair of texts does not fit into a batch".to_string();
+                        return Err(Error::Decode { tokens: rest[0].len(), why }.into());
+                    }
+                },
                 _ => found.extend(self.several(&rest[..together], turn)?),
             }
         }
@@ -138,8 +173,13 @@ impl Evaluator {
         self.evaluate(turn)?;
         let mut row = 0;
         let mut found = Vec::with_capacity(texts.len());
-        for text in texts {
-            let mut pool = Pool::new(self.pooling, self.width);
+        for (sequence, text) in texts.iter().enumerate() {
+            let Reduction::Pool(pooling) = self.reduction else {
+                let score = self.embedding.score(sequence as u32)?;
+                found.push(Some(vec![score]).filter(|_| score.is_finite()).ok_or(Error::NotANumber)?);
+                continue;
+            };
+            let mut pool = Pool::new(pooling, self.width);
             for _ in text {
                 pool.add(self.embedding.row(row)?);
                 row += 1;
@@ -154,11 +194,12 @@ impl Evaluator {
     fn alone<E: From<Error>>(
         &mut self,
         text: &[Token],
+        pooling: Pooling,
         turn: &Seat,
         first: u32,
         limit: &mut impl FnMut() -> std::result::Result<u32, E>,
     ) -> std::result::Result<Vec<f32>, E> {
-        let mut pool = Pool::new(self.pooling, self.width);
+        let mut pool = Pool::new(pooling, self.width);
         let (mut at, mut room) = (0, first);
         while at < text.len() {
             if at > 0 {

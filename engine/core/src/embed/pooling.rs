@@ -34,8 +34,17 @@ impl Pooling {
     /// # Errors
     /// If the file specifies an unsupported kind of pooling.
     pub fn of(model: &Model) -> Result<Self, String> {
+        Self::read(Self::number(model).as_deref())
+    }
+
+    /// True if `model` is a reranker, which returns a score for a pair of texts instead of embeddings.
+    pub fn is_score(model: &Model) -> bool {
+        Self::number(model).as_deref() == Some("4")
+    }
+
+    fn number(model: &Model) -> Option<String> {
         let architecture = model.metadata("general.architecture").unwrap_or_default();
-        Self::read(model.metadata(&format!("{architecture}.pooling_type")).as_deref())
+        model.metadata(&format!("{architecture}.pooling_type"))
     }
 
     /// Converts llama.cpp's number for a pooling method.

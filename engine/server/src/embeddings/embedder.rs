@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine_core::embed::{Pooling, longest};
+use engine_core::embed::{Pooling, longest, longest_pair};
 use llama::{Model, Token};
 use tokio::sync::oneshot;
 
@@ -30,6 +30,8 @@ pub struct EmbeddingJob {
 pub struct Embedder {
     /// Pooling of token vectors into one embedding. `Err` with the reason if the model has no embeddings.
     pub pooling: Result<Pooling, String>,
+    /// True if the model is a reranker. The thread then computes scores instead of embeddings.
+    pub ranks: bool,
     /// Number of dimensions of an embedding.
     pub width: usize,
     /// Maximum number of tokens of a text.
@@ -131,10 +133,12 @@ impl Embedder {
 
 /// Creates the queue for `model`, with its pooling and its maximum text length.
 pub(super) fn embedder(model: &Model, n_ctx: u32, pooling: Option<Pooling>) -> Arc<Embedder> {
-    let longest = longest(model, n_ctx);
+    let ranks = Pooling::is_score(model);
+    let longest = if ranks { longest_pair(model) } else { longest(model, n_ctx) };
     Arc::new(Embedder {
         // A requested pooling overrides the model's own, but a reranking model cannot be pooled.
         pooling: Pooling::of(model).map(|own| pooling.unwrap_or(own)),
+        ranks,
         width: model.embedding_width(),
         longest,
         state: Mutex::default(),

@@ -22,7 +22,7 @@ use crate::server::{Server, invalid, plain_tokens};
 
 /// Maximum number of texts in a request. The limits on texts and tokens are OpenAI's limits.
 pub const TEXTS: usize = 2048;
-const TOKENS: usize = 300_000;
+pub(super) const TOKENS: usize = 300_000;
 
 /// Encoding of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,17 +91,7 @@ impl EmbeddingRequest {
         let work = async {
             let texts = self.tokens(server, &client).await?;
             let tokens = texts.iter().map(Vec::len).sum();
-            let (answer, answered) = oneshot::channel();
-            let job = EmbeddingJob { client, texts, found: Vec::new(), deadline, answer };
-            server.embedder.push(job, &server.inbox).map_err(|refused| words(server, &refused))?;
-            server.metrics.embedding_waiting.set(server.embedder.len() as u64);
-            match answered.await {
-                Ok(found) => Ok((found?, tokens)),
-                Err(_) if server.inbox.closing() != crate::closing::Closing::Open => Err(stopping()),
-                Err(_) => {
-                    Err(ApiError::new(ApiErrorKind::Failed, "the embedding thread has ended unexpectedly"))
-                }
-            }
+            Ok((evaluated(server, client, texts, deadline).await?, tokens))
         };
         timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(late()))
     }
@@ -113,11 +103,29 @@ impl EmbeddingRequest {
         let size = |text: &Prompt| match text {
             Prompt::Text(text) => text.len(),
             Prompt::Tokens(tokens) => tokens.len(),
-            Prompt::Messages(_) => 0,
+            Prompt::Messages(_) | Prompt::Infill(_) => 0,
         };
         let kind = WorkKind::of_text(texts.iter().map(size).sum());
         let work = move || all_tokens(&model, name, texts, longest);
         server.cut(client, kind, work).await?
+    }
+}
+
+/// Lets the embedding thread evaluate `texts`. Returns the embeddings or, for a reranker, lists of one score.
+pub(super) async fn evaluated(
+    server: &Server,
+    client: Client,
+    texts: Vec<Vec<Token>>,
+    deadline: Instant,
+) -> Result<Vec<Vec<f32>>, ApiError> {
+    let (answer, answered) = oneshot::channel();
+    let job = EmbeddingJob { client, texts, found: Vec::new(), deadline, answer };
+    server.embedder.push(job, &server.inbox).map_err(|refused| words(server, &refused))?;
+    server.metrics.embedding_waiting.set(server.embedder.len() as u64);
+    match answered.await {
+        Ok(found) => found,
+        Err(_) if server.inbox.closing() != crate::closing::Closing::Open => Err(stopping()),
+        Err(_) => Err(ApiError::new(ApiErrorKind::Failed, "the embedding thread has ended unexpectedly")),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use engine_core::embed::{BATCH, Evaluator, Pooling};
+use engine_core::embed::{BATCH, Evaluator, Pooling, Reduction};
 use engine_core::settings::Settings;
 use llama::error::{Error, Result};
 use llama::{Model, Threads};
@@ -220,8 +220,11 @@ impl EmbedderWorker {
         self.metrics.embedding_cache.set(0);
         let refused =
             |message: String| EmbeddingFailure::Refused(ApiError::new(ApiErrorKind::Failed, message));
-        let pooling = self.embedder.pooling.clone().map_err(refused)?;
-        let evaluator = Evaluator::new(&self.model, pooling, longest, &self.settings, &self.threads);
+        let reduction = match self.embedder.ranks {
+            true => Reduction::Score,
+            false => Reduction::Pool(self.embedder.pooling.clone().map_err(refused)?),
+        };
+        let evaluator = Evaluator::new(&self.model, reduction, longest, &self.settings, &self.threads);
         let evaluator = evaluator.map_err(|error| match EmbeddingFailure::from(error) {
             EmbeddingFailure::Refused(refusal) => {
                 tracing::warn!(model = %self.model.path().display(), error = refusal.message, "cannot create a \

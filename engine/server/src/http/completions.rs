@@ -14,6 +14,7 @@ use super::shape::AnswerShape;
 use super::token_details::return_tokens;
 use crate::api_error::ApiError;
 use crate::fields::{Fields, shown, wrong};
+use crate::infill::Infill;
 use crate::request::{Defaults, Generate, prompts, take_logprobs};
 use crate::server::Server;
 
@@ -42,12 +43,20 @@ pub(super) fn take(
     // `best_of` must equal the number of choices, because all choices are returned.
     only(fields, "best_of", &json!(choices))?;
     let echo = fields.bool("echo")?.unwrap_or(false);
-    only(fields, "suffix", &json!(""))?;
+    let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty());
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
-    let (prompt, further) = prompts(fields, PROMPTS)?;
+    let (mut prompt, mut further) = prompts(fields, PROMPTS)?;
+    if let Some(suffix) = suffix {
+        if echo {
+            return Err(ApiError::field("echo", "cannot be used with suffix"));
+        }
+        prompt = Infill::between(prompt, &suffix)?;
+        let infills = further.into_iter().map(|prompt| Infill::between(prompt, &suffix));
+        further = infills.collect::<Result<_, _>>()?;
+    }
     let format = format::take(fields)?;
-    let generates = generates(fields);
+    let generates = generates(fields, "max_tokens");
     let mut generate = Generate::take(fields, prompt, defaults)?;
     (generate.further, generate.echo) = (further, echo);
     if !generates {
@@ -61,11 +70,12 @@ pub(super) fn take(
 /// Maximum number of prompts in one request.
 pub(super) const PROMPTS: usize = 64;
 
-/// Returns false if `max_tokens` is 0, and takes the field then. Such a request only evaluates the prompt.
-fn generates(fields: &mut Fields) -> bool {
-    let is_zero = fields.peek("max_tokens").and_then(Value::as_f64) == Some(0.0);
+/// Returns false if `name`, a maximum number of tokens, is 0, and takes the field then. Such a request only evaluates the
+/// prompt.
+pub(super) fn generates(fields: &mut Fields, name: &'static str) -> bool {
+    let is_zero = fields.peek(name).and_then(Value::as_f64) == Some(0.0);
     if is_zero {
-        fields.take("max_tokens");
+        fields.take(name);
     }
     !is_zero
 }

@@ -31,6 +31,8 @@ pub(super) struct OpenAiAnswer {
     include_usage: bool,
     /// Number of answers to each prompt.
     choices: u32,
+    /// True if the object has the text of its first choice in `content`.
+    has_content: bool,
     /// Number of calls in each choice that have begun.
     calls: Vec<usize>,
 }
@@ -39,6 +41,11 @@ impl OpenAiAnswer {
     /// Creates the answer of `/v1/completions`.
     pub fn text(server: &Server, request: &CompletionRequest) -> Box<dyn AnswerFormat> {
         Self::boxed(server, request, AnswerShape::Text, "cmpl-")
+    }
+
+    /// Creates the answer of `/infill`, which has the text also under llama-server's name.
+    pub fn infill(server: &Server, request: &CompletionRequest) -> Box<dyn AnswerFormat> {
+        Box::new(OpenAiAnswer { has_content: true, ..Self::new(server, request, AnswerShape::Text, "cmpl-") })
     }
 
     /// Creates the answer of `/v1/chat/completions`.
@@ -52,15 +59,20 @@ impl OpenAiAnswer {
         shape: AnswerShape,
         kind: &str,
     ) -> Box<dyn AnswerFormat> {
-        Box::new(OpenAiAnswer {
+        Box::new(Self::new(server, request, shape, kind))
+    }
+
+    fn new(server: &Server, request: &CompletionRequest, shape: AnswerShape, kind: &str) -> Self {
+        OpenAiAnswer {
             shape,
             id: answer_id(kind),
             created: now(),
             model: server.name.clone(),
             include_usage: request.include_usage,
             choices: request.choices,
+            has_content: false,
             calls: Vec::new(),
-        })
+        }
     }
 
     fn object(&self, kind: &str, choices: Value) -> Value {
@@ -88,7 +100,11 @@ impl OpenAiAnswer {
 
     fn text_chunk(&self, index: usize, text: &str, details: TokenDetails, finish: Option<&str>) -> Value {
         let choice = details.add_to(json!({ "index": index, "text": text, "finish_reason": finish }));
-        self.object("text_completion", json!([choice]))
+        let mut chunk = self.object("text_completion", json!([choice]));
+        if self.has_content {
+            chunk["content"] = text.into();
+        }
+        chunk
     }
 
     fn delta(&self, index: usize, delta: Value, details: TokenDetails, finish: Option<&str>) -> Value {
@@ -130,6 +146,9 @@ impl AnswerFormat for OpenAiAnswer {
             AnswerShape::Chat => "chat.completion",
         };
         let mut object = self.object(kind, choices.into());
+        if self.has_content {
+            object["content"] = object["choices"][0]["text"].clone();
+        }
         object["usage"] = usage(&ends, self.choices);
         if let Some(done) = ends.first() {
             add_ours(&mut object, done);

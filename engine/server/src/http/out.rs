@@ -116,7 +116,7 @@ async fn echoes(server: &Server, client: &Client, request: &Generate) -> Result<
         texts.push(match prompt {
             Prompt::Text(text) => Arc::from(text.as_str()),
             Prompt::Tokens(tokens) => Arc::from(token_text(server, client, "prompt", tokens.clone()).await?),
-            Prompt::Messages(_) => Arc::default(),
+            Prompt::Messages(_) | Prompt::Infill(_) => Arc::default(),
         });
     }
     Ok(texts)

@@ -9,7 +9,10 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::respond::refuse;
-use super::{apply_template, chat, completions, embeddings, messages, openapi, other, responses, status};
+use super::{
+    apply_template, chat, completions, embeddings, infill, messages, openapi, other, rerank, responses,
+    status,
+};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::models::ModelRegistry;
 use crate::request_log::{LoggedRoute, Loudness};
@@ -92,6 +95,13 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
+        path: "/infill", shown: "/infill", handler: |by| on(by, infill::infill),
+        request: Some("InfillRequest"), answer: AnswerContent::Streamed("InfillAnswer", "InfillChunk"), errors: &[BODY, GENERATE],
+        id: "infill", summary: "Fill the gap between two texts.",
+        reference: "llama-server's fields and the answers of `/v1/completions`; see [infill](#infill)",
+        loudness: Loudness::Generates, at_health_door: false,
+    },
+    Endpoint {
         path: "/v1/chat/completions", shown: "/v1/chat/completions", handler: |by| on(by, chat::chat),
         request: Some("ChatRequest"), answer: AnswerContent::Streamed("ChatCompletion", "ChatChunk"), errors: &[BODY, GENERATE],
         id: "chat", summary: "Answer a conversation.",
@@ -124,6 +134,27 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         request: Some("EmbeddingRequest"), answer: AnswerContent::Json("Embeddings"), errors: &[BODY, GENERATE],
         id: "embeddings", summary: "Compute embeddings of texts.",
         reference: "OpenAI's format; see [embeddings](#embeddings)",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
+        path: "/v1/rerank", shown: "/v1/rerank", handler: |by| on(by, rerank::rerank),
+        request: Some("RerankRequest"), answer: AnswerContent::Json("Ranking"), errors: &[BODY, GENERATE],
+        id: "rerank", summary: "Score documents by their relevance to a query.",
+        reference: "the documents in the order of their relevance to a query, as in Jina's and Cohere's APIs; see [reranking](#reranking)",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
+        path: "/v1/reranking", shown: "/v1/reranking", handler: |by| on(by, rerank::rerank),
+        request: Some("RerankRequest"), answer: AnswerContent::Json("Ranking"), errors: &[BODY, GENERATE],
+        id: "reranking", summary: "Score documents by their relevance to a query.",
+        reference: "another path of `/v1/rerank`",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
+        path: "/rerank", shown: "/rerank", handler: |by| on(by, rerank::rerank),
+        request: Some("RerankRequest"), answer: AnswerContent::Json("Ranking"), errors: &[BODY, GENERATE],
+        id: "rerank_short", summary: "Score documents by their relevance to a query.",
+        reference: "another path of `/v1/rerank`",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {

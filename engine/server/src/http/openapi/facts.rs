@@ -14,6 +14,8 @@ pub(super) struct ServerFacts {
     pub(super) n_ctx: u32,
     /// True if a prompt may be empty, because the tokenizer adds a begin token to each text.
     pub(super) begins: bool,
+    /// True if the model can fill in the middle of a text.
+    pub(super) fills_in: bool,
     /// Number of dimensions of an embedding. `None` if the model is not loaded.
     pub(super) width: Option<usize>,
     pub(super) has_keys: bool,
@@ -30,6 +32,7 @@ impl ServerFacts {
             last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),
             n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
             begins: model.is_none_or(|model| model.begin_token().is_some()),
+            fills_in: model.is_none_or(|model| model.infill_tokens().is_some()),
             width: server.as_ref().map(|server| server.embedder.width),
             has_keys: !registry.current().keys.is_empty(),
             defaults,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::facts::ServerFacts;
 use crate::embeddings::TEXTS;
 use crate::http::completions::{CHOICES, PROMPTS};
+use crate::infill::FILES;
 use crate::logprobs::MOST;
 use crate::request::{STOP_CHARACTERS, STOPS};
 use crate::scope::SALT_CHARACTERS;
@@ -41,12 +42,24 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
     });
     let mut completion = request(completion(facts), details(), "prompt");
     completion["anyOf"] = (1..=CHOICES).map(as_many).collect();
+    completion["if"] = json!({
+        "properties": { "suffix": { "type": "string", "minLength": 1 } },
+        "required": ["suffix"],
+    });
+    completion["then"] = json!({ "properties": {
+        "prompt": { "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] },
+        "echo": { "enum": [false, null] },
+    }});
+    let mut infill = request(infill(facts), details(), "");
+    infill["required"] = json!([]);
     let all = json!({
         "CompletionRequest": completion,
+        "InfillRequest": infill,
         "ChatRequest": chat,
         "MessagesRequest": request(messages(), conversation(), "messages"),
         "ResponsesRequest": request(responses(), conversation(), "input"),
         "EmbeddingRequest": embedding(facts),
+        "RerankRequest": rerank(facts),
         "Message": message(),
         "Tool": tool(),
         "TokenizeRequest": {
@@ -145,6 +158,14 @@ fn most_tokens(default: Option<u32>) -> Value {
     all
 }
 
+/// Returns the schema of a maximum number of tokens that may be 0.
+fn no_tokens_or_more(default: Option<u32>) -> Value {
+    let mut all = most_tokens(default);
+    all["anyOf"][0]["minimum"] = json!(0);
+    all["description"] = json!("Maximum number of tokens; 0 to only evaluate the prompt, -1 for no limit.");
+    all
+}
+
 /// Returns the remaining fields of a request for text.
 fn limits(facts: &ServerFacts) -> Map<String, Value> {
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
@@ -206,10 +227,14 @@ fn conversation() -> Map<String, Value> {
 fn completion(facts: &ServerFacts) -> Value {
     let text = json!({ "type": "string", "minLength": u32::from(!facts.begins) });
     let tokens = json!({ "type": "array", "items": token(facts), "minItems": 1, "maxItems": facts.n_ctx });
-    let mut max_tokens = most_tokens(Some(facts.defaults.max_tokens));
-    max_tokens["anyOf"][0]["minimum"] = json!(0);
-    max_tokens["description"] =
-        json!("Maximum number of tokens; 0 to only evaluate the prompt, -1 for no limit.");
+    let suffix = match facts.fills_in {
+        true => {
+            json!({ "type": ["string", "null"], "description": "Text after the answer. Needs texts as prompts." })
+        }
+        false => {
+            json!({ "enum": ["", null], "description": "This model cannot fill in the middle of a text." })
+        }
+    };
     json!({
         "prompt": { "anyOf": [
             text,
@@ -217,7 +242,7 @@ fn completion(facts: &ServerFacts) -> Value {
             tokens,
             { "type": "array", "items": tokens, "minItems": 1, "maxItems": PROMPTS },
         ]},
-        "max_tokens": max_tokens,
+        "max_tokens": no_tokens_or_more(Some(facts.defaults.max_tokens)),
         "n": choices(),
         "best_of": { "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "description": "Must be equal to \
                                                                                                    n." },
@@ -226,11 +251,38 @@ fn completion(facts: &ServerFacts) -> Value {
             "description": "True to begin the text with the prompt and, with logprobs, the lists with its tokens.",
         },
         "response_format": response_format(),
-        "suffix": { "enum": ["", null] },
-        "logprobs": {
-            "type": ["integer", "null"], "minimum": 0, "maximum": MOST,
-            "description": "Number of most likely tokens to return at each position.",
+        "suffix": suffix,
+        "logprobs": logprobs(),
+    })
+}
+
+/// Returns the schema of a number of alternatives for each token.
+fn logprobs() -> Value {
+    json!({
+        "type": ["integer", "null"], "minimum": 0, "maximum": MOST,
+        "description": "Number of most likely tokens to return at each position.",
+    })
+}
+
+/// Returns the fields of a request to fill in the middle of a text.
+fn infill(facts: &ServerFacts) -> Value {
+    let text = |about: &str| json!({ "type": ["string", "null"], "description": about });
+    json!({
+        "input_prefix": text("Text before the gap."),
+        "input_suffix": text("Text after the gap."),
+        "prompt": text("Beginning of the text in the gap."),
+        "input_extra": {
+            "type": ["array", "null"], "maxItems": FILES, "description": "Other files.",
+            "items": {
+                "type": "object",
+                "properties": { "filename": { "type": ["string", "null"] }, "text": { "type": "string" } },
+                "required": ["text"],
+            },
         },
+        "n": choices(),
+        "max_tokens": no_tokens_or_more(Some(facts.defaults.max_tokens)),
+        "n_predict": no_tokens_or_more(None),
+        "logprobs": logprobs(),
     })
 }
 
@@ -387,6 +439,33 @@ fn embedding(facts: &ServerFacts) -> Value {
             "timeout_s": { "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most },
         },
         "required": ["input"],
+        "additionalProperties": true,
+    })
+}
+
+fn rerank(facts: &ServerFacts) -> Value {
+    let most = facts.defaults.deadline.as_secs_f64();
+    let text = json!({ "type": "string" });
+    let object = json!({ "type": "object", "properties": { "text": text }, "required": ["text"] });
+    json!({
+        "type": "object",
+        "properties": {
+            "query": { "type": "string", "minLength": 1 },
+            "documents": {
+                "type": "array", "items": { "anyOf": [text, object] }, "minItems": 1, "maxItems": TEXTS,
+            },
+            "top_n": {
+                "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX,
+                "description": "Maximum number of results.",
+            },
+            "return_documents": {
+                "type": ["boolean", "null"], "default": false,
+                "description": "True to return the text of each document.",
+            },
+            "model": { "enum": facts.models() },
+            "timeout_s": { "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most },
+        },
+        "required": ["query", "documents"],
         "additionalProperties": true,
     })
 }

@@ -76,6 +76,16 @@ pub fn schemas() -> Map<String, Value> {
             }),
             &["stop", "length", "tool_calls"],
         ),
+        "Ranking": object(&[], json!({
+            "object": { "const": "list" },
+            "model": text,
+            "results": { "type": "array", "items": object(&["index", "relevance_score"], json!({
+                "index": { "type": "integer", "minimum": 0, "description": "Index of the document in the request." },
+                "relevance_score": { "type": "number" },
+                "document": object(&[], json!({ "text": text })),
+            }))},
+            "usage": object(&[], json!({ "prompt_tokens": count, "total_tokens": count })),
+        })),
         "Embeddings": object(&[], json!({
             "object": { "const": "list" },
             "data": { "type": "array", "items": object(&[], json!({
@@ -87,7 +97,15 @@ pub fn schemas() -> Map<String, Value> {
             "usage": object(&[], json!({ "prompt_tokens": count, "total_tokens": count })),
         })),
     });
-    all.as_object().cloned().unwrap_or_default()
+    let mut all = all.as_object().cloned().unwrap_or_default();
+    all.insert("InfillAnswer".to_string(), with_content(all["Completion"].clone()));
+    all
+}
+
+/// Returns the schema `answer` with the text of the first choice in `content`, as in llama-server.
+pub(super) fn with_content(mut answer: Value) -> Value {
+    answer["properties"]["content"] = json!({ "type": "string", "description": "Text of the first choice." });
+    answer
 }
 
 /// Returns the schema of an object with exactly these properties. If `required` is empty, all of them are required.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::responses::{chat_logprobs, ends, object, text_logprobs, tokens};
+use super::responses::{chat_logprobs, ends, object, text_logprobs, tokens, with_content};
 
 /// Returns the schema of one event, whose data is a chunk with the schema `chunk`, or the end mark. `itemSchema`
 /// comes from OpenAPI 3.2, but programs that read 3.1 accept it. A plain `schema` would describe the whole stream.
@@ -56,7 +56,9 @@ pub fn schemas() -> Map<String, Value> {
             json!(["stop", "length", "tool_calls", null]),
         ),
     });
-    all.as_object().cloned().unwrap_or_default()
+    let mut all = all.as_object().cloned().unwrap_or_default();
+    all.insert("InfillChunk".to_string(), with_content(all["CompletionChunk"].clone()));
+    all
 }
 
 /// Returns the schema of an event that says its type.

@@ -1,8 +1,9 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::embeddings::RerankRequest;
 use crate::fields::Fields;
-use crate::http::{chat, completions, messages, responses};
+use crate::http::{chat, completions, infill, messages, responses};
 use crate::request::Defaults;
 
 fn facts() -> ServerFacts {
@@ -11,6 +12,7 @@ fn facts() -> ServerFacts {
         last_token: 99,
         n_ctx: 64,
         begins: true,
+        fills_in: true,
         width: Some(64),
         has_keys: false,
         defaults: Defaults::for_tests(),
@@ -40,7 +42,14 @@ fn every_field_that_is_read_is_in_the_file_and_no_other() {
         |fields, facts| drop(messages::request::take(of_model(fields), &facts.defaults).expect("a request"));
     let response: Read =
         |fields, facts| drop(responses::request::take(of_model(fields), &facts.defaults).expect("a request"));
+    let rerank: Read = |fields, facts| {
+        drop(RerankRequest::read(of_model(fields), facts.defaults.deadline).expect("a request"));
+    };
+    let infill: Read =
+        |fields, facts| drop(infill::take(of_model(fields), &facts.defaults).expect("a request"));
     let cases = [
+        ("InfillRequest", infill, r#"{"input_prefix": "a"}"#),
+        ("RerankRequest", rerank, r#"{"query": "a", "documents": ["b"]}"#),
         ("ChatRequest", chat, r#"{"messages": [{"role": "user", "content": "a"}]}"#),
         ("MessagesRequest", message, r#"{"messages": [{"role": "user", "content": "a"}]}"#),
         ("ResponsesRequest", response, r#"{"input": "a"}"#),

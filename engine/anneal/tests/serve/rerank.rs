@@ -1,0 +1,115 @@
+//! Tests of reranking, with a model of random weights whose scores depend on both texts.
+
+use gguf::synth::Preset;
+use serde_json::{Value, json};
+
+use crate::client::Server;
+use crate::shapes::start;
+
+const QUERY: &str = "the smith heats steel";
+const DOCUMENTS: [&str; 5] = ["a river", "steel in the fire", "bread and salt", "the smith heats steel", ""];
+
+fn rank(server: &Server, body: &Value) -> Value {
+    let (status, answer) = server.post("/v1/rerank", body);
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+/// Returns the scores in the order of the documents.
+fn scores(answer: &Value) -> Vec<f64> {
+    let results = answer["results"].as_array().expect("a list");
+    let mut found: Vec<(u64, f64)> = results
+        .iter()
+        .map(|result| {
+            let index = result["index"].as_u64().expect("an index");
+            (index, result["relevance_score"].as_f64().expect("a number"))
+        })
+        .collect();
+    assert!(found.is_sorted_by(|one, other| one.1 >= other.1), "{answer}");
+    found.sort_unstable_by_key(|(index, _)| *index);
+    assert!(found.iter().map(|(index, _)| *index).eq(0..found.len() as u64), "{answer}");
+    found.into_iter().map(|(_, score)| score).collect()
+}
+
+fn tokens(server: &Server, text: &str) -> u64 {
+    let body = json!({ "content": text, "add_special_tokens": false });
+    let (status, answer) = server.post("/tokenize", &body);
+    assert_eq!(status, 200, "{answer}");
+    answer["tokens"].as_array().expect("a list").len() as u64
+}
+
+#[test]
+fn documents_are_ordered_by_scores_that_depend_on_both_texts() {
+    let server = start(Preset::RankTiny, &[]);
+    let together = rank(&server, &json!({ "query": QUERY, "documents": DOCUMENTS }));
+    let all = scores(&together);
+    assert_eq!(all.len(), DOCUMENTS.len());
+    // Each pair has an end token after both texts.
+    let expected: u64 =
+        DOCUMENTS.iter().map(|document| tokens(&server, QUERY) + tokens(&server, document) + 2).sum();
+    assert_eq!(
+        (&together["usage"]["prompt_tokens"], &together["usage"]["total_tokens"]),
+        (&json!(expected), &json!(expected))
+    );
+    for (document, score) in DOCUMENTS.iter().zip(&all) {
+        let alone = scores(&rank(&server, &json!({ "query": QUERY, "documents": [{ "text": document }] })));
+        assert!((alone[0] - score).abs() < 1e-2, "{document}: {alone:?}, {score} together");
+    }
+    let differ = |one: f64, other: f64| (one - other).abs() > 1e-3;
+    assert!(all.windows(2).all(|pair| differ(pair[0], pair[1])), "{all:?}");
+    let other = scores(&rank(&server, &json!({ "query": "salt", "documents": DOCUMENTS })));
+    assert!(all.iter().zip(&other).all(|(one, other)| differ(*one, *other)), "{all:?} {other:?}");
+    // The order of the two texts matters.
+    let turned = scores(&rank(&server, &json!({ "query": DOCUMENTS[1], "documents": [QUERY] })));
+    assert!(differ(turned[0], all[1]), "{turned:?} {all:?}");
+}
+
+#[test]
+fn the_best_are_returned_with_their_texts_at_each_path() {
+    let server = start(Preset::RankTiny, &[]);
+    let body = json!({ "query": QUERY, "documents": DOCUMENTS, "top_n": 2, "return_documents": true });
+    let whole = rank(&server, &json!({ "query": QUERY, "documents": DOCUMENTS, "top_n": 100 }));
+    let first = rank(&server, &body);
+    let results = first["results"].as_array().expect("a list");
+    assert_eq!(results.len(), 2);
+    for (at, result) in results.iter().enumerate() {
+        let index = result["index"].as_u64().expect("an index") as usize;
+        assert_eq!(result["document"]["text"], DOCUMENTS[index]);
+        assert_eq!(whole["results"][at]["index"], result["index"]);
+        assert!(whole["results"][at].get("document").is_none(), "{whole}");
+    }
+    for path in ["/rerank", "/v1/reranking"] {
+        let (status, answer) = server.post(path, &body);
+        assert_eq!((status, &answer["results"][0]["index"]), (200, &results[0]["index"]), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn long_pairs_and_other_models_are_refused_in_words() {
+    let server = start(Preset::RankTiny, &[]);
+    let long = "steel ".repeat(400);
+    let cases = [
+        (
+            "/v1/rerank",
+            json!({ "query": QUERY, "documents": ["a", long] }),
+            "documents[1]: the document and the query have",
+        ),
+        ("/v1/rerank", json!({ "query": QUERY, "documents": [] }), "documents: use 1 to 2048 texts"),
+        ("/v1/embeddings", json!({ "input": "a" }), "this model is a reranker (pooling_type 4)"),
+    ];
+    for (path, body, expected) in cases {
+        let (status, answer) = server.post(path, &body);
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && message.starts_with(expected), "{path}: {answer}");
+    }
+    assert_eq!(server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 })).0, 400);
+    // The longest pair that fits is accepted.
+    let words = |count: usize| json!({ "query": "a", "documents": ["a".repeat(count)] });
+    let longest =
+        (1..2000).rev().step_by(50).find(|count| server.post("/v1/rerank", &words(*count)).0 == 200);
+    assert!(longest.is_some_and(|longest| longest > 400), "{longest:?}");
+    let generative = Server::start(&["--name", "smith"]);
+    let (status, answer) = generative.post("/v1/rerank", &json!({ "query": "a", "documents": ["b"] }));
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(status == 400 && message.starts_with("the model \"smith\" is not a reranker"), "{answer}");
+}

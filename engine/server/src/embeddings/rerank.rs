@@ -1,0 +1,227 @@
+//! Rerank requests: pairs of a query and a document, for which a reranker computes scores.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use llama::error::Result as EngineResult;
+use llama::{Model, Token};
+use serde_json::Value;
+use tokio::time::timeout_at;
+
+use super::request::{TEXTS, TOKENS, evaluated};
+use super::worker::late;
+use crate::api_error::{ApiError, ApiErrorKind};
+use crate::blocking_pool::WorkKind;
+use crate::budget::SharedCharge;
+use crate::client::Client;
+use crate::fields::{Fields, wrong};
+use crate::server::{Server, invalid};
+
+/// Rerank request.
+#[derive(Debug)]
+pub struct RerankRequest {
+    query: String,
+    /// Documents, in the order of the request.
+    pub documents: Vec<String>,
+    /// Maximum number of results. `None` for all documents.
+    pub top_n: Option<usize>,
+    /// True if each result contains its document.
+    pub return_documents: bool,
+    deadline: Duration,
+    /// Charge for the bytes of the request, held until the request is answered.
+    _waiting: SharedCharge,
+}
+
+impl RerankRequest {
+    /// Takes the fields of a rerank request.
+    ///
+    /// # Errors
+    /// If the model is not a reranker, or if a field is invalid.
+    pub fn take(fields: &mut Fields, server: &Server) -> Result<Self, ApiError> {
+        if !server.embedder.ranks {
+            let message = format!(
+                "the model {:?} is not a reranker: its pooling_type is not 4 (rank); use a model that was trained to \
+                score pairs of texts",
+                server.name
+            );
+            return Err(ApiError::new(ApiErrorKind::Invalid, message));
+        }
+        Self::read(fields, server.current().defaults.deadline)
+    }
+
+    /// Takes the fields of a request to a reranker. `most` is the time limit of the server.
+    pub(crate) fn read(fields: &mut Fields, most: Duration) -> Result<Self, ApiError> {
+        let query = fields.text("query")?;
+        let query = query.filter(|query| !query.is_empty());
+        let query =
+            query.ok_or_else(|| ApiError::field("query", "is missing: give the text to compare with"))?;
+        let documents = documents(fields.take("documents"))?;
+        let top_n = fields.whole("top_n", 1..=u32::MAX)?;
+        let return_documents = fields.bool("return_documents")?.unwrap_or(false);
+        let deadline = fields.number("timeout_s", 0.001..=most.as_secs_f64())?;
+        Ok(RerankRequest {
+            query,
+            documents,
+            top_n: top_n.map(|top_n| top_n as usize),
+            return_documents,
+            deadline: deadline.map_or(most, Duration::from_secs_f64),
+            _waiting: fields.waiting(),
+        })
+    }
+
+    /// Computes a score for each document. Returns the scores and the total number of tokens.
+    ///
+    /// # Errors
+    /// If a pair is too long, the queue is full, the request times out or the evaluation fails.
+    pub async fn run(
+        &self,
+        server: &Server,
+        client: Client,
+        arrived: Instant,
+    ) -> Result<(Vec<f32>, usize), ApiError> {
+        let deadline = arrived + self.deadline;
+        let work = async {
+            let pairs = self.pairs(server, &client).await?;
+            let tokens = pairs.iter().map(Vec::len).sum();
+            let found = evaluated(server, client, pairs, deadline).await?;
+            Ok((found.into_iter().flatten().collect(), tokens))
+        };
+        timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Tokenizes the pairs, on the blocking pool if they are long.
+    async fn pairs(&self, server: &Server, client: &Client) -> Result<Vec<Vec<Token>>, ApiError> {
+        let (model, longest) = (Arc::clone(&server.model), server.embedder.longest);
+        let (query, documents) = (self.query.clone(), self.documents.clone());
+        let size = documents.iter().map(|document| document.len() + query.len()).sum();
+        server
+            .cut(client, WorkKind::of_text(size), move || pairs(&model, &query, &documents, longest))
+            .await?
+    }
+}
+
+/// Returns the documents in `value`: a list of texts, or of objects with the key `text`.
+fn documents(value: Option<Value>) -> Result<Vec<String>, ApiError> {
+    const NAME: &str = "documents";
+    let list = match value {
+        None => return Err(ApiError::field(NAME, "is missing: give a list of texts")),
+        Some(Value::Array(list)) => list,
+        Some(other) => return Err(wrong(NAME, "use a list of texts", &other)),
+    };
+    if !(1..=TEXTS).contains(&list.len()) {
+        return Err(ApiError::field(NAME, format!("use 1 to {TEXTS} texts, not {}", list.len())));
+    }
+    let text = |(index, value): (usize, Value)| match value {
+        Value::String(text) => Ok(text),
+        Value::Object(mut map) => match map.remove("text") {
+            Some(Value::String(text)) => Ok(text),
+            other => Err(wrong(&format!("{NAME}[{index}].text"), "use a string", &other.unwrap_or_default())),
+        },
+        other => {
+            Err(wrong(&format!("{NAME}[{index}]"), "use a text, or an object with the key text", &other))
+        }
+    };
+    list.into_iter().enumerate().map(text).collect()
+}
+
+/// Joins `query` with each of the `documents`, as the model was trained. A pair may have at most `longest` tokens.
+fn pairs(
+    model: &Model,
+    query: &str,
+    documents: &[String],
+    longest: usize,
+) -> Result<Vec<Vec<Token>>, ApiError> {
+    let failed = |field: &str, error| ApiError { param: Some(field.to_string()), ..invalid(&error) };
+    let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX);
+    model.check_length(query.len(), n_ctx).map_err(|error| failed("query", error))?;
+    let join = PairTemplate::of_model(model, query).map_err(|error| failed("query", error))?;
+    let (mut all, mut sum) = (Vec::with_capacity(documents.len()), 0);
+    for (index, document) in documents.iter().enumerate() {
+        let at = format!("documents[{index}]");
+        model.check_length(document.len(), n_ctx).map_err(|error| failed(&at, error))?;
+        let pair = join.with(model, document).map_err(|error| failed(&at, error))?;
+        if pair.is_empty() {
+            return Err(ApiError::field(&at, "the query and the document have no tokens"));
+        }
+        if pair.len() > longest {
+            let message = format!(
+                "{at}: the document and the query have {} tokens, but this model compares at most {longest}: shorten \
+                the document",
+                pair.len()
+            );
+            let param = Some(at);
+            return Err(ApiError { param, ..ApiError::new(ApiErrorKind::PromptTooLong, message) });
+        }
+        sum += pair.len();
+        if sum > TOKENS {
+            let what = format!("the pairs have more than {TOKENS} tokens in total: send several requests");
+            return Err(ApiError::field("documents", what));
+        }
+        all.push(pair);
+    }
+    Ok(all)
+}
+
+/// Text or tokens around a query and a document.
+enum PairTemplate {
+    /// Text of the model's template, divided at the document. The query is already in the text.
+    Text(Vec<String>),
+    /// Tokens before and after the document.
+    Tokens { before: Vec<Token>, after: Vec<Token> },
+}
+
+impl PairTemplate {
+    fn of_model(model: &Model, query: &str) -> EngineResult<Self> {
+        if let Some(template) = model.metadata("tokenizer.chat_template.rerank") {
+            let parts = template.split("{document}").map(|part| part.replace("{query}", query));
+            return Ok(PairTemplate::Text(parts.collect()));
+        }
+        let joints = model.pair_tokens();
+        let query = model.tokenize_with(query, false)?;
+        Ok(PairTemplate::Tokens { before: [joints.begin, query, joints.between].concat(), after: joints.end })
+    }
+
+    /// Returns the tokens of the pair with `document`.
+    fn with(&self, model: &Model, document: &str) -> EngineResult<Vec<Token>> {
+        match self {
+            PairTemplate::Text(parts) => model.tokenize_with(&parts.join(document), false),
+            PairTemplate::Tokens { before, after } => {
+                let document = model.tokenize_with(document, false)?;
+                Ok([before.as_slice(), &document, after].concat())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_meant_is_named() {
+        let long = format!(r#"{{"query": "a", "documents": [{}]}}"#, vec![r#""b""#; 2049].join(","));
+        let cases = [
+            (r#"{"query": "a", "documents": ["b", {"text": "c"}], "top_n": 9}"#, ""),
+            (r#"{"documents": ["b"]}"#, "query: is missing"),
+            (r#"{"query": "", "documents": ["b"]}"#, "query: is missing"),
+            (r#"{"query": ["a"], "documents": ["b"]}"#, "query: use a string, not a list"),
+            (r#"{"query": "a"}"#, "documents: is missing"),
+            (r#"{"query": "a", "documents": "b"}"#, "documents: use a list of texts, not \"b\""),
+            (r#"{"query": "a", "documents": []}"#, "documents: use 1 to 2048 texts, not 0"),
+            (&long, "documents: use 1 to 2048 texts, not 2049"),
+            (
+                r#"{"query": "a", "documents": ["b", 1]}"#,
+                "documents[1]: use a text, or an object with the key text",
+            ),
+            (r#"{"query": "a", "documents": [{"title": "b"}]}"#, "documents[0].text: use a string, not null"),
+            (r#"{"query": "a", "documents": ["b"], "top_n": 0}"#, "top_n: use a whole number from 1"),
+            (r#"{"query": "a", "documents": ["b"], "timeout_s": 61}"#, "timeout_s: use a number from"),
+        ];
+        for (json, expected) in cases {
+            let mut fields = Fields::read(json.as_bytes()).expect("an object");
+            let read = RerankRequest::read(&mut fields, Duration::from_secs(60));
+            let message = read.err().map(|refusal| refusal.message).unwrap_or_default();
+            assert!(message.starts_with(expected) && message.is_empty() == expected.is_empty(), "{message}");
+        }
+    }
+}
