@@ -292,3 +292,89 @@ fn the_first_one_is_the_default_and_there_from_the_start() {
     assert_eq!(answer["model"], "a");
     assert_eq!(server.ready["context"], 512);
 }
+
+/// Returns the answer to a request to `/models/load` or `/models/unload`.
+fn control(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    server.post(&format!("/models/{path}"), body)
+}
+
+#[test]
+fn clients_load_and_unload_models() {
+    let server = configured(THREE, &FILES);
+    for name in ["a", "b"] {
+        let (status, answer) = control(&server, "load", &json!({ "model": name }));
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!((&answer["success"], &answer["model"]["id"]), (&json!(true), &json!(name)));
+        assert_eq!(answer["model"]["state"], "loaded");
+    }
+    assert_eq!(server.get("/models"), server.get("/v1/models"));
+    assert_eq!((state(&server, "a"), state(&server, "c")), ("loaded".to_string(), "unloaded".to_string()));
+    // Loading a loaded model and unloading an unloaded model change nothing.
+    assert_eq!(control(&server, "load", &json!({ "model": "a" })).0, 200);
+    assert_eq!(control(&server, "unload", &json!({ "model": "c" })).0, 200);
+    assert_eq!(metric(&server, "anneal_model_loads_total", "a"), 1.0);
+    let (status, answer) = control(&server, "unload", &json!({ "model": "a" }));
+    assert_eq!((status, &answer["model"]["state"]), (200, &json!("unloaded")), "{answer}");
+    assert_eq!((state(&server, "a"), state(&server, "b")), ("unloaded".to_string(), "loaded".to_string()));
+    // The next request loads the model again.
+    assert_eq!(server.ask(&of("a", 2))["usage"]["completion_tokens"], 2);
+    assert_eq!(metric(&server, "anneal_model_loads_total", "a"), 2.0);
+    for (path, body, expected) in [
+        ("load", json!({}), "model: is missing"),
+        ("unload", json!({ "model": 1 }), "model: use a string, not 1"),
+        ("unload", json!({ "model": "a", "force": true }), "force: unknown field"),
+        ("load", json!({ "model": "a", "timeout_s": 0 }), "timeout_s: use a number from"),
+        ("load", json!({ "model": "d" }), "unknown model \"d\""),
+        ("unload", json!({ "model": "d" }), "unknown model \"d\""),
+    ] {
+        let (status, answer) = control(&server, path, &body);
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(matches!(status, 400 | 404) && message.starts_with(expected), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn unloading_waits_for_running_requests() {
+    let server = configured(THREE, &FILES);
+    let mut long = server.connect();
+    let mut request = of("a", 400);
+    request["stream"] = json!(true);
+    long.send(request.to_string().as_bytes());
+    assert!(long.next().expect("a token").get("error").is_none());
+    let (status, answer) = control(&server, "unload", &json!({ "model": "a", "timeout_s": 0.001 }));
+    assert_eq!((status, &answer["error"]["code"]), (504, &json!("deadline")), "{answer}");
+    // The request is answered completely before the model is unloaded.
+    let last = std::thread::scope(|scope| {
+        let unload = scope.spawn(|| control(&server, "unload", &json!({ "model": "a" })));
+        let is_last = |line: &Value| line.get("done").is_some() || line.get("error").is_some();
+        let last = std::iter::from_fn(|| long.next()).find(is_last).expect("an end");
+        let (status, answer) = unload.join().expect("an answer");
+        assert_eq!((status, &answer["model"]["state"]), (200, &json!("unloaded")), "{answer}");
+        last
+    });
+    assert_eq!(
+        (&last["stop"], &last["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(400)),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_says_why() {
+    let server = configured(THREE, &["a.gguf", "b.gguf"]);
+    let (status, answer) = control(&server, "load", &json!({ "model": "c" }));
+    assert_eq!((status, &answer["error"]["code"]), (503, &json!("model_unavailable")), "{answer}");
+    let (_, described) = server.get("/v1/models/c");
+    assert!(described["state"] == "failed" && described["error"].is_string(), "{described}");
+}
+
+#[test]
+fn the_only_model_can_be_unloaded_and_comes_back() {
+    let server = Server::start(&["--name", "smith"]);
+    let before = server.ask(&greedy("hello", 4));
+    let (status, answer) = control(&server, "unload", &json!({ "model": "smith" }));
+    assert_eq!((status, &answer["model"]["state"]), (200, &json!("unloaded")), "{answer}");
+    assert_eq!(server.get("/health"), (200, json!({ "status": "ok" })));
+    assert_eq!(server.ask(&greedy("hello", 4))["tokens"], before["tokens"]);
+    assert_eq!(state(&server, "smith"), "loaded");
+}

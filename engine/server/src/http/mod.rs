@@ -18,6 +18,7 @@ mod infill;
 mod io;
 mod logprobs;
 mod messages;
+mod model_control;
 mod openai;
 mod openapi;
 mod other;

@@ -10,8 +10,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::respond::refuse;
 use super::{
-    apply_template, chat, completions, embeddings, infill, messages, openapi, other, rerank, responses,
-    status,
+    apply_template, chat, completions, embeddings, infill, messages, model_control, openapi, other, rerank,
+    responses, status,
 };
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::models::ModelRegistry;
@@ -169,6 +169,27 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         request: None, answer: AnswerContent::Json("Model"), errors: &[NAMED],
         id: "model", summary: "Describe one model.",
         reference: "one of the models; a name may contain slashes",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
+        path: "/models", shown: "/models", handler: |by| on(by, other::models),
+        request: None, answer: AnswerContent::Json("Models"), errors: &[],
+        id: "models_short", summary: "List the models.",
+        reference: "another path of `/v1/models`",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
+        path: "/models/load", shown: "/models/load", handler: |by| on(by, model_control::load),
+        request: Some("ModelName"), answer: AnswerContent::Json("ModelChange"), errors: &[BODY, MODEL],
+        id: "load_model", summary: "Load a model, and wait until it is loaded.",
+        reference: "request `{\"model\": NAME}`; loads the model and answers `{\"success\": true, \"model\"}`; see [loading and unloading](#loading-and-unloading)",
+        loudness: Loudness::Normal, at_health_door: false,
+    },
+    Endpoint {
+        path: "/models/unload", shown: "/models/unload", handler: |by| on(by, model_control::unload),
+        request: Some("ModelName"), answer: AnswerContent::Json("ModelChange"), errors: &[BODY, MODEL],
+        id: "unload_model", summary: "Unload a model after its running requests, and wait until it is unloaded.",
+        reference: "request `{\"model\": NAME}`; unloads the model after its running requests have ended",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {

@@ -13,6 +13,7 @@ mod model_status;
 mod named;
 mod registry;
 mod start;
+mod unload;
 
 pub use self::memory::{MemoryEstimate, estimate};
 pub use self::model_status::{KnownModels, ModelSnapshot};

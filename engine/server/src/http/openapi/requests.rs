@@ -50,6 +50,7 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
         "prompt": { "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] },
         "echo": { "enum": [false, null] },
     }});
+    let most = facts.defaults.deadline.as_secs_f64();
     let mut infill = request(infill(facts), details(), "");
     infill["required"] = json!([]);
     let all = json!({
@@ -77,6 +78,15 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
                 { "properties": { "content": { "type": "string" } }, "required": ["content"] },
                 { "properties": { "prompt": { "type": "string" } }, "required": ["prompt"] },
             ],
+            "additionalProperties": false,
+        },
+        "ModelName": {
+            "type": "object",
+            "properties": {
+                "model": { "enum": facts.names },
+                "timeout_s": { "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most },
+            },
+            "required": ["model"],
             "additionalProperties": false,
         },
         "Text": {

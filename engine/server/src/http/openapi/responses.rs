@@ -48,6 +48,10 @@ pub fn schemas() -> Map<String, Value> {
             "object": { "const": "list" },
             "data": { "type": "array", "items": { "$ref": "#/components/schemas/Model" } },
         })),
+        "ModelChange": object(&[], json!({
+            "success": { "const": true },
+            "model": { "$ref": "#/components/schemas/Model" },
+        })),
         "Usage": object(&[], json!({
             "prompt_tokens": count, "completion_tokens": count, "total_tokens": count,
             "prompt_tokens_details": object(&[], json!({ "cached_tokens": count })),
