@@ -42,14 +42,6 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
     });
     let mut completion = request(completion(facts), details(), "prompt");
     completion["anyOf"] = (1..=CHOICES).map(as_many).collect();
-    completion["if"] = json!({
-        "properties": { "suffix": { "type": "string", "minLength": 1 } },
-        "required": ["suffix"],
-    });
-    completion["then"] = json!({ "properties": {
-        "prompt": { "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] },
-        "echo": { "enum": [false, null] },
-    }});
     let most = facts.defaults.deadline.as_secs_f64();
     let mut infill = request(infill(facts), details(), "");
     infill["required"] = json!([]);
