@@ -7,6 +7,7 @@ mod responses;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 use axum::extract::State;
 use axum::response::Response;

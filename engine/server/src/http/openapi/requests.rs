@@ -4,7 +4,7 @@ use sampling::{PARAMETERS, Parameter};
 use serde_json::{Map, Value, json};
 
 use super::facts::ServerFacts;
-use crate::embeddings::TEXTS;
+use super::texts;
 use crate::http::completions::{CHOICES, PROMPTS};
 use crate::infill::FILES;
 use crate::logprobs::MOST;
@@ -51,8 +51,8 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
         "ChatRequest": chat,
         "MessagesRequest": request(messages(), conversation(), "messages"),
         "ResponsesRequest": request(responses(), conversation(), "input"),
-        "EmbeddingRequest": embedding(facts),
-        "RerankRequest": rerank(facts),
+        "EmbeddingRequest": texts::embedding(facts),
+        "RerankRequest": texts::rerank(facts),
         "Message": message(),
         "Tool": tool(),
         "TokenizeRequest": {
@@ -99,7 +99,7 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
     all.as_object().cloned().unwrap_or_default()
 }
 
-fn token(facts: &ServerFacts) -> Value {
+pub(super) fn token(facts: &ServerFacts) -> Value {
     json!({ "type": "integer", "minimum": 0, "maximum": facts.last_token })
 }
 
@@ -420,56 +420,6 @@ fn as_many(count: u32) -> Value {
 fn choices() -> Value {
     json!({ "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "default": 1, "description": "Number of \
                                                                                    answers." })
-}
-
-fn embedding(facts: &ServerFacts) -> Value {
-    let text = json!({ "type": "string", "minLength": 1 });
-    let tokens = json!({ "type": "array", "items": token(facts), "minItems": 1 });
-    let most = facts.defaults.deadline.as_secs_f64();
-    json!({
-        "type": "object",
-        "properties": {
-            "input": { "anyOf": [
-                text,
-                { "type": "array", "items": text, "minItems": 1, "maxItems": TEXTS },
-                tokens,
-                { "type": "array", "items": tokens, "minItems": 1, "maxItems": TEXTS },
-            ]},
-            "model": { "enum": facts.models() },
-            "encoding_format": { "enum": ["float", "base64", null], "default": "float" },
-            "dimensions": facts.dimensions(),
-            "timeout_s": { "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most },
-        },
-        "required": ["input"],
-        "additionalProperties": true,
-    })
-}
-
-fn rerank(facts: &ServerFacts) -> Value {
-    let most = facts.defaults.deadline.as_secs_f64();
-    let text = json!({ "type": "string" });
-    let object = json!({ "type": "object", "properties": { "text": text }, "required": ["text"] });
-    json!({
-        "type": "object",
-        "properties": {
-            "query": { "type": "string", "minLength": 1 },
-            "documents": {
-                "type": "array", "items": { "anyOf": [text, object] }, "minItems": 1, "maxItems": TEXTS,
-            },
-            "top_n": {
-                "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX,
-                "description": "Maximum number of results.",
-            },
-            "return_documents": {
-                "type": ["boolean", "null"], "default": false,
-                "description": "True to return the text of each document.",
-            },
-            "model": { "enum": facts.models() },
-            "timeout_s": { "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most },
-        },
-        "required": ["query", "documents"],
-        "additionalProperties": true,
-    })
 }
 
 fn message() -> Value {
