@@ -3,7 +3,7 @@
 use build_info::Logits;
 use serde_json::{Value, json};
 
-use crate::client::Server;
+use crate::client::{Server, greedy};
 use crate::common::{anneal, parts, the_model, tiny};
 
 const TEXT: &str = "The smith brings the steel slowly to a red heat.";
@@ -235,4 +235,33 @@ fn what_would_be_too_much_is_refused() {
         status == 400 && message.starts_with("logprobs: the log-probabilities of the prompts"),
         "{answer}"
     );
+}
+
+#[test]
+fn a_preempted_request_has_each_prompt_token_once() {
+    let server = Server::start(&["--slots", "2", "-c", "512"]);
+    let tokens: Vec<i32> = tokens_of(&server, &[TEXT; 30].join(" ")).into_iter().take(150).collect();
+    let alone = logprobs(&complete(&server, &scoring(&json!(tokens)))["choices"][0]);
+    let mut older = server.connect();
+    let mut request = greedy("hello", 320);
+    request["stream"] = json!(true);
+    older.send(request.to_string().as_bytes());
+    assert!(older.next().expect("a token").get("error").is_none());
+    let body = json!({
+        "prompt": tokens, "echo": true, "logprobs": 1, "max_tokens": 200, "temperature": 0, "ignore_eos": true,
+    });
+    std::thread::scope(|scope| {
+        let newer = scope.spawn(|| complete(&server, &body));
+        let last =
+            std::iter::from_fn(|| older.next()).find(|line| line.get("done").is_some()).expect("an end");
+        assert_eq!(last["stop"], "length", "{last}");
+        let answer = newer.join().expect("an answer");
+        let found = logprobs(&answer["choices"][0]);
+        assert_eq!(
+            (found.len() + 1, &answer["usage"]["completion_tokens"]),
+            (tokens.len() + 200, &json!(200))
+        );
+        assert_near(&found[..alone.len()], &alone);
+    });
+    assert!(server.metric("anneal_requests_parked_total") > 0.0);
 }
