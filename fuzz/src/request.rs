@@ -11,6 +11,7 @@ pub fn check(bytes: &[u8]) {
     let defaults = Defaults {
         sampling: SamplingOptions::default(),
         max_tokens: 512,
+        reasoning_budget: None,
         deadline: Duration::from_secs(600),
         drafts: Default::default(),
         workloads: Default::default(),

@@ -2,6 +2,7 @@
 
 mod builtin;
 mod calls;
+mod channels;
 mod environment;
 mod fallback;
 mod forced;
@@ -9,6 +10,7 @@ mod json;
 mod list;
 mod message;
 mod part;
+mod reasoning;
 mod scan;
 mod stack;
 mod template;
@@ -19,5 +21,5 @@ pub use calls::{CallFormat, CallReader};
 pub use forced::{ForcedReader, schema as forced_schema};
 pub use message::{Function, Json, Message, ToolCall};
 pub use part::{Offered, Part};
+pub use reasoning::{ThoughtFormat, ThoughtReader};
 pub use template::{Inputs, Specials, Template};
-pub use thoughts::{ThoughtMarks, ThoughtReader};

@@ -97,6 +97,11 @@ impl Message {
         }
     }
 
+    /// Sets the thoughts before the text. The template decides if the model sees them.
+    pub fn set_thoughts(&mut self, thoughts: &str) {
+        self.more.insert("reasoning_content".to_string(), Json(Value::from(thoughts)));
+    }
+
     /// Converts to the value that the template sees. Missing keys are omitted, and the other keys have the usual
     /// order.
     ///

@@ -14,8 +14,8 @@ use minijinja::{Environment, ErrorKind, Value};
 use super::calls::{CallFormat, Probe, derive, shows_call};
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
-use super::thoughts::ThoughtMarks;
-use super::{builtin, fallback, stack};
+use super::reasoning::ThoughtFormat;
+use super::{builtin, channels, fallback, stack};
 
 /// Metadata key of the template in a GGUF file.
 const KEY: &str = "tokenizer.chat_template";
@@ -94,8 +94,8 @@ pub struct Template {
     /// Source of the template that renders conversations with tools.
     source: String,
     calls: OnceLock<Calls>,
-    /// Marks of thoughts, if the template contains any.
-    thoughts: Option<ThoughtMarks>,
+    /// Notation of thoughts, if the template contains its marks.
+    thoughts: Option<ThoughtFormat>,
     /// True if the template names the role `developer`.
     knows_developer: bool,
     origin: String,
@@ -121,7 +121,7 @@ impl Template {
         if let Some(source) = model.metadata_text(&key) {
             let source = with_newlines(&source);
             template.tool_use = Some(compile(&source, &format!("{key} of {}", path.display()))?);
-            template.thoughts = template.thoughts.or(ThoughtMarks::of_template(&source));
+            template.thoughts = template.thoughts.or(ThoughtFormat::of_template(&source));
             template.knows_developer |= names_developer(&source);
             template.source = source;
         }
@@ -156,7 +156,7 @@ impl Template {
             main: compile(source, origin)?,
             tool_use: None,
             calls: OnceLock::new(),
-            thoughts: ThoughtMarks::of_template(source),
+            thoughts: ThoughtFormat::of_template(source),
             knows_developer: names_developer(source),
             origin: origin.to_string(),
             source: source.clone(),
@@ -213,9 +213,15 @@ impl Template {
         Some(Calls { format: derive(&self.source, &text, &one), are_shown: shows_call(&one) })
     }
 
-    /// Returns the marks of thoughts that the template contains; `None` if it contains none.
-    pub fn thought_marks(&self) -> Option<ThoughtMarks> {
-        self.thoughts
+    /// Returns the notation of thoughts in answers to prompts from this template. If the template contains no marks, the
+    /// model may still write `<think>`.
+    pub fn thought_format(&self) -> ThoughtFormat {
+        self.thoughts.unwrap_or_default()
+    }
+
+    /// True if the template contains marks of thoughts.
+    pub fn has_thoughts(&self) -> bool {
+        self.thoughts.is_some()
     }
 
     /// True if the template shows the tools of a conversation. Otherwise, [`render_with`](Self::render_with) describes
@@ -283,6 +289,11 @@ impl Template {
     /// The errors of [`render`](Self::render).
     pub fn render_with(&self, inputs: &Inputs<'_>) -> Result<String> {
         let mut messages = self.with_known_roles(inputs.messages);
+        if self.thought_format().has_channels()
+            && let Some(changed) = channels::with_thinking(&messages)
+        {
+            messages = Cow::Owned(changed);
+        }
         let mut tools = inputs.tools;
         if let Some(hidden) = tools.filter(|_| !self.shows_tools()) {
             messages = Cow::Owned(fallback::with_tools(&messages, hidden, self.has_system()));
@@ -346,6 +357,15 @@ impl Template {
         let begins = self.specials.adds_begin && !self.specials.begin.is_empty();
         let text = if begins { prompt.strip_prefix(&*self.specials.begin).unwrap_or(prompt) } else { prompt };
         model.tokenize(text)
+    }
+
+    /// Returns the tokens of `model` whose texts are in `marks`. Marks that consist of several tokens are ordinary text.
+    ///
+    /// # Errors
+    /// The errors of the tokenizer.
+    pub fn tokens_of_marks<'a>(model: &Model, marks: impl Iterator<Item = &'a str>) -> Result<Vec<Token>> {
+        let all = marks.map(|mark| model.tokenize_with(mark, false)).collect::<Result<Vec<_>>>()?;
+        Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
     }
 
     /// Determines the form in which the template expects tool calls. As in llama.cpp, renders a trial call and

@@ -1,6 +1,7 @@
 //! Thoughts of reasoning models: the part of an answer between marks such as `<think>` and `</think>`, before the answer
 //! proper. The template or the model writes the opening mark.
 
+use super::calls::overlap;
 use super::part::Part;
 
 /// Marks around thoughts.
@@ -10,139 +11,299 @@ pub struct ThoughtMarks {
     pub open: &'static str,
     /// Mark that closes the thoughts.
     pub close: &'static str,
+    /// Marks around the answer after the thoughts, if the family writes them.
+    answer: Option<(&'static str, &'static str)>,
+    place: Place,
+    /// Texts of the marks that may be special tokens, which are not rendered as text unless requested.
+    tokens: &'static [&'static str],
 }
 
-/// Marks of well-known families of models.
-const KNOWN: [ThoughtMarks; 4] = [
-    // DeepSeek, Qwen, Granite, GLM and many others.
-    ThoughtMarks { open: "<think>", close: "</think>" },
+/// Position of thoughts in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before the answer, after the opening mark.
+    Start,
+    /// Before the answer, even without the opening mark.
+    Always,
+    /// Anywhere, because text cannot contain the marks.
+    Anywhere,
+}
+
+const THINK: ThoughtMarks = ThoughtMarks {
+    open: "<think>",
+    close: "</think>",
+    answer: None,
+    place: Place::Start,
+    tokens: &["<think>", "</think>"],
+};
+
+/// Marks of well-known families of models. The first marks that fit a template count.
+const KNOWN: [ThoughtMarks; 12] = [
+    // Granite 3.3.
+    ThoughtMarks { answer: Some(("<response>", "</response>")), ..THINK },
+    // Hunyuan A13B.
+    ThoughtMarks { answer: Some(("<answer>", "</answer>")), ..THINK },
+    // DeepSeek, Qwen, GLM, MiniMax M2, Kimi K2, Nemotron, LFM2.5 and many others.
+    THINK,
     // Magistral.
-    ThoughtMarks { open: "[THINK]", close: "[/THINK]" },
+    ThoughtMarks { open: "[THINK]", close: "[/THINK]", tokens: &["[THINK]", "[/THINK]"], ..THINK },
     // Seed.
-    ThoughtMarks { open: "<seed:think>", close: "</seed:think>" },
+    ThoughtMarks {
+        open: "<seed:think>",
+        close: "</seed:think>",
+        tokens: &["<seed:think>", "</seed:think>"],
+        ..THINK
+    },
     // Command A.
-    ThoughtMarks { open: "<|START_THINKING|>", close: "<|END_THINKING|>" },
+    ThoughtMarks {
+        open: "<|START_THINKING|>",
+        close: "<|END_THINKING|>",
+        tokens: &["<|START_THINKING|>", "<|END_THINKING|>"],
+        ..THINK
+    },
+    // Gemma 4: a channel, whose name follows the mark.
+    ThoughtMarks {
+        open: "<|channel>thought",
+        close: "<channel|>",
+        place: Place::Anywhere,
+        tokens: &["<|channel>", "<channel|>"],
+        ..THINK
+    },
+    // MiniMax M3.
+    ThoughtMarks {
+        open: "<mm:think>",
+        close: "</mm:think>",
+        tokens: &["<mm:think>", "</mm:think>"],
+        ..THINK
+    },
+    // Kimi VL.
+    ThoughtMarks {
+        open: "◁think▷", close: "◁/think▷", tokens: &["◁think▷", "◁/think▷"], ..THINK
+    },
+    // EXAONE Deep.
+    ThoughtMarks { open: "<thought>", close: "</thought>", tokens: &["<thought>", "</thought>"], ..THINK },
+    // Granite 3.2.
+    ThoughtMarks { open: "Here is my thought process:", close: "Here is my response:", tokens: &[], ..THINK },
+    // Apriel, whose template asks for thoughts in every answer.
+    ThoughtMarks {
+        open: "Here are my reasoning steps:",
+        close: "[BEGIN FINAL RESPONSE]",
+        answer: Some(("", "[END FINAL RESPONSE]")),
+        place: Place::Always,
+        tokens: &["[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"],
+    },
 ];
 
 impl ThoughtMarks {
     /// Returns the marks that the template `source` contains; `None` if it contains none.
     pub fn of_template(source: &str) -> Option<Self> {
-        KNOWN.into_iter().find(|marks| source.contains(marks.open) || source.contains(marks.close))
+        let fits = |marks: &ThoughtMarks| {
+            let has_answer = marks
+                .answer
+                .is_none_or(|(open, close)| source.contains(if open.is_empty() { close } else { open }));
+            has_answer && (source.contains(marks.open) || source.contains(marks.close))
+        };
+        KNOWN.into_iter().find(fits)
     }
 
-    /// True if an answer to `prompt` begins within thoughts, because the prompt ends with the opening mark.
+    /// True if an answer to `prompt` begins within thoughts: the prompt ends with the opening mark, or the template asks
+    /// for thoughts in every answer.
     pub fn are_open_after(self, prompt: &str) -> bool {
-        prompt.trim_end().ends_with(self.open)
+        self.place == Place::Always || prompt.trim_end().ends_with(self.open)
+    }
+
+    /// Texts that begin or end thoughts. In some models they are special tokens, which are not rendered as text unless
+    /// requested.
+    pub fn markers(self) -> &'static [&'static str] {
+        self.tokens
     }
 }
 
 impl Default for ThoughtMarks {
     fn default() -> Self {
-        KNOWN[0]
+        THINK
     }
 }
 
 /// Incremental reader that separates thoughts from the answer.
 #[derive(Clone, Debug)]
-pub struct ThoughtReader {
+pub struct MarkReader {
     marks: ThoughtMarks,
     at: At,
     /// Text that was received but not yet emitted.
     held: String,
+    /// True if thoughts were emitted.
+    has_thoughts: bool,
+    /// True if the next thoughts are not the first.
+    separates: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// Only white space has been received, or a part of the opening mark.
     Start,
-    /// At the start of the thoughts, where white space is dropped.
-    Begin,
+    /// At the start of the thoughts, where white space is dropped. `may_repeat` is true if the prompt already has the
+    /// opening mark, which some models repeat.
+    Begin {
+        may_repeat: bool,
+    },
     Inside,
-    /// After the closing mark, where white space is dropped.
+    /// After the closing mark, where white space and further marks are dropped.
     After,
+    /// Between the marks of an answer.
+    Answer,
     Text,
 }
 
-impl ThoughtReader {
-    /// Creates a reader. `is_open` is true if the prompt ends with the opening mark.
+/// Text between two separate thoughts.
+pub(super) const SEPARATOR: &str = "\n\n";
+
+impl MarkReader {
+    /// Creates a reader. `is_open` is true if the answer begins within thoughts.
     pub fn new(marks: ThoughtMarks, is_open: bool) -> Self {
-        ThoughtReader { marks, at: if is_open { At::Begin } else { At::Start }, held: String::new() }
+        let at = if is_open { At::Begin { may_repeat: true } } else { At::Start };
+        MarkReader { marks, at, held: String::new(), has_thoughts: false, separates: false }
+    }
+
+    /// True if thoughts are open.
+    pub fn is_inside(&self) -> bool {
+        matches!(self.at, At::Begin { .. } | At::Inside)
     }
 
     /// Adds `piece` to the answer, and returns the parts that are now certain.
     pub fn push(&mut self, piece: &str) -> Vec<Part> {
         self.held.push_str(piece);
-        let mut pieces = Vec::new();
-        while self.step(&mut pieces) {}
-        pieces
+        let mut parts = Vec::new();
+        while self.step(&mut parts) {}
+        parts
     }
 
     /// Ends the answer, and returns the remaining parts.
     pub fn finish(&mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
-        let part = match self.at {
+        let mut parts = Vec::new();
+        match self.at {
             // An unfinished closing mark stays a part of the thoughts.
-            At::Begin | At::Inside => {
-                (!held.trim_end().is_empty()).then(|| Part::Thought(held.trim_end().to_string()))
-            }
-            At::Start | At::After | At::Text => (!held.is_empty()).then_some(Part::Text(held)),
-        };
-        part.into_iter().collect()
+            At::Begin { .. } | At::Inside => self.think(held.trim_end(), &mut parts),
+            At::Start | At::After | At::Answer | At::Text => say(held, &mut parts),
+        }
+        parts
+    }
+
+    /// Emits `text` as thoughts.
+    fn think(&mut self, text: &str, parts: &mut Vec<Part>) {
+        if text.is_empty() {
+            return;
+        }
+        let separator = if std::mem::take(&mut self.separates) { SEPARATOR } else { "" };
+        self.has_thoughts = true;
+        parts.push(Part::Thought(format!("{separator}{text}")));
     }
 
     /// Advances by one step. Returns true if another step may be possible.
-    fn step(&mut self, pieces: &mut Vec<Part>) -> bool {
+    fn step(&mut self, parts: &mut Vec<Part>) -> bool {
+        let ThoughtMarks { open, close, answer, place, .. } = self.marks;
         match self.at {
             At::Start => {
                 let rest = self.held.trim_start();
-                if let Some(after) = rest.strip_prefix(self.marks.open) {
-                    (self.held, self.at) = (after.to_string(), At::Begin);
+                if let Some(after) = rest.strip_prefix(open) {
+                    (self.held, self.at) = (after.to_string(), At::Begin { may_repeat: false });
                     return true;
                 }
-                if self.marks.open.starts_with(rest) {
+                if open.starts_with(rest) {
                     return false;
                 }
                 self.at = At::Text;
                 true
             }
-            At::Begin | At::After => {
+            At::Begin { may_repeat } => {
                 let rest = self.held.trim_start();
-                if rest.is_empty() {
-                    self.held.clear();
-                    return false;
+                if may_repeat && let Some(after) = rest.strip_prefix(open) {
+                    (self.held, self.at) = (after.to_string(), At::Begin { may_repeat: false });
+                    return true;
                 }
+                let is_uncertain = rest.is_empty() || may_repeat && open.starts_with(rest);
                 self.held = rest.to_string();
-                self.at = if self.at == At::Begin { At::Inside } else { At::Text };
-                true
+                if !is_uncertain {
+                    self.at = At::Inside;
+                }
+                !is_uncertain
             }
             At::Inside => {
-                let found = self.held.find(self.marks.close);
-                let end = found
-                    .unwrap_or_else(|| self.held.len() - super::calls::overlap(&self.held, self.marks.close));
-                // White space before the closing mark belongs to the mark.
-                let solid = self.held[..end].trim_end().len();
-                if solid > 0 {
-                    pieces.push(Part::Thought(self.held[..solid].to_string()));
+                let (text, is_found) = self.until(close);
+                self.think(&text, parts);
+                if is_found {
+                    self.at = At::After;
                 }
-                match found {
-                    Some(at) => {
-                        self.held.drain(..at + self.marks.close.len());
-                        self.at = At::After;
-                        true
-                    }
-                    None => {
-                        self.held.drain(..solid);
-                        false
-                    }
+                is_found
+            }
+            At::After => self.after(),
+            At::Answer => {
+                let (text, is_found) = self.until(answer.map_or(close, |(_, end)| end));
+                say(text, parts);
+                if is_found {
+                    self.at = At::After;
                 }
+                is_found
+            }
+            At::Text if place == Place::Anywhere => {
+                let (text, is_found) = self.until(open);
+                say(text, parts);
+                if is_found {
+                    (self.at, self.separates) = (At::Begin { may_repeat: false }, self.has_thoughts);
+                }
+                is_found
             }
             At::Text => {
-                if !self.held.is_empty() {
-                    pieces.push(Part::Text(std::mem::take(&mut self.held)));
-                }
+                say(std::mem::take(&mut self.held), parts);
                 false
             }
         }
+    }
+
+    /// Takes the text before `mark`, and the mark if it was found. Keeps the end of the text that may belong to the mark:
+    /// white space before the mark is a part of it.
+    fn until(&mut self, mark: &str) -> (String, bool) {
+        let found = self.held.find(mark);
+        let end = found.unwrap_or_else(|| self.held.len() - overlap(&self.held, mark));
+        let solid = self.held[..end].trim_end().len();
+        let text = self.held[..solid].to_string();
+        self.held.drain(..found.map_or(solid, |at| at + mark.len()));
+        (text, found.is_some())
+    }
+
+    /// Drops the marks that may follow the thoughts: thoughts that open again, a repeated closing mark, and the opening
+    /// mark of the answer.
+    fn after(&mut self) -> bool {
+        let ThoughtMarks { open, close, answer, .. } = self.marks;
+        let rest = self.held.trim_start();
+        if rest.is_empty() {
+            self.held.clear();
+            return false;
+        }
+        let begin = answer.map(|(begin, _)| (begin, At::Answer)).filter(|(begin, _)| !begin.is_empty());
+        let marks = [(open, At::Begin { may_repeat: false }), (close, At::After)].into_iter().chain(begin);
+        for (mark, next) in marks.clone() {
+            if let Some(after) = rest.strip_prefix(mark) {
+                (self.held, self.at) = (after.to_string(), next);
+                self.separates |= mark == open && self.has_thoughts;
+                return true;
+            }
+        }
+        let is_certain = !marks.into_iter().any(|(mark, _)| mark.starts_with(rest));
+        self.held = rest.to_string();
+        if is_certain {
+            let has_begun = answer.is_some_and(|(begin, _)| begin.is_empty());
+            self.at = if has_begun { At::Answer } else { At::Text };
+        }
+        is_certain
+    }
+}
+
+/// Emits `text` as a part of the answer.
+fn say(text: String, parts: &mut Vec<Part>) {
+    if !text.is_empty() {
+        parts.push(Part::Text(text));
     }
 }
 
@@ -151,8 +312,8 @@ mod tests {
     use super::*;
 
     /// Returns the thoughts and the text of `answer`, which arrives in pieces of `piece` characters.
-    fn read(answer: &str, is_open: bool, piece: usize) -> (String, String) {
-        let mut reader = ThoughtReader::new(ThoughtMarks::default(), is_open);
+    fn read_as(marks: ThoughtMarks, answer: &str, is_open: bool, piece: usize) -> (String, String) {
+        let mut reader = MarkReader::new(marks, is_open);
         let characters: Vec<char> = answer.chars().collect();
         let mut pieces = Vec::new();
         for piece in characters.chunks(piece) {
@@ -170,9 +331,19 @@ mod tests {
         (thoughts, text)
     }
 
+    fn check(marks: ThoughtMarks, cases: &[(&str, bool, &str, &str)]) {
+        for &(answer, is_open, thoughts, text) in cases {
+            for piece in [1, 2, 5, 100] {
+                let found = read_as(marks, answer, is_open, piece);
+                let expected = (thoughts.to_string(), text.to_string());
+                assert_eq!(found, expected, "{answer:?} in pieces of {piece}");
+            }
+        }
+    }
+
     #[test]
     fn thoughts_are_separated_from_the_answer() {
-        for (answer, is_open, thoughts, text) in [
+        let cases = [
             ("two plus two\n</think>\n\nFour", true, "two plus two", "Four"),
             (
                 "<think>\ntwo  plus\n\ntwo\n</think>\n\nFour </think>",
@@ -192,14 +363,121 @@ mod tests {
             ("<thin", false, "", "<thin"),
             ("a < b </think> c", false, "", "a < b </think> c"),
             (" \n", false, "", " \n"),
-        ] {
-            for piece in [1, 2, 5, 100] {
-                let found = read(answer, is_open, piece);
-                assert_eq!(
-                    found,
-                    (thoughts.to_string(), text.to_string()),
-                    "{answer:?} in pieces of {piece}"
-                );
+        ];
+        check(ThoughtMarks::default(), &cases);
+    }
+
+    #[test]
+    fn marks_may_be_repeated_before_the_answer() {
+        let cases = [
+            // The prompt already has the opening mark.
+            ("<think>\ntwo\n</think>Four", true, "two", "Four"),
+            ("<th", true, "<th", ""),
+            ("two\n</think>\n\n</think>\n\nFour", true, "two", "Four"),
+            ("two</think>\n<think>\nthree\n</think>Four", true, "two\n\nthree", "Four"),
+            ("<think>\n</think><think>two</think>", false, "two", ""),
+            ("two</think>\n<thin", true, "two", "<thin"),
+            ("two</think>Four <think>five</think>", true, "two", "Four <think>five</think>"),
+        ];
+        check(ThoughtMarks::default(), &cases);
+    }
+
+    fn of(source: &str) -> ThoughtMarks {
+        ThoughtMarks::of_template(source).expect("marks")
+    }
+
+    #[test]
+    fn every_family_has_its_marks() {
+        let granite = of("thoughts between <think></think> and your response between <response></response>");
+        check(
+            granite,
+            &[
+                ("<think>two</think>\n<response>\nFour\n</response>", false, "two", "\nFour"),
+                ("<think>two</think>Four</response>", false, "two", "Four</response>"),
+                ("<think>two</think><respond>", false, "two", "<respond>"),
+            ],
+        );
+        check(
+            of("<think></think><answer></answer>"),
+            &[("<think>\ntwo\n</think>\n<answer>\nFour\n</answer>\n", false, "two", "\nFour")],
+        );
+        check(
+            of("'Here is my thought process:' 'Here is my response:'"),
+            &[
+                ("Here is my thought process:\ntwo\n\nHere is my response:\n\nFour", false, "two", "Four"),
+                ("Here is the answer", false, "", "Here is the answer"),
+            ],
+        );
+        let apriel = of("[BEGIN FINAL RESPONSE] ... [END FINAL RESPONSE]");
+        assert!(apriel.are_open_after("<|assistant|>\n"));
+        check(
+            apriel,
+            &[
+                ("two\n[BEGIN FINAL RESPONSE]\nFour\n[END FINAL RESPONSE]\n", true, "two", "Four"),
+                ("Here are my reasoning steps:\ntwo\n[BEGIN FINAL RESPONSE]Four", true, "two", "Four"),
+            ],
+        );
+        check(of("◁think▷"), &[("◁think▷two◁/think▷Four ◁", false, "two", "Four ◁")]);
+    }
+
+    #[test]
+    fn special_tokens_mark_thoughts_anywhere() {
+        let gemma = of("{{ '<|channel>thought\\n<channel|>' }}");
+        assert_eq!(gemma.markers(), ["<|channel>", "<channel|>"]);
+        assert!(!gemma.are_open_after("<|turn>model\n<|channel>thought\n<channel|>"));
+        check(
+            gemma,
+            &[
+                ("<|channel>thought\ntwo\n<channel|>Four", false, "two", "Four"),
+                ("<|channel>thought\n<channel|>Four", false, "", "Four"),
+                (
+                    "Wait: <|channel>thought\ntwo<channel|> Four\n<|channel>thought\nthree<channel|>",
+                    false,
+                    "two\n\nthree",
+                    "Wait:Four",
+                ),
+                ("Four <|chan", false, "", "Four <|chan"),
+            ],
+        );
+    }
+
+    /// Returns texts that are made of `pieces` in a pseudo-random order.
+    fn mixed(pieces: &[&str], count: usize) -> Vec<String> {
+        let mut state = 7_u64;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut text = |_| (0..next(9)).map(|_| pieces[next(pieces.len())]).collect();
+        (0..count).map(&mut text).collect()
+    }
+
+    #[test]
+    fn no_text_is_lost_or_doubled() {
+        let families =
+            ["<think>", "<|channel>thought", "<think><answer>", "[BEGIN FINAL RESPONSE][END FINAL RESPONSE]"];
+        for marks in families.map(of) {
+            let (begin, end) = marks.answer.unwrap_or_default();
+            let all =
+                [marks.open, marks.close, begin, end, "a", "é\n", " ", "<", "\n\n", "b c", "</thi", "🦀"];
+            for (index, text) in mixed(&all, 2_000).iter().enumerate() {
+                let whole = read_as(marks, text, index % 2 == 0, usize::MAX);
+                for piece in [1, 3] {
+                    assert_eq!(read_as(marks, text, index % 2 == 0, piece), whole, "{text:?}");
+                }
+                // The characters without the marks and white space stay, in both parts together as often as before.
+                let letters = |text: &str| text.chars().filter(|next| "aébc🦀".contains(*next)).count();
+                let mut rest = text.clone();
+                for mark in [marks.open, marks.close, begin, end].into_iter().filter(|mark| !mark.is_empty())
+                {
+                    rest = rest.replace(mark, "");
+                }
+                let mut found = format!("{}{}", whole.0, whole.1);
+                for mark in [marks.open, marks.close, begin, end].into_iter().filter(|mark| !mark.is_empty())
+                {
+                    found = found.replace(mark, "");
+                }
+                assert_eq!(letters(&found), letters(&rest), "{text:?}: {whole:?}");
             }
         }
     }

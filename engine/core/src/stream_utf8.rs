@@ -43,6 +43,11 @@ impl StreamUtf8 {
         &self.text
     }
 
+    /// True if the bytes so far end with a whole character.
+    pub fn is_whole(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// Returns the remaining text at the end: U+FFFD for an incomplete character.
     pub fn finish(&mut self) -> &str {
         self.text.clear();

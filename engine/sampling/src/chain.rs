@@ -172,6 +172,23 @@ impl Chain {
         self.accept_as(token, true)
     }
 
+    /// Accepts `token` as the next token of the text without sampling. Returns false, and does not accept the token, if the
+    /// grammar forbids it. A device must not sample for this text.
+    ///
+    /// # Errors
+    /// If the grammar cannot check the token.
+    pub fn force(&mut self, token: Token) -> Result<bool> {
+        if let Some(guide) = &mut self.guide
+            && !guide.allows(token, self.model.is_end(token))?
+        {
+            return Ok(false);
+        }
+        self.accept_as(token, true)?;
+        // No random number was used.
+        self.chosen -= 1;
+        Ok(true)
+    }
+
     /// Accepts all tokens of a prompt, as [`accept`](Self::accept) does. Only the last tokens have an effect.
     pub fn accept_prompt(&mut self, prompt: &[Token]) -> Result<()> {
         let last = &prompt[prompt.len().saturating_sub(self.raw.window())..];

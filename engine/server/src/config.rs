@@ -267,6 +267,7 @@ impl Config {
                 1,
                 u32::MAX,
             )?,
+            reasoning_budget: self.reasoning_budget,
             deadline: seconds(self.timeout_s, options::DEFAULT_TIMEOUT_S),
             limits: ServerLimits {
                 request: self.max_request_bytes.unwrap_or(options::DEFAULT_REQUEST_BYTES) as usize,
@@ -373,6 +374,7 @@ mod tests {
         let examples = Config {
             name: None,
             chat_template: None,
+            reasoning_budget: None,
             socket: None,
             socket_group: None,
             health_listen: None,

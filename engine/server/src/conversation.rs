@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use chat::{Inputs, Json, Message, Offered, Template, forced_schema};
+use chat::{Inputs, Json, Message, Offered, Template, ThoughtReader, forced_schema};
 use llama::error::Result as EngineResult;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
@@ -30,6 +30,8 @@ pub struct Conversation {
     more: Vec<(String, Json)>,
     /// True if the answer continues the last message, which is the assistant's.
     continues: bool,
+    /// True if the answer has no room for thoughts, because it must match a schema.
+    answers_at_once: bool,
 }
 
 impl Conversation {
@@ -75,8 +77,17 @@ impl Conversation {
             Some(other) => return Err(wrong("chat_template_kwargs", "use an object", &other)),
         };
         let continues = continues(&messages, fields.bool("continue_final_message")?)?;
-        let field = "messages";
-        Ok(Conversation { field, messages, tools, offered, forced, forced_tools, more, continues })
+        Ok(Conversation {
+            field: "messages",
+            messages,
+            tools,
+            offered,
+            forced,
+            forced_tools,
+            more,
+            continues,
+            answers_at_once: false,
+        })
     }
 
     /// Sets the name of the field that contained the messages.
@@ -95,6 +106,24 @@ impl Conversation {
         if self.more.iter().all(|(known, _)| known != name) {
             self.more.push((name.to_string(), value.into()));
         }
+    }
+
+    /// Ends the thoughts in the prompt, because the answer has no room for them.
+    pub fn answer_at_once(&mut self) {
+        self.answers_at_once = true;
+    }
+
+    /// Returns a reader of an answer to `prompt`, the text of this conversation in `template`. If answers consist of
+    /// channels, the reader also finds calls to the functions in `offered`.
+    pub fn thought_reader(&self, template: &Template, prompt: &str, offered: Vec<Offered>) -> ThoughtReader {
+        let has_begun = self.continues || self.answers_at_once;
+        template.thought_format().reader(prompt, has_begun, offered)
+    }
+
+    /// Returns the additional variables of the template.
+    #[cfg(test)]
+    pub fn variables(&self) -> Value {
+        self.more.iter().map(|(name, value)| (name.clone(), serde_json::json!(value))).collect()
     }
 
     /// Returns the messages.
@@ -134,13 +163,10 @@ impl Conversation {
             tools: self.tools.as_ref(),
             more: &self.more,
         })?;
-        if let Some(begun) = begun {
-            // The text follows the thoughts that the template opens.
-            if let Some(marks) = template.thought_marks().filter(|marks| marks.are_open_after(&prompt)) {
-                prompt = format!("{}\n{}\n\n", prompt.trim_end(), marks.close);
-            }
-            prompt.push_str(begun);
+        if begun.is_some() || self.answers_at_once {
+            template.thought_format().begin_answer(&mut prompt);
         }
+        prompt.push_str(begun.unwrap_or_default());
         Ok(prompt)
     }
 }

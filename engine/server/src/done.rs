@@ -35,6 +35,8 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Number of generated tokens.
     pub completion_tokens: u32,
+    /// Number of generated tokens in thoughts, with the tokens of the marks.
+    pub reasoning_tokens: u32,
 }
 
 /// Times of a request.

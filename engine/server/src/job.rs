@@ -13,6 +13,7 @@ use super::drafts::Wish;
 use super::logprobs::{Likelihood, ScoredToken};
 use super::request_log::RequestLog;
 use super::scope::Scope;
+use super::thought_counter::ThoughtCounter;
 use super::workloads::WorkloadThreads;
 use crate::client::Client;
 use crate::done::Done;
@@ -33,10 +34,12 @@ pub struct Job {
     pub chain: Chain,
     /// Stop strings, which end the answer but are not part of it.
     pub stop: Vec<String>,
-    /// Control tokens that are rendered as text, because they mark tool calls.
+    /// Control tokens that are rendered as text, because they mark thoughts or tool calls.
     pub shown: Vec<Token>,
     /// True if the prompt may reuse cached tokens of earlier requests.
     pub cache_prompt: bool,
+    /// Counter of the tokens in thoughts. `None` if the answer contains no thoughts.
+    pub thoughts: Option<ThoughtCounter>,
     /// Number of alternatives to report with the probability of each token. `None` if no probabilities are requested.
     pub logprobs: Option<u32>,
     /// True if the client also wants the probabilities of the prompt's tokens. Needs `logprobs`.

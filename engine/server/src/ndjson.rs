@@ -3,11 +3,13 @@
 //! A connection's requests are answered in sequence: the next request is read when the previous answer is complete.
 //! For simultaneous answers, a client opens several connections. Every line of an answer repeats the request's `id`.
 
+mod lines;
+
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use llama::Token;
+use chat::ThoughtReader;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::Interest;
@@ -16,14 +18,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
+use self::lines::{ProgressLine, SplitText, TokenLine, WholeAnswer, last, with_id};
 use super::admission::{ConnectionPhase, ConnectionState, Late};
 use super::api_error::{ApiError, ApiErrorKind};
 use super::budget::{ByteBounds, Charge};
 use super::client::Client;
 use super::done::Done;
 use super::fields::Fields;
-use super::job::{JobEvent, Piece, PromptProgress};
-use super::logprobs::Likelihood;
+use super::job::JobEvent;
 use super::models::{ModelLease, ModelRegistry};
 use super::request::{Generate, prompt_or_messages, take_logprobs};
 use super::request_log::{LINES, RequestLog};
@@ -265,13 +267,22 @@ impl Connection {
             LineRequest::Embed(request) => return self.embed(&id, request, &server, arrived).await,
         };
         let stream = request.stream;
-        let submitted = tokio::select! {
+        let (client, owner) = (self.client.clone(), self.owner);
+        let submission = async {
+            let thoughts = match request.reasoning.is_separate {
+                // Calls stay text, as the model wrote them.
+                true => server.thought_reader(&client, &request, Vec::new()).await?,
+                false => None,
+            };
+            Ok((thoughts, server.submit(request, client.clone(), owner, arrived).await?))
+        };
+        let submitted: Result<_, ApiError> = tokio::select! {
             biased;
-            submitted = server.submit(request, self.client.clone(), self.owner, arrived) => submitted,
+            submitted = submission => submitted,
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match submitted {
-            Ok(events) => self.tell(&id, stream, events, &server).await,
+            Ok((thoughts, events)) => self.tell(&id, stream, thoughts, events, &server).await,
             Err(refusal) => self.refuse(&id, &refusal).await,
         }
     }
@@ -319,6 +330,7 @@ impl Connection {
         &mut self,
         id: &Value,
         stream: bool,
+        mut thoughts: Option<ThoughtReader>,
         mut events: mpsc::Receiver<JobEvent>,
         server: &Server,
     ) -> io::Result<()> {
@@ -340,10 +352,17 @@ impl Connection {
                     }
                     // The line protocol has no field that asks for it.
                     Some(JobEvent::Prompt(_)) => {}
-                    Some(JobEvent::Token(piece)) if stream => put(&mut out, &TokenLine::new(id, &piece)),
-                    Some(JobEvent::Token(piece)) => whole.add(piece),
+                    Some(JobEvent::Token(piece)) => {
+                        let text = SplitText::of(&mut thoughts, &piece.text);
+                        match stream {
+                            true => put(&mut out, &TokenLine::new(id, &piece, &text)),
+                            false => whole.add(piece, &text),
+                        }
+                    }
                     Some(JobEvent::Done(done)) => {
-                        let whole = std::mem::take(&mut whole);
+                        let mut whole = std::mem::take(&mut whole);
+                        whole.text.add(&SplitText::of(&mut thoughts, &done.rest));
+                        whole.text.add(&SplitText::rest(&mut thoughts));
                         let line = self.last(id, done, whole, stream, server).await;
                         out.extend(line);
                         break true;
@@ -456,56 +475,6 @@ fn read(mut fields: Fields, server: &Server) -> Result<LineRequest, ApiError> {
     Ok(LineRequest::Generate(Box::new(generate)))
 }
 
-/// Line for one token of a streamed answer.
-#[derive(Serialize)]
-struct TokenLine<'a> {
-    #[serde(skip_serializing_if = "Value::is_null")]
-    id: &'a Value,
-    token: Token,
-    text: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    logprob: Option<f32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top: Option<Value>,
-}
-
-/// Line that reports the progress of evaluating the prompt.
-#[derive(Serialize)]
-struct ProgressLine<'a> {
-    #[serde(skip_serializing_if = "Value::is_null")]
-    id: &'a Value,
-    prompt_progress: PromptProgress,
-}
-
-impl<'a> TokenLine<'a> {
-    fn new(id: &'a Value, piece: &'a Piece) -> Self {
-        let likelihood = piece.likelihood.as_ref();
-        TokenLine {
-            id,
-            token: piece.token,
-            text: &piece.text,
-            logprob: likelihood.map(|likelihood| likelihood.chosen.logprob),
-            top: likelihood.map(|likelihood| likelihood.top_json()),
-        }
-    }
-}
-
-/// Generated tokens of an answer that is sent in one line.
-#[derive(Default)]
-struct WholeAnswer {
-    text: String,
-    tokens: Vec<Token>,
-    logprobs: Vec<Likelihood>,
-}
-
-impl WholeAnswer {
-    fn add(&mut self, piece: Piece) {
-        self.text.push_str(&piece.text);
-        self.tokens.push(piece.token);
-        self.logprobs.extend(piece.likelihood.map(|likelihood| *likelihood));
-    }
-}
-
 fn put(out: &mut Vec<u8>, line: &impl Serialize) {
     // Writing to memory cannot fail, and the value is always valid JSON.
     let _ = serde_json::to_writer(&mut *out, line);
@@ -514,40 +483,4 @@ fn put(out: &mut Vec<u8>, line: &impl Serialize) {
 
 fn refused(id: &Value, refusal: &ApiError) -> Value {
     with_id(id, json!({ "error": refusal.error() }))
-}
-
-fn with_id(id: &Value, mut line: Value) -> Value {
-    if !id.is_null() {
-        line["id"] = id.clone();
-    }
-    line
-}
-
-/// Returns the token counts. Includes the device's report if a device was asked to sample.
-fn usage(done: &Done) -> Value {
-    let mut usage = json!(done.usage);
-    if let Some(report) = &done.device {
-        usage["device_sampling"] = json!(report);
-    }
-    usage
-}
-
-/// Returns the last line of an answer, with the text that was not yet sent.
-fn last(id: &Value, done: &Done, whole: &WholeAnswer, stream: bool) -> Value {
-    let mut line = json!({
-        "done": true,
-        "text": format!("{}{}", whole.text, done.rest),
-        "stop": done.finish,
-        "stop_string": done.stop_string,
-        "seed": done.seed,
-        "usage": usage(done),
-        "timings": done.timings.to_json(&done.usage),
-    });
-    if !stream {
-        line["tokens"] = json!(whole.tokens);
-        if !whole.logprobs.is_empty() {
-            line["logprobs"] = whole.logprobs.iter().map(Likelihood::to_json).collect();
-        }
-    }
-    with_id(id, line)
 }

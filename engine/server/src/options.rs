@@ -55,6 +55,8 @@ pub struct ServeOptions {
     pub queue: usize,
     /// Default maximum number of tokens to generate.
     pub max_tokens: u32,
+    /// Default maximum number of tokens in the thoughts. `None` for no limit.
+    pub reasoning_budget: Option<u32>,
     /// Maximum time of a request.
     pub deadline: Duration,
     /// Limits on clients.
@@ -106,6 +108,7 @@ impl ServeOptions {
             defaults: Defaults {
                 sampling: settings.map(|settings| settings.sampling_options()).unwrap_or_default(),
                 max_tokens: self.max_tokens,
+                reasoning_budget: self.reasoning_budget,
                 deadline: self.deadline,
                 workloads: self.workloads.clone(),
                 drafts: self.rules.drafts,

@@ -15,6 +15,7 @@ use super::fields::{Fields, shown, wrong};
 use super::infill::Infill;
 use super::input::{Input, InputFault};
 use super::logprobs;
+use super::reasoning::Reasoning;
 use super::schema_field::SchemaField;
 use super::scope::SALT_CHARACTERS;
 use super::workloads::{WorkloadThreads, Workloads};
@@ -31,6 +32,8 @@ pub struct Defaults {
     pub sampling: SamplingOptions,
     /// Default maximum number of tokens to generate.
     pub max_tokens: u32,
+    /// Default maximum number of tokens in the thoughts. `None` for no limit.
+    pub reasoning_budget: Option<u32>,
     /// Maximum time of a request, including its time in the queue.
     pub deadline: Duration,
     /// Workloads that a request may name.
@@ -46,6 +49,7 @@ impl Defaults {
         Defaults {
             sampling: SamplingOptions::default(),
             max_tokens: 64,
+            reasoning_budget: None,
             deadline: Duration::from_secs(60),
             workloads: Workloads::default(),
             drafts: Drafting::default(),
@@ -100,6 +104,8 @@ pub struct Generate {
     pub schema_field: SchemaField,
     /// True if the prompt may reuse cached tokens of earlier requests.
     pub cache_prompt: bool,
+    /// Choices about the thoughts in the answer.
+    pub reasoning: Reasoning,
     /// Salt that separates the client's requests: only requests with the same salt share prompts.
     pub cache_salt: Option<String>,
     /// Speculative decoding. `None` if the request does not use it.
@@ -121,7 +127,7 @@ impl Generate {
     ///
     /// # Errors
     /// If a field is invalid.
-    pub fn take(fields: &mut Fields, prompt: Prompt, defaults: &Defaults) -> Result<Self, ApiError> {
+    pub fn take(fields: &mut Fields, mut prompt: Prompt, defaults: &Defaults) -> Result<Self, ApiError> {
         let max_tokens = fields.tokens("max_tokens")?.unwrap_or(defaults.max_tokens);
         let most = defaults.deadline.as_secs_f64();
         let deadline = fields.number("timeout_s", 0.001..=most)?;
@@ -133,11 +139,18 @@ impl Generate {
             },
             _ => SchemaField::Whole("json_schema"),
         };
-        Ok(Generate {
+        let reasoning = match &mut prompt {
+            Prompt::Messages(conversation) => {
+                Reasoning::take(fields, conversation, defaults.reasoning_budget)?
+            }
+            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Infill(_) => Reasoning::none(),
+        };
+        let mut generate = Generate {
             prompt,
             further: Vec::new(),
             echo: false,
             schema_field,
+            reasoning,
             stream: fields.bool("stream")?.unwrap_or(false),
             max_tokens,
             ignore_end: fields.bool("ignore_eos")?.unwrap_or(false),
@@ -151,7 +164,30 @@ impl Generate {
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
             threads: defaults.workloads.take(fields)?,
             waiting: fields.waiting(),
-        })
+        };
+        generate.end_thoughts_before_schema();
+        Ok(generate)
+    }
+
+    /// Sets the constraint on the answer.
+    pub fn constrain(&mut self, constraint: Constraint) {
+        self.sampling.constraint = Some(constraint);
+        self.end_thoughts_before_schema();
+    }
+
+    /// True if the answer must match a schema, which leaves no room for thoughts.
+    pub fn has_schema(&self) -> bool {
+        matches!(self.sampling.constraint, Some(Constraint::JsonSchema(_)))
+    }
+
+    /// Ends the thoughts in the prompt if the answer must match a schema.
+    fn end_thoughts_before_schema(&mut self) {
+        let has_schema = self.has_schema();
+        if let Prompt::Messages(conversation) = &mut self.prompt
+            && has_schema
+        {
+            conversation.answer_at_once();
+        }
     }
 }
 

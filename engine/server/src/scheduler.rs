@@ -318,8 +318,13 @@ impl Scheduler {
             let slot = &mut self.slots[part.slot];
             if let Some(run) = &mut slot.run {
                 let (context, chain) = (&mut self.context, &mut run.job.chain);
-                match run.job.logprobs {
-                    Some(_) => chain.stay_on_host(context, slot.sequence, "logprobs need all logits")?,
+                let why = match (run.job.logprobs, &run.job.thoughts) {
+                    (Some(_), _) => Some("logprobs need all logits"),
+                    (None, Some(thoughts)) if thoughts.has_budget() => Some("the thoughts have a budget"),
+                    (None, _) => None,
+                };
+                match why {
+                    Some(why) => chain.stay_on_host(context, slot.sequence, why)?,
                     None => chain.place(context, slot.sequence)?,
                 }
             }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use chat::Template;
+use chat::{Offered, Template, ThoughtReader};
 use engine_core::model::check_generates;
 use llama::error::Error;
 use llama::{Model, Token};
@@ -30,6 +30,7 @@ use super::request::{Defaults, Generate, Prompt};
 use super::request_log::RequestLog;
 use super::schema_field::SchemaField;
 use super::scope::{Owner, Scope};
+use super::thought_counter::ThoughtCounter;
 use crate::api_error::stopping;
 use crate::limits::ServerLimits;
 
@@ -167,6 +168,7 @@ impl Server {
         let _preparing = preparing.map_err(|waiting| self.words(&QueueRefusal::Busy { waiting }))?;
         let field = request.prompt.field();
         let shown = self.marks(&request.prompt)?;
+        let (has_schema, budget) = (request.has_schema(), request.reasoning.budget);
         let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
         let (sampling, schema_field) = (request.sampling, request.schema_field);
         let prompt_logprobs = request.echo && request.logprobs.is_some();
@@ -174,7 +176,16 @@ impl Server {
         let cache_prompt = request.cache_prompt && !prompt_logprobs;
         let mut values = 0;
         for prompt in std::iter::once(request.prompt).chain(request.further) {
-            let prompt = self.prompt_tokens(prompt, &client).await?;
+            let (prompt, thoughts) = match prompt {
+                Prompt::Messages(conversation) => {
+                    let may_call = !conversation.offered().is_empty();
+                    let (prompt, reader) = self.conversation_tokens(conversation, &client).await?;
+                    let reader = Some(reader).filter(|_| !has_schema);
+                    let counter = reader.map(|reader| self.thought_counter(reader, budget, may_call));
+                    (prompt, counter.transpose()?)
+                }
+                prompt => (self.prompt_tokens(prompt, &client).await?, None),
+            };
             self.check(field, &prompt)?;
             if let Some(top) = request.logprobs.filter(|_| prompt_logprobs) {
                 values += prompt.len() * (1 + top as usize) * choices as usize;
@@ -209,6 +220,7 @@ impl Server {
                     shown: shown.clone(),
                     cache_prompt,
                     drafts: request.drafts,
+                    thoughts: thoughts.clone(),
                     logprobs: request.logprobs,
                     prompt_logprobs,
                     return_progress: request.return_progress && request.stream,
@@ -227,6 +239,50 @@ impl Server {
         Ok((jobs, receivers))
     }
 
+    /// Returns the reader that separates the thoughts from the rest of an answer to `generate`; `None` if the answer
+    /// contains no thoughts. If answers consist of channels, the reader also finds calls to the functions in `offered`.
+    ///
+    /// # Errors
+    /// If the model has no template.
+    pub async fn thought_reader(
+        &self,
+        client: &Client,
+        generate: &Generate,
+        offered: Vec<Offered>,
+    ) -> Result<Option<ThoughtReader>, ApiError> {
+        let Prompt::Messages(conversation) = &generate.prompt else { return Ok(None) };
+        if generate.has_schema() {
+            return Ok(None);
+        }
+        let template = self.template()?;
+        if !template.has_thoughts() {
+            return Ok(Some(conversation.thought_reader(&template, "", offered)));
+        }
+        // Only the prompt shows if the template opens the thoughts, for example because of `enable_thinking`. Errors are
+        // reported when the request's prompt is rendered.
+        let conversation = conversation.clone();
+        let reader = self.aside(client, move || {
+            let prompt = conversation.prompt(&template).unwrap_or_default();
+            conversation.thought_reader(&template, &prompt, offered)
+        });
+        reader.await.map(Some)
+    }
+
+    /// Returns the counter of the thoughts in an answer that `reader` reads. `may_call` is true if the request offers tools.
+    fn thought_counter(
+        &self,
+        reader: ThoughtReader,
+        budget: Option<u32>,
+        may_call: bool,
+    ) -> Result<ThoughtCounter, ApiError> {
+        let closing = match budget {
+            Some(_) => self.model.tokenize_with(self.template()?.thought_format().closing(may_call), false),
+            None => Ok(Vec::new()),
+        };
+        let closing = closing.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
+        Ok(ThoughtCounter::new(reader, budget, closing))
+    }
+
     /// Runs short work for `client` on the blocking pool, so that the work does not delay other clients' tokens.
     pub async fn aside<T: Send + 'static>(
         &self,
@@ -241,23 +297,20 @@ impl Server {
     /// # Errors
     /// If the template rejects the conversation, or the prompt is too long.
     pub async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, ApiError> {
-        let field = prompt.field();
-        let failed = |error: Error| ApiError { param: Some(field.to_string()), ..self.invalid(&error) };
         match prompt {
             Prompt::Text(text) => {
-                self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
+                self.model
+                    .check_length(text.len(), self.n_ctx)
+                    .map_err(|error| self.invalid_field("prompt", &error))?;
                 self.text_tokens(text, client).await
             }
             Prompt::Messages(conversation) => {
-                let text = self.rendered(conversation, client).await?;
-                let (model, template) = (Arc::clone(&self.model), self.template()?);
-                self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
-                let kind = WorkKind::of_text(text.len());
-                self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)
+                self.conversation_tokens(conversation, client).await.map(|(tokens, _)| tokens)
             }
             Prompt::Infill(infill) => {
                 let names = infill::tokens_of(&self.model, &self.name)?;
                 let (model, size) = (Arc::clone(&self.model), infill.bytes());
+                let failed = |error: Error| self.invalid_field("prompt", &error);
                 self.model.check_length(size, self.n_ctx).map_err(failed)?;
                 let kind = WorkKind::of_text(size);
                 self.cut(client, kind, move || infill.tokens(&model, &names)).await?.map_err(failed)
@@ -266,15 +319,40 @@ impl Server {
         }
     }
 
-    /// Returns the text of `conversation` that the model sees.
+    /// Returns the tokens of `conversation`, and a reader of the answer.
+    async fn conversation_tokens(
+        &self,
+        conversation: Conversation,
+        client: &Client,
+    ) -> Result<(Vec<Token>, ThoughtReader), ApiError> {
+        let field = conversation.field();
+        let failed = |error: Error| self.invalid_field(field, &error);
+        let (text, reader) = self.rendered(conversation, client).await?;
+        let (model, template) = (Arc::clone(&self.model), self.template()?);
+        self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
+        let kind = WorkKind::of_text(text.len());
+        let tokens =
+            self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)?;
+        Ok((tokens, reader))
+    }
+
+    /// Returns the text of `conversation` that the model sees, and a reader of the answer.
     ///
     /// # Errors
     /// If the model has no template, or the template rejects the conversation.
-    pub async fn rendered(&self, conversation: Conversation, client: &Client) -> Result<String, ApiError> {
+    pub async fn rendered(
+        &self,
+        conversation: Conversation,
+        client: &Client,
+    ) -> Result<(String, ThoughtReader), ApiError> {
         let (template, field) = (self.template()?, conversation.field());
         // Rendering a template may take any amount of time.
-        let text = self.aside(client, move || conversation.prompt(&template)).await?;
-        text.map_err(|error| ApiError { param: Some(field.to_string()), ..self.invalid(&error) })
+        let work = move || {
+            let text = conversation.prompt(&template)?;
+            let reader = conversation.thought_reader(&template, &text, Vec::new());
+            Ok((text, reader))
+        };
+        self.aside(client, work).await?.map_err(|error| self.invalid_field(field, &error))
     }
 
     /// Returns the tokens of `text`.
@@ -296,6 +374,11 @@ impl Server {
         }
     }
 
+    /// Converts an error that the field `field` of the request caused.
+    fn invalid_field(&self, field: &str, error: &Error) -> ApiError {
+        ApiError { param: Some(field.to_string()), ..self.invalid(error) }
+    }
+
     /// Converts an error that the request caused. The message contains the model's name but not its path. The error
     /// is not logged, because it may repeat text from the client.
     fn invalid(&self, error: &Error) -> ApiError {
@@ -312,14 +395,11 @@ impl Server {
     fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, ApiError> {
         let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
         let template = self.template()?;
-        let thoughts = template.thought_marks().map(|marks| [marks.open, marks.close]);
+        let thoughts = template.thought_format().markers();
         let format = (!conversation.offered().is_empty()).then(|| template.call_format()).flatten();
         let calls = format.map(|format| format.markers()).unwrap_or_default();
-        let tokens = |mark: &str| self.model.tokenize_with(mark, false);
-        let all = thoughts.into_iter().flatten().chain(calls).map(tokens).collect::<Result<Vec<_>, _>>();
-        let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
-        // Marks that consist of several tokens are ordinary text.
-        Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
+        let tokens = Template::tokens_of_marks(&self.model, thoughts.iter().copied().chain(calls));
+        tokens.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))
     }
 
     /// Returns the chat template.

@@ -19,6 +19,7 @@ use super::plan::Want;
 use super::scope::Scope;
 use super::slot_status::{RequestSnapshot, SlotSnapshot, SlotState};
 use super::stops::StopStrings;
+use super::thought_counter::ThoughtCounter;
 
 /// Slot of the scheduler.
 pub struct Slot {
@@ -186,12 +187,17 @@ impl RunningRequest {
         }
     }
 
-    /// Samples the next token of `sequence` from row `row` of `context`.
+    /// Samples the next token of `sequence` from row `row` of `context`. A token that closes the thoughts is not sampled.
     ///
     /// # Errors
     /// If sampling fails.
     pub fn choose(&mut self, context: &mut Context, sequence: SequenceId, row: i32) -> Result<Token> {
-        let token = self.job.chain.sample_of(context, sequence, row)?;
+        let closing = self.job.thoughts.as_ref().and_then(ThoughtCounter::closing_token);
+        // A character of several tokens is completed first.
+        let token = match closing.filter(|_| self.stream.is_whole()) {
+            Some(token) if self.job.chain.force(token)? => token,
+            _ => self.job.chain.sample_of(context, sequence, row)?,
+        };
         if let Some(top) = self.job.logprobs {
             let model = Arc::clone(context.model());
             self.likelihood = Some(Box::new(Likelihood::new(context.logits_at(row)?, token, top, &model)?));
@@ -300,6 +306,7 @@ impl RunningRequest {
                 prompt_tokens: self.prompt_tokens,
                 cached_tokens: self.cached,
                 completion_tokens: self.generated,
+                reasoning_tokens: self.job.thoughts.as_ref().map_or(0, ThoughtCounter::tokens),
             },
             timings: Timings {
                 queued: self.admitted.saturating_duration_since(self.job.arrived),
@@ -332,7 +339,11 @@ impl RunningRequest {
         self.last = Some(now);
         self.generated += 1;
         model.piece_with(token, self.job.shown.contains(&token), self.stream.buffer())?;
-        let found = self.stops.push(self.stream.take());
+        let text = self.stream.take();
+        if let Some(thoughts) = &mut self.job.thoughts {
+            thoughts.add(token, text);
+        }
+        let found = self.stops.push(text);
         self.outbox.send(JobEvent::Token(Piece {
             token,
             text: found.text,

@@ -26,6 +26,7 @@ mod models;
 mod openapi;
 mod pools;
 mod progress;
+mod reasoning;
 mod rerank;
 mod schemas;
 mod shapes;

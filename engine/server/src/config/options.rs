@@ -40,6 +40,7 @@ pub struct Config {
     pub slots: Option<u32>,
     pub queue: Option<u32>,
     pub max_tokens: Option<u32>,
+    pub reasoning_budget: Option<u32>,
     pub timeout_s: Option<f64>,
     pub drain_s: Option<f64>,
     pub idle_s: Option<f64>,
@@ -369,6 +370,14 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         help: "Maximum number of tokens in an answer, for requests without max_tokens",
         value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.max_tokens = Some(value) },
         slot: slot!(max_tokens),
+    },
+    OptionSpec {
+        name: "reasoning-budget", flag: Flag::value("N"), key: Key::MODEL.reloaded(), group: Group::Requests,
+        default: DefaultValue::depends("no limit", "2048"),
+        help: "Maximum number of tokens in the thoughts before an answer, for requests without a budget (0 ends thoughts \
+              at once)",
+        value: Value::Whole { least: 0, most: u32::MAX, range: "0 or more", set: |all, value| all.reasoning_budget = Some(value) },
+        slot: slot!(reasoning_budget),
     },
     OptionSpec {
         name: "timeout", flag: Flag::value("S"), key: Key::MODEL.named("timeout_s").reloaded(), group: Group::Requests,

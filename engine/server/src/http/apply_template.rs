@@ -29,6 +29,6 @@ async fn rendered(registry: &Arc<ModelRegistry>, request: Request) -> Result<Res
     let Prompt::Messages(conversation) = request.generate.prompt else {
         return Err(ApiError::field("messages", "is missing: give the conversation to render"));
     };
-    let prompt = server.rendered(conversation, &client).await?;
+    let (prompt, _) = server.rendered(conversation, &client).await?;
     long_answer(&server, &client, move || json!({ "prompt": prompt })).await
 }

@@ -14,7 +14,7 @@ use super::shape::AnswerShape;
 use super::token_details::return_tokens;
 use crate::api_error::ApiError;
 use crate::conversation::Conversation;
-use crate::fields::{Fields, wrong};
+use crate::fields::Fields;
 use crate::logprobs::MOST;
 use crate::request::{Defaults, Generate, Prompt};
 use crate::server::Server;
@@ -45,14 +45,6 @@ pub(super) fn take(
     let logprobs = logprobs(fields)?;
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
-    // The name and the values come from llama-server.
-    let separate_thoughts = match fields.text("reasoning_format")?.as_deref() {
-        None | Some("auto" | "deepseek") => true,
-        Some("none") => false,
-        Some(other) => {
-            return Err(wrong("reasoning_format", "use auto, deepseek or none", &other.into()));
-        }
-    };
     let messages = fields.raw("messages");
     let messages = messages
         .ok_or_else(|| ApiError::field("messages", "is missing: give the conversation to continue"))?;
@@ -64,7 +56,7 @@ pub(super) fn take(
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     format::apply(format, &mut generate)?;
     generate.logprobs = logprobs;
-    Ok(CompletionRequest { generate, choices, include_usage, return_tokens, separate_thoughts })
+    Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
 
 /// Returns the number of alternatives per token, if log-probabilities are requested.

@@ -64,7 +64,7 @@ pub(super) fn take(
     }
     generate.logprobs = take_logprobs(fields)?;
     format::apply(format, &mut generate)?;
-    Ok(CompletionRequest { generate, choices, include_usage, return_tokens, separate_thoughts: false })
+    Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
 
 /// Maximum number of prompts in one request.

@@ -27,7 +27,7 @@ pub(super) fn apply(format: Option<FieldConstraint>, generate: &mut Generate) ->
             "give only one of response_format, grammar, json_schema and a tool_choice that requires a call";
         return Err(ApiError::field("response_format", what));
     }
-    generate.sampling.constraint = Some(constraint);
+    generate.constrain(constraint);
     generate.schema_field = SchemaField::Whole(field);
     Ok(())
 }

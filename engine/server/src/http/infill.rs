@@ -44,5 +44,5 @@ pub(super) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<Completio
         generate.max_tokens = 0;
     }
     generate.logprobs = take_logprobs(fields)?;
-    Ok(CompletionRequest { generate, choices, include_usage, return_tokens, separate_thoughts: false })
+    Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }

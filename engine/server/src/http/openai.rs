@@ -271,11 +271,13 @@ fn usage(ends: &[Box<Done>], choices: u32) -> Value {
     let prompt: u32 = prompts().map(|usage| usage.prompt_tokens).sum();
     let cached: u32 = prompts().map(|usage| usage.cached_tokens).sum();
     let completion: u32 = ends.iter().map(|done| done.usage.completion_tokens).sum();
+    let reasoning: u32 = ends.iter().map(|done| done.usage.reasoning_tokens).sum();
     json!({
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": cached },
+        "completion_tokens_details": { "reasoning_tokens": reasoning },
     })
 }
 

@@ -13,7 +13,7 @@ use super::answer_format::{AnswerChoice, AnswerFormat};
 use super::app::{client_of, fields, owner_of};
 use super::ignored_keywords::{self, ignored_keywords};
 use super::other::token_text;
-use super::reader::{AnswerReader, thoughts};
+use super::reader::AnswerReader;
 use super::respond::{answer, long_answer, typed};
 use super::shape::AnswerShape;
 use super::stream::Stream;
@@ -39,8 +39,6 @@ pub struct CompletionRequest {
     pub include_usage: bool,
     /// True if the answer must contain the token numbers.
     pub return_tokens: bool,
-    /// True if thoughts are returned apart from the content of a message.
-    pub separate_thoughts: bool,
 }
 
 /// Format of an endpoint's requests and answers.
@@ -77,10 +75,9 @@ async fn complete(
     // The fields are dropped early, because their bytes are charged only while the request waits.
     drop(fields);
     let mut format = (dialect.answer)(&server, &request);
-    let CompletionRequest { generate, choices, return_tokens, separate_thoughts, .. } = request;
+    let CompletionRequest { generate, choices, return_tokens, .. } = request;
     let stream = generate.stream;
-    let thoughts = if separate_thoughts { thoughts(&server, &client, &generate).await? } else { None };
-    let reader = AnswerReader::new(&generate, thoughts, &server)?;
+    let reader = AnswerReader::new(&server, &client, &generate).await?;
     let echoes = echoes(&server, &client, &generate).await?;
     let ignored = ignored_keywords(&server, &client, &generate).await?;
     let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;

@@ -1,7 +1,6 @@
 //! Text, thoughts and tool calls of an answer, whatever the format in which the client receives them.
 
-use chat::{CallReader, ForcedReader, Part, ThoughtMarks, ThoughtReader};
-use sampling::Constraint;
+use chat::{CallReader, ForcedReader, Part, ThoughtReader};
 
 use crate::api_error::ApiError;
 use crate::client::Client;
@@ -20,7 +19,7 @@ pub struct AnswerReader {
 
 #[derive(Clone, Debug)]
 enum ToolCallReader {
-    /// The answer contains no calls.
+    /// The answer contains no calls, or the reader of the thoughts finds them.
     None,
     Auto(Box<CallReader>),
     Forced(ForcedReader),
@@ -46,26 +45,37 @@ impl ToolCallReader {
 }
 
 impl AnswerReader {
-    /// Creates the reader for an answer to `request`. Without `thoughts`, the answer contains no thoughts.
-    pub fn new(
-        request: &Generate,
-        thoughts: Option<ThoughtReader>,
-        server: &Server,
-    ) -> Result<Self, ApiError> {
-        let plain = AnswerReader { thoughts, calls: ToolCallReader::None, has_call: false };
-        let Prompt::Messages(conversation) = &request.prompt else { return Ok(plain) };
+    /// Creates the reader for an answer of `server` to `generate`.
+    pub async fn new(server: &Server, client: &Client, generate: &Generate) -> Result<Self, ApiError> {
+        let plain = AnswerReader { thoughts: None, calls: ToolCallReader::None, has_call: false };
+        let Prompt::Messages(conversation) = &generate.prompt else { return Ok(plain) };
         let offered = conversation.offered();
+        let template = server.template()?;
+        // The reader of channels also finds the calls, even in an answer whose thoughts stay text.
+        let has_channels = template.thought_format().has_channels();
+        let finds_calls = has_channels && !offered.is_empty() && !generate.has_schema();
+        let (thoughts, is_separate) = match generate.reasoning.is_separate {
+            true => (server.thought_reader(client, generate, offered.to_vec()).await?, true),
+            false if finds_calls => (server.thought_reader(client, generate, offered.to_vec()).await?, false),
+            false => (None, false),
+        };
+        let thoughts = match thoughts {
+            Some(ThoughtReader::Channels(reader)) if !is_separate => {
+                Some(ThoughtReader::Channels(reader.keeping_thoughts()))
+            }
+            thoughts => thoughts,
+        };
         let calls = match conversation.forced() {
             Some(_) => ToolCallReader::Forced(ForcedReader::default()),
-            None if offered.is_empty() => ToolCallReader::None,
-            None => match server.template()?.call_format() {
+            None if offered.is_empty() || has_channels => ToolCallReader::None,
+            None => match template.call_format() {
                 Some(format) => {
                     ToolCallReader::Auto(Box::new(CallReader::new(format.clone(), offered.to_vec())))
                 }
                 None => ToolCallReader::None,
             },
         };
-        Ok(AnswerReader { calls, ..plain })
+        Ok(AnswerReader { thoughts, calls, ..plain })
     }
 
     /// Adds `text` to the answer, and returns the parts that are now certain.
@@ -90,8 +100,8 @@ impl AnswerReader {
     /// True if an answer that ended because of `finish` ends with calls that the client must carry out.
     pub fn ends_with_calls(&self, finish: FinishReason) -> bool {
         match &self.calls {
-            ToolCallReader::None => false,
-            ToolCallReader::Auto(_) => {
+            // A reader of channels finds calls itself.
+            ToolCallReader::None | ToolCallReader::Auto(_) => {
                 self.has_call && matches!(finish, FinishReason::End | FinishReason::StopString)
             }
             ToolCallReader::Forced(reader) => reader.is_over(),
@@ -109,31 +119,4 @@ impl AnswerReader {
         self.has_call |= parts.iter().any(|part| matches!(part, Part::Call(_)));
         parts
     }
-}
-
-/// Returns the reader that separates the thoughts from the rest of an answer to `generate`; `None` if the answer
-/// contains none.
-pub(super) async fn thoughts(
-    server: &Server,
-    client: &Client,
-    generate: &Generate,
-) -> Result<Option<ThoughtReader>, ApiError> {
-    let Prompt::Messages(conversation) = &generate.prompt else { return Ok(None) };
-    // An answer that must match a schema contains no thoughts.
-    if matches!(generate.sampling.constraint, Some(Constraint::JsonSchema(_))) {
-        return Ok(None);
-    }
-    let template = server.template()?;
-    let Some(marks) = template.thought_marks() else {
-        return Ok(Some(ThoughtReader::new(ThoughtMarks::default(), false)));
-    };
-    // Only the prompt shows if the template opens the thoughts, for example because of `enable_thinking`. Errors are
-    // reported when the request's prompt is rendered.
-    let conversation = conversation.clone();
-    let is_open = server
-        .aside(client, move || {
-            conversation.prompt(&template).is_ok_and(|prompt| marks.are_open_after(&prompt))
-        })
-        .await?;
-    Ok(Some(ThoughtReader::new(marks, is_open)))
 }

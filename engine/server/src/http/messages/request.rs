@@ -33,23 +33,14 @@ pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<
     }
     let tools = flat_tools(fields.take("tools"), "input_schema", is_custom)?;
     let choice = choice(fields.take("tool_choice"))?;
-    let mut conversation = Conversation::new(fields, messages, tools, &choice)?;
-    if let Some(thinking) = thinking(fields.take("thinking"))? {
-        conversation.set_default("enable_thinking", &thinking.into());
-    }
+    let conversation = Conversation::new(fields, messages, tools, &choice)?;
     let format = schema(fields.take("output_config"))?;
     let stop = stops("stop_sequences", fields.take("stop_sequences"))?;
     let mut generate = Generate::take(fields, Prompt::Messages(conversation), defaults)?;
     generate.stop.extend(stop);
     generate.schema_field = generate.schema_field.with_path("input_schema");
     format::apply(format, &mut generate)?;
-    Ok(CompletionRequest {
-        generate,
-        choices: 1,
-        include_usage: true,
-        return_tokens: false,
-        separate_thoughts: true,
-    })
+    Ok(CompletionRequest { generate, choices: 1, include_usage: true, return_tokens: false })
 }
 
 /// Reads the item `index` of the field `messages`, and appends its messages.
@@ -131,7 +122,7 @@ fn assistant(at: &str, blocks: &[Value]) -> Result<Message, ApiError> {
     }
     let mut message = Message::new("assistant", texts.join("\n"));
     if !thoughts.is_empty() {
-        message.more.insert("reasoning_content".to_string(), Json::from(&thoughts.join("\n").into()));
+        message.set_thoughts(&thoughts.join("\n"));
     }
     if !calls.is_empty() {
         message.content = message.content.filter(|text| !text.is_empty());
@@ -185,16 +176,6 @@ fn choice(value: Option<Value>) -> Result<ToolChoice, ApiError> {
             other => Err(wrong(FIELD, "use the name of a tool", other)),
         },
         _ => Err(wrong("tool_choice.type", "use auto, any, tool or none", &value["type"])),
-    }
-}
-
-/// Returns true if the model should think before it answers; `None` if the request leaves this to the template.
-fn thinking(value: Option<Value>) -> Result<Option<bool>, ApiError> {
-    let Some(value) = value else { return Ok(None) };
-    match value["type"].as_str() {
-        Some("enabled" | "adaptive") => Ok(Some(true)),
-        Some("disabled") => Ok(Some(false)),
-        _ => Err(wrong("thinking.type", "use enabled, adaptive or disabled", &value["type"])),
     }
 }
 

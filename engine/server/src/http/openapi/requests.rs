@@ -215,7 +215,32 @@ fn details() -> Map<String, Value> {
 
 /// Returns the fields of a conversation in all formats.
 fn conversation() -> Map<String, Value> {
+    let budget = json!({
+        "type": ["integer", "null"], "minimum": -1, "maximum": u32::MAX,
+        "description": "Maximum number of tokens in the thoughts; -1 for no limit.",
+    });
+    let switch = json!({ "type": ["boolean", "null"], "description": "False to answer without thoughts." });
     let all = json!({
+        "reasoning_format": {
+            "enum": ["auto", "deepseek", "none", null], "default": "auto",
+            "description": "none leaves thoughts in the text; otherwise, they are returned apart from it.",
+        },
+        "reasoning_effort": {
+            "type": ["string", "null"],
+            "description": "none to answer without thoughts; other values set the template's variable \
+                           reasoning_effort.",
+        },
+        "reasoning": { "type": ["object", "null"], "properties": {
+            "effort": { "type": ["string", "null"] }, "enabled": switch, "max_tokens": budget,
+        }},
+        "thinking": {
+            "type": ["object", "null"],
+            "properties": { "type": { "enum": ["enabled", "adaptive", "auto", "disabled"] }, "budget_tokens": budget },
+            "required": ["type"],
+        },
+        "enable_thinking": switch,
+        "thinking_budget_tokens": budget,
+        "thinking_token_budget": budget,
         "chat_template_kwargs": { "type": ["object", "null"] },
         "continue_final_message": {
             "type": ["boolean", "null"],
@@ -334,10 +359,6 @@ fn chat(_: &ServerFacts) -> Value {
                 },
             ],
         },
-        "reasoning_format": {
-            "enum": ["auto", "deepseek", "none", null], "default": "auto",
-            "description": "none leaves thoughts in content; otherwise, they are returned as reasoning_content.",
-        },
         "n": choices(),
         "logprobs": { "type": ["boolean", "null"], "default": false },
         "top_logprobs": {
@@ -370,9 +391,6 @@ fn messages() -> Value {
             "required": ["name"],
         }},
         "tool_choice": { "type": ["object", "null"], "properties": { "type": { "enum": ["auto", "any", "tool", "none"] } } },
-        "thinking": {
-            "type": ["object", "null"], "properties": { "type": { "enum": ["enabled", "adaptive", "disabled"] } },
-        },
         "output_config": { "type": ["object", "null"] },
         "stop_sequences": { "type": ["array", "null"], "items": { "type": "string", "minLength": 1 } },
     })
@@ -398,7 +416,6 @@ fn responses() -> Value {
         }},
         "tool_choice": { "anyOf": [{ "enum": ["auto", "none", "required", null] }, { "type": "object" }] },
         "max_output_tokens": most_tokens(None),
-        "reasoning": { "type": ["object", "null"] },
         "text": { "type": ["object", "null"] },
         "background": { "enum": [false, null] },
         "previous_response_id": { "type": "null", "description": "The server stores no responses." },

@@ -55,6 +55,7 @@ pub fn schemas() -> Map<String, Value> {
         "Usage": object(&[], json!({
             "prompt_tokens": count, "completion_tokens": count, "total_tokens": count,
             "prompt_tokens_details": object(&[], json!({ "cached_tokens": count })),
+            "completion_tokens_details": object(&[], json!({ "reasoning_tokens": count })),
         })),
         "Timings": timings(),
         "Completion": answer("text_completion", json!({ "text": text, "logprobs": text_logprobs() }), &["stop", "length"]),

@@ -48,23 +48,14 @@ pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<
     }
     let tools = flat_tools(fields.take("tools"), "parameters", is_function)?;
     let choice = choice(fields.take("tool_choice"))?;
-    let mut conversation = Conversation::new(fields, messages, tools, &choice)?.in_field("input");
-    if let Some(effort) = effort(fields.take("reasoning"))? {
-        conversation.set_default("reasoning_effort", &effort.into());
-    }
+    let conversation = Conversation::new(fields, messages, tools, &choice)?.in_field("input");
     let format = constraint(fields.take("text"))?;
     let max_tokens = fields.tokens("max_output_tokens")?;
     let mut generate = Generate::take(fields, Prompt::Messages(conversation), defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     generate.schema_field = generate.schema_field.with_path("parameters");
     format::apply(format, &mut generate)?;
-    Ok(CompletionRequest {
-        generate,
-        choices: 1,
-        include_usage: true,
-        return_tokens: false,
-        separate_thoughts: true,
-    })
+    Ok(CompletionRequest { generate, choices: 1, include_usage: true, return_tokens: false })
 }
 
 /// Reads the item `index` of the field `input`, and appends or completes a message.
@@ -79,8 +70,7 @@ fn item(messages: &mut Vec<Message>, index: usize, value: Value) -> Result<(), A
         Some("reasoning") => {
             let thoughts = text(&format!("{at}.content"), &value["content"])?;
             if !thoughts.is_empty() {
-                let message = turn(messages);
-                message.more.insert("reasoning_content".to_string(), Json::from(&thoughts.into()));
+                turn(messages).set_thoughts(&thoughts);
             }
         }
         Some("function_call") => {
@@ -185,17 +175,6 @@ fn choice(value: Option<Value>) -> Result<ToolChoice, ApiError> {
             let what = "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"name\": …}";
             Err(wrong("tool_choice", what, &value))
         }
-    }
-}
-
-/// Returns the reasoning effort in `value`, the field `reasoning`.
-fn effort(value: Option<Value>) -> Result<Option<String>, ApiError> {
-    let Some(value) = value else { return Ok(None) };
-    match (&value, &value["effort"]) {
-        (Value::Object(_), Value::Null) => Ok(None),
-        (Value::Object(_), Value::String(effort)) => Ok(Some(effort.clone())),
-        (Value::Object(_), other) => Err(wrong("reasoning.effort", "use a string", other)),
-        _ => Err(wrong("reasoning", "use an object", &value)),
     }
 }
 

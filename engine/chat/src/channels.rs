@@ -1,0 +1,342 @@
+//! Channels of gpt-oss (the format that OpenAI calls harmony). An answer consists of messages, and the header of each
+//! message names its channel: `analysis` for thoughts, `final` for the answer, `commentary` for remarks and tool calls.
+//!
+//! Calls to functions that were not offered, and calls whose arguments are not a JSON object, remain text.
+
+use super::calls::overlap;
+use super::message::{Json, Message};
+use super::part::{Offered, Part};
+use super::thoughts::SEPARATOR;
+
+const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+const CONSTRAIN: &str = "<|constrain|>";
+const MESSAGE: &str = "<|message|>";
+const END: &str = "<|end|>";
+const CALL: &str = "<|call|>";
+const RETURN: &str = "<|return|>";
+
+/// Markers, which are special tokens of the model. `<|call|>` and `<|return|>` end an answer, so they rarely appear in
+/// its text.
+pub(super) const MARKERS: [&str; 7] = [START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN];
+
+/// Marks that end a message. A new header without an end mark also ends the message before it.
+const ENDS: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
+
+/// Text that ends thoughts.
+pub(super) const CLOSE: &str = END;
+
+/// Text that ends thoughts and begins the answer.
+pub(super) const CLOSE_AND_ANSWER: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
+
+/// Text that begins the answer after a prompt.
+pub(super) const ANSWER: &str = "<|channel|>final<|message|>";
+
+/// Role in the header of the model's messages.
+const ROLE: &str = "assistant";
+
+/// Maximum length of a header, in bytes. The name of a function has at most 64 characters in OpenAI's API.
+const MAX_HEADER: usize = 512;
+
+/// True if the template `source` uses channels.
+pub(super) fn are_in(source: &str) -> bool {
+    source.contains(CHANNEL) && source.contains(MESSAGE)
+}
+
+/// Incremental reader that splits an answer into thoughts, text and tool calls.
+#[derive(Clone, Debug)]
+pub struct ChannelReader {
+    /// Functions that the client offered.
+    offered: Vec<Offered>,
+    at: ChannelState,
+    /// Text that was received but not yet emitted.
+    held: String,
+    /// True if thoughts were emitted in an earlier message.
+    has_thoughts: bool,
+    /// True if text was emitted in an earlier message.
+    has_text: bool,
+    /// True if this message is not the first of its kind, and nothing of it was emitted.
+    separates: bool,
+    /// True if thoughts are emitted as text, with their header and end mark.
+    keeps_thoughts: bool,
+    /// True if the message's end mark is emitted as text.
+    keeps_end: bool,
+    /// Number of bytes of a call's arguments in `held` that contain no end mark.
+    searched: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ChannelState {
+    /// Before a message.
+    Between,
+    /// In the header of a message.
+    Header,
+    /// In thoughts.
+    Thought,
+    /// In text for the user.
+    Text,
+    /// In the arguments of a call to the function `name`. If they are invalid, the text begins with `header`.
+    Call { name: String, header: String },
+}
+
+impl ChannelReader {
+    /// Creates a reader of an answer to `prompt`, which looks for calls to the functions in `offered`.
+    pub fn new(prompt: &str, offered: Vec<Offered>) -> Self {
+        let mut reader = ChannelReader {
+            offered,
+            at: ChannelState::Between,
+            held: String::new(),
+            has_thoughts: false,
+            has_text: false,
+            separates: false,
+            keeps_thoughts: false,
+            keeps_end: false,
+            searched: 0,
+        };
+        // The prompt may already contain the header of the answer, or a part of the answer.
+        if let Some((_, header)) = prompt.rsplit_once(START)
+            && header.contains(MESSAGE)
+        {
+            reader.push(&format!("{START}{header}"));
+            (reader.has_thoughts, reader.has_text, reader.separates) = (false, false, false);
+            if matches!(reader.at, ChannelState::Thought | ChannelState::Text) {
+                reader.held.clear();
+            }
+        }
+        reader
+    }
+
+    /// Emits thoughts as text, as the model wrote them.
+    #[must_use]
+    pub fn keeping_thoughts(self) -> Self {
+        ChannelReader { keeps_thoughts: true, ..self }
+    }
+
+    /// True if thoughts are open.
+    pub fn is_inside(&self) -> bool {
+        self.at == ChannelState::Thought
+    }
+
+    /// Adds `piece` to the answer, and returns the parts that are now certain.
+    pub fn push(&mut self, piece: &str) -> Vec<Part> {
+        self.held.push_str(piece);
+        let mut parts = Vec::new();
+        while self.step(&mut parts) {}
+        parts
+    }
+
+    /// Ends the answer, and returns the remaining parts.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let held = std::mem::take(&mut self.held);
+        let mut parts = Vec::new();
+        match self.at.clone() {
+            // A header that was cut off is not a part of the answer.
+            ChannelState::Header if held.contains("<|") => {}
+            ChannelState::Between if held.trim().is_empty() => {}
+            ChannelState::Between | ChannelState::Header | ChannelState::Text => self.say(&held, &mut parts),
+            ChannelState::Thought => self.think(&held, &mut parts),
+            ChannelState::Call { name, header } => self.call(name, &header, &held, "", &mut parts),
+        }
+        parts
+    }
+
+    /// Advances by one step. Returns true if another step may be possible.
+    fn step(&mut self, parts: &mut Vec<Part>) -> bool {
+        match self.at {
+            ChannelState::Between => self.between(),
+            ChannelState::Header => self.header(parts),
+            ChannelState::Thought | ChannelState::Text => {
+                let (text, end) = self.until_end();
+                match self.at {
+                    ChannelState::Thought => self.think(&text, parts),
+                    _ => self.say(&text, parts),
+                }
+                let Some(end) = end else { return false };
+                if std::mem::take(&mut self.keeps_end) && ends_message(end) {
+                    self.say(end, parts);
+                }
+                self.end(end);
+                true
+            }
+            ChannelState::Call { .. } => {
+                let Some((at, end)) = first_end(&self.held[self.searched..]) else {
+                    self.searched = self.held.len() - self.overlap();
+                    return false;
+                };
+                let rest = self.held.split_off(std::mem::take(&mut self.searched) + at);
+                let body = std::mem::replace(&mut self.held, rest[end.len()..].to_string());
+                if let ChannelState::Call { name, header } =
+                    std::mem::replace(&mut self.at, ChannelState::Between)
+                {
+                    self.call(name, &header, &body, if ends_message(end) { end } else { "" }, parts);
+                }
+                self.end(end);
+                true
+            }
+        }
+    }
+
+    /// Looks for the start of a message. Other text is an answer without a header.
+    fn between(&mut self) -> bool {
+        let rest = self.held.trim_start();
+        let headers = [START, CHANNEL, CONSTRAIN, MESSAGE, "to="];
+        let ends = [END, CALL, RETURN];
+        if let Some(mark) = ends.into_iter().find(|mark| rest.starts_with(mark)) {
+            self.held = rest[mark.len()..].to_string();
+            return true;
+        }
+        if headers.into_iter().any(|mark| rest.starts_with(mark)) {
+            (self.held, self.at) = (rest.to_string(), ChannelState::Header);
+            return true;
+        }
+        if headers.into_iter().chain(ends).any(|mark| mark.starts_with(rest)) {
+            return false;
+        }
+        self.at = ChannelState::Text;
+        self.separates = self.has_text;
+        true
+    }
+
+    /// Reads a header, which ends with [`MESSAGE`].
+    fn header(&mut self, parts: &mut Vec<Part>) -> bool {
+        let Some((header, body)) = self.held.split_once(MESSAGE) else {
+            if self.held.len() <= MAX_HEADER {
+                return false;
+            }
+            self.at = ChannelState::Text;
+            self.separates = self.has_text;
+            let text = std::mem::take(&mut self.held);
+            self.say(&text, parts);
+            return false;
+        };
+        let (header, body) = (header.to_string(), body.to_string());
+        let channel = header.rsplit_once(CHANNEL).map(|(_, rest)| word(rest));
+        let recipient = header.rsplit_once("to=").map(|(_, rest)| word(rest)).filter(|name| *name != ROLE);
+        let function = recipient.map(|name| name.strip_prefix("functions.").unwrap_or(name));
+        let own = header.strip_prefix(START).unwrap_or(&header);
+        let written = format!("{}{MESSAGE}", own.strip_prefix(ROLE).unwrap_or(own).trim_start());
+        self.held = body;
+        match (function, channel) {
+            (Some(name), _) if self.offered.iter().any(|offered| offered.name == name) => {
+                self.at = ChannelState::Call { name: name.to_string(), header: written };
+            }
+            (None, Some("analysis")) if !self.keeps_thoughts => {
+                self.at = ChannelState::Thought;
+                self.separates = self.has_thoughts;
+            }
+            (function, _) => {
+                self.at = ChannelState::Text;
+                self.separates = self.has_text;
+                // A call that nobody can execute stays as the model wrote it.
+                self.keeps_end = channel == Some("analysis");
+                if function.is_some() || self.keeps_end {
+                    self.say(&written, parts);
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes the text before the next end mark, and the mark if it was found. Keeps the end of the text that may belong to
+    /// a mark.
+    fn until_end(&mut self) -> (String, Option<&'static str>) {
+        let end = first_end(&self.held);
+        let body = end.map_or_else(|| self.held.len() - self.overlap(), |(at, _)| at);
+        let rest = self.held.split_off(body);
+        let text = std::mem::replace(&mut self.held, rest);
+        if let Some((_, mark)) = end {
+            self.held.drain(..mark.len());
+        }
+        (text, end.map(|(_, mark)| mark))
+    }
+
+    /// Returns the number of bytes at the end of `held` that may belong to an end mark.
+    fn overlap(&self) -> usize {
+        ENDS.iter().map(|mark| overlap(&self.held, mark)).max().unwrap_or_default()
+    }
+
+    /// Enters the state after the mark `end`.
+    fn end(&mut self, end: &'static str) {
+        self.at = match end {
+            START | CHANNEL => {
+                self.held.insert_str(0, end);
+                ChannelState::Header
+            }
+            _ => ChannelState::Between,
+        };
+    }
+
+    fn think(&mut self, text: &str, parts: &mut Vec<Part>) {
+        if !text.is_empty() {
+            self.has_thoughts = true;
+            parts.push(Part::Thought(self.separated(text)));
+        }
+    }
+
+    fn say(&mut self, text: &str, parts: &mut Vec<Part>) {
+        if !text.is_empty() {
+            self.has_text = true;
+            parts.push(Part::Text(self.separated(text)));
+        }
+    }
+
+    fn separated(&mut self, text: &str) -> String {
+        let separator = if std::mem::take(&mut self.separates) { SEPARATOR } else { "" };
+        format!("{separator}{text}")
+    }
+
+    /// Emits a call to `name` with the arguments `body`. Invalid arguments become text, between `header` and `end`.
+    fn call(&mut self, name: String, header: &str, body: &str, end: &str, parts: &mut Vec<Part>) {
+        let arguments = body.trim();
+        let arguments = if arguments.is_empty() { "{}" } else { arguments };
+        let is_object = arguments.starts_with('{')
+            && serde_json::from_str::<&serde_json::value::RawValue>(arguments).is_ok();
+        if is_object {
+            parts.extend([Part::Call(name), Part::Arguments(arguments.to_string())]);
+        } else {
+            self.separates = self.has_text;
+            self.say(&format!("{header}{body}{end}"), parts);
+        }
+    }
+}
+
+/// True if `end` is a mark of the end of a message, and not the start of the next one.
+fn ends_message(end: &str) -> bool {
+    end != START && end != CHANNEL
+}
+
+/// Returns the position of the first end mark in `text`, and the mark.
+fn first_end(text: &str) -> Option<(usize, &'static str)> {
+    // All marks begin with the same two characters, which are rare in other text.
+    text.match_indices("<|")
+        .find_map(|(at, _)| ENDS.into_iter().find(|mark| text[at..].starts_with(mark)).map(|mark| (at, mark)))
+}
+
+/// Returns the first word of a part of a header.
+fn word(text: &str) -> &str {
+    let text = text.trim_start();
+    &text[..text.find(|next: char| next.is_whitespace() || next == '<').unwrap_or(text.len())]
+}
+
+/// Returns `messages` with thoughts in the key `thinking`, which the templates of gpt-oss read. They reject a message
+/// that has both a text and thoughts before its tool calls, so such a message loses its text.
+pub(super) fn with_thinking(messages: &[Message]) -> Option<Vec<Message>> {
+    const OURS: &str = "reasoning_content";
+    const THEIRS: &str = "thinking";
+    let lacks = |message: &Message| message.more.contains_key(OURS) && !message.more.contains_key(THEIRS);
+    if !messages.iter().any(lacks) {
+        return None;
+    }
+    let mut messages = messages.to_vec();
+    for message in messages.iter_mut().filter(|message| lacks(message)) {
+        let thoughts: Option<Json> = message.more.get(OURS).cloned();
+        message.more.extend(thoughts.map(|thoughts| (THEIRS.to_string(), thoughts)));
+        if message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty()) {
+            message.content = None;
+        }
+    }
+    Some(messages)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Notations in which models write thoughts, and a reader for all of them.
+
+use super::channels::{self, ChannelReader};
+use super::part::{Offered, Part};
+use super::thoughts::{MarkReader, ThoughtMarks};
+
+/// Notation in which a family of models writes thoughts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThoughtFormat {
+    /// Thoughts between two marks.
+    Marks(ThoughtMarks),
+    /// Channels of gpt-oss.
+    Channels,
+}
+
+impl Default for ThoughtFormat {
+    fn default() -> Self {
+        ThoughtFormat::Marks(ThoughtMarks::default())
+    }
+}
+
+impl ThoughtFormat {
+    /// Returns the notation that the template `source` uses; `None` if it contains no marks.
+    pub(super) fn of_template(source: &str) -> Option<Self> {
+        match channels::are_in(source) {
+            true => Some(ThoughtFormat::Channels),
+            false => ThoughtMarks::of_template(source).map(ThoughtFormat::Marks),
+        }
+    }
+
+    /// True if the answer is a sequence of messages in channels. Its text then contains markers even without thoughts.
+    pub fn has_channels(self) -> bool {
+        self == ThoughtFormat::Channels
+    }
+
+    /// Texts that mark thoughts. In most models they are special tokens, which are not rendered as text unless requested.
+    pub fn markers(self) -> &'static [&'static str] {
+        match self {
+            ThoughtFormat::Marks(marks) => marks.markers(),
+            ThoughtFormat::Channels => &channels::MARKERS,
+        }
+    }
+
+    /// Returns the text that ends open thoughts. `may_call` is true if a tool call may follow instead of the answer.
+    pub fn closing(self, may_call: bool) -> &'static str {
+        match self {
+            ThoughtFormat::Marks(marks) => marks.close,
+            ThoughtFormat::Channels if may_call => channels::CLOSE,
+            ThoughtFormat::Channels => channels::CLOSE_AND_ANSWER,
+        }
+    }
+
+    /// Appends the text to `prompt` that begins the answer proper, after the thoughts.
+    pub fn begin_answer(self, prompt: &mut String) {
+        match self {
+            ThoughtFormat::Marks(marks) if marks.are_open_after(prompt) => {
+                prompt.truncate(prompt.trim_end().len());
+                prompt.push_str(&format!("\n{}\n\n", marks.close));
+            }
+            ThoughtFormat::Marks(_) => {}
+            ThoughtFormat::Channels => prompt.push_str(channels::ANSWER),
+        }
+    }
+
+    /// Returns a reader of an answer to `prompt`. `has_begun` is true if the prompt contains the beginning of the answer
+    /// proper. With channels, the reader also finds calls to the functions in `offered`.
+    pub fn reader(self, prompt: &str, has_begun: bool, offered: Vec<Offered>) -> ThoughtReader {
+        match self {
+            ThoughtFormat::Marks(marks) => {
+                let is_open = !has_begun && marks.are_open_after(prompt);
+                ThoughtReader::Marks(MarkReader::new(marks, is_open))
+            }
+            ThoughtFormat::Channels => ThoughtReader::Channels(ChannelReader::new(prompt, offered)),
+        }
+    }
+}
+
+/// Incremental reader that separates thoughts from the answer.
+#[derive(Clone, Debug)]
+pub enum ThoughtReader {
+    /// Reader of thoughts between two marks.
+    Marks(MarkReader),
+    /// Reader of channels.
+    Channels(ChannelReader),
+}
+
+impl ThoughtReader {
+    /// True if thoughts are open.
+    pub fn is_inside(&self) -> bool {
+        match self {
+            ThoughtReader::Marks(reader) => reader.is_inside(),
+            ThoughtReader::Channels(reader) => reader.is_inside(),
+        }
+    }
+
+    /// Adds `piece` to the answer, and returns the parts that are now certain.
+    pub fn push(&mut self, piece: &str) -> Vec<Part> {
+        match self {
+            ThoughtReader::Marks(reader) => reader.push(piece),
+            ThoughtReader::Channels(reader) => reader.push(piece),
+        }
+    }
+
+    /// Ends the answer, and returns the remaining parts.
+    pub fn finish(&mut self) -> Vec<Part> {
+        match self {
+            ThoughtReader::Marks(reader) => reader.finish(),
+            ThoughtReader::Channels(reader) => reader.finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_select_the_notation() {
+        let open = |source: &str| match ThoughtFormat::of_template(source) {
+            Some(ThoughtFormat::Marks(marks)) => marks.open,
+            Some(ThoughtFormat::Channels) => "channels",
+            None => "none",
+        };
+        for (source, expected) in [
+            ("{{ '</think>' }}", "<think>"),
+            ("[THINK]{{ x }}[/THINK]", "[THINK]"),
+            ("<seed:think>", "<seed:think>"),
+            ("<|END_THINKING|>", "<|START_THINKING|>"),
+            ("{{ '<|channel>thought\\n<channel|>' }}", "<|channel>thought"),
+            ("text.split('<channel|>')", "<|channel>thought"),
+            ("<|start|>assistant<|channel|>final<|message|>{{ x }}<|end|>", "channels"),
+            (
+                "after 'Here is my thought process:' and after 'Here is my response:'",
+                "Here is my thought process:",
+            ),
+            ("[BEGIN FINAL RESPONSE] ... [END FINAL RESPONSE]", "Here are my reasoning steps:"),
+            ("{{ content }}", "none"),
+        ] {
+            assert_eq!(open(source), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn the_answer_begins_after_the_thoughts() {
+        let think = ThoughtFormat::default();
+        for (format, prompt, expected) in [
+            (think, "a:\n<think>\n", "a:\n<think>\n</think>\n\n"),
+            (think, "a:\n", "a:\n"),
+            (ThoughtFormat::Channels, "<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>"),
+        ] {
+            let mut prompt = prompt.to_string();
+            format.begin_answer(&mut prompt);
+            assert_eq!(prompt, expected);
+            assert!(!format.reader(&prompt, true, Vec::new()).is_inside());
+        }
+        assert!(think.reader("a:\n<think>\n", false, Vec::new()).is_inside());
+    }
+}
