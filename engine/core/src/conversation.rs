@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use build_info::Bytes;
-use chat::{Message, Template};
+use chat::{Message, Part, Template};
 use gguf::memory::CTX_STEP;
 use llama::error::{Error, Result};
 use llama::{ALONE, PrefixReuse, Token};
@@ -24,6 +24,8 @@ pub struct Conversation {
     /// previous one.
     seed: u32,
     template: Template,
+    /// Tokens that mark thoughts.
+    marks: Vec<Token>,
     system: Option<String>,
     messages: Vec<Message>,
     /// Tokens that the sequence contains.
@@ -54,6 +56,8 @@ const TRIES: usize = 8;
 pub struct Turn {
     /// Text of the answer.
     pub text: String,
+    /// Thoughts before the text; empty if the model wrote none.
+    pub thoughts: String,
     /// Number of tokens of the whole prompt.
     pub prompt_tokens: usize,
     /// Number of prompt tokens that were kept from earlier turns and therefore not evaluated.
@@ -66,14 +70,18 @@ impl Conversation {
     /// Returns a conversation without messages.
     ///
     /// # Errors
-    /// If `sampling` is invalid.
+    /// If `sampling` is invalid, or the marks of thoughts cannot be tokenised.
     pub fn new(mut session: Session, sampling: SamplingOptions, template: Template) -> Result<Self> {
-        let seed = Chain::new(&sampling, session.context().model())?.seed();
+        let model = session.context().model();
+        let seed = Chain::new(&sampling, model)?.seed();
+        let marks = template.thought_format().markers();
+        let marks = Template::tokens_of_marks(model, marks.iter().copied())?;
         Ok(Conversation {
             session,
             sampling,
             seed,
             template,
+            marks,
             system: None,
             messages: Vec::new(),
             held: Vec::new(),
@@ -129,8 +137,8 @@ impl Conversation {
         self.forget();
     }
 
-    /// Adds `text` as a user message and generates an answer of at most `n_predict` tokens. `on_text` receives the
-    /// answer piece by piece. If the turn fails, or is interrupted before the answer begins, the conversation stays
+    /// Adds `text` as a user message and generates an answer of at most `n_predict` tokens. `on_part` receives the thoughts
+    /// and the text of the answer piece by piece. If the turn fails, or is interrupted before the answer begins, the conversation stays
     /// unchanged.
     ///
     /// # Errors
@@ -139,10 +147,10 @@ impl Conversation {
         &mut self,
         text: &str,
         n_predict: u32,
-        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+        on_part: &mut dyn FnMut(Part) -> ControlFlow<()>,
     ) -> Result<Turn> {
         self.messages.push(Message::new("user", text));
-        let turn = self.answer(n_predict, on_text);
+        let turn = self.answer(n_predict, on_part);
         if !turn.as_ref().is_ok_and(has_begun) {
             self.messages.pop();
         }
@@ -157,19 +165,19 @@ impl Conversation {
     pub fn ask_again(
         &mut self,
         n_predict: u32,
-        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+        on_part: &mut dyn FnMut(Part) -> ControlFlow<()>,
     ) -> Result<Option<Turn>> {
         let Some(before) = self.messages.pop_if(|message| message.role == "assistant") else {
             return Ok(None);
         };
-        let turn = self.answer(n_predict, on_text);
+        let turn = self.answer(n_predict, on_part);
         if !turn.as_ref().is_ok_and(has_begun) {
             self.messages.push(before);
         }
         turn.map(Some)
     }
 
-    fn answer(&mut self, n_predict: u32, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) -> Result<Turn> {
+    fn answer(&mut self, n_predict: u32, on_part: &mut dyn FnMut(Part) -> ControlFlow<()>) -> Result<Turn> {
         let start = Instant::now();
         let prompt = self.template.render(&self.messages(), true, None)?;
         let tokens = self.tokens_of(&prompt)?;
@@ -190,15 +198,27 @@ impl Conversation {
         let took = before.elapsed();
         chain.accept_prompt(&tokens[..begun])?;
         self.session.speculate_after(&tokens[..begun]);
-        let request = Request { prompt: "", n_predict, ignore_end: false };
-        let mut text = String::new();
+        let request = Request { prompt: "", n_predict, ignore_end: false, shown: &self.marks };
+        let mut reader = self.template.thought_format().reader(&prompt, false, Vec::new());
+        let (mut written, mut text, mut thoughts) = (String::new(), String::new(), String::new());
+        let mut tell = |parts: Vec<Part>| {
+            for part in parts {
+                match &part {
+                    Part::Thought(more) => thoughts.push_str(more),
+                    Part::Text(more) => text.push_str(more),
+                    Part::Call(_) | Part::Arguments(_) => {}
+                }
+                on_part(part)?;
+            }
+            ControlFlow::Continue(())
+        };
         let mut hear = |piece: &str| {
-            text.push_str(piece);
-            on_text(piece)
+            written.push_str(piece);
+            tell(reader.push(piece))
         };
         let generation =
             from_tokens(&mut self.session, &mut chain, &tokens[begun..], &request, start, &mut hear);
-        let generation = match generation {
+        let mut generation = match generation {
             Ok(mut generation) => {
                 generation.prompt_tokens += begun - reused;
                 if begun > reused {
@@ -211,11 +231,18 @@ impl Conversation {
                 return Err(error);
             }
         };
+        if tell(reader.finish()).is_break() {
+            generation.stop = Stop::OutputClosed;
+        }
         let prompt_tokens = tokens.len();
-        self.remember(prompt, tokens, &text, &generation);
-        let turn = Turn { text, prompt_tokens, reused, generation };
+        self.remember(prompt, tokens, &written, &generation);
+        let turn = Turn { text, thoughts, prompt_tokens, reused, generation };
         if has_begun(&turn) {
-            self.messages.push(Message::new("assistant", turn.text.as_str()));
+            let mut message = Message::new("assistant", turn.text.as_str());
+            if !turn.thoughts.is_empty() {
+                message.set_thoughts(&turn.thoughts);
+            }
+            self.messages.push(message);
         }
         Ok(turn)
     }
@@ -298,7 +325,8 @@ impl Conversation {
         Ok(at)
     }
 
-    /// Records the content of the sequence after the answer `text` to `prompt`, whose tokens are `tokens`.
+    /// Records the content of the sequence after the answer `text` to `prompt`, whose tokens are `tokens`. `text` contains
+    /// the thoughts and their marks.
     fn remember(&mut self, prompt: String, mut tokens: Vec<Token>, text: &str, generation: &Generation) {
         let context = self.session.context();
         // An interrupted graph has already changed the recurrent state, which cannot be restored.

@@ -23,6 +23,8 @@ pub struct Request<'a> {
     /// True if end-of-text tokens do not end the generation. Has no effect with a grammar, which decides where the
     /// text ends.
     pub ignore_end: bool,
+    /// Control tokens that are rendered as text, because they mark thoughts.
+    pub shown: &'a [Token],
 }
 
 /// Reason that a generation stopped.
@@ -155,7 +157,7 @@ impl<'a> Teller<'a> {
         generation.tokens.push(token);
         generation.token_times.extend(self.before.replace(now).map(|before| now - before));
         generation.decode = first.elapsed();
-        self.model.piece(token, self.stream.buffer())?;
+        self.model.piece_with(token, self.request.shown.contains(&token), self.stream.buffer())?;
         let text = self.stream.take();
         if !text.is_empty() && (self.on_text)(text).is_break() {
             return Ok(Some(Stop::OutputClosed));

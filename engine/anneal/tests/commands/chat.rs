@@ -151,6 +151,50 @@ fn a_conversation_is_saved() {
     assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
 }
 
+/// Template of a reasoning model that drops the thoughts of earlier answers, or keeps them.
+fn reasoning_template(folder: &Path, keeps: bool) -> String {
+    let path = folder.join("template.jinja");
+    let kept = if keeps { "<think>\n{{ m.reasoning_content }}\n</think>\n\n" } else { "" };
+    let source = format!(
+        "{{% for m in messages %}}{{{{ m.role }}}}: {{% if m.role == 'assistant' %}}{kept}{{% endif %}}{{{{ m.content }}}}\n\
+         {{% endfor %}}assistant: <think>\n{{# </think> #}}"
+    );
+    fs::write(&path, source).expect("written");
+    path.to_str().expect("UTF-8").to_string()
+}
+
+const THOUGHTS: &str = "root ::= \"two plus two\\n</think>\\n\\nFour\"";
+
+#[test]
+fn thoughts_are_no_part_of_an_answer() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let with = |keeps: bool, more: &[&str], input: &str| {
+        let template = reasoning_template(folder.path(), keeps);
+        let fixed = ["-m", model(), "--chat-template", &template, "--greedy", "--grammar", THOUGHTS];
+        let (code, stdout, stderr) = chat(&[&fixed, more].concat(), input);
+        assert_eq!(code, Some(0), "{stderr}");
+        (stdout, stderr)
+    };
+    // Neither stream of a pipe has the thoughts.
+    let (stdout, stderr) = with(false, &[], "hello\n");
+    assert_eq!(stdout, "Four\n");
+    assert!(!stderr.contains("two plus two"), "{stderr}");
+    let mut prompts = Vec::new();
+    for keeps in [false, true] {
+        let saved = folder.path().join(format!("{keeps}.json"));
+        let input = format!("hello\nagain\n/save {}\n", saved.display());
+        let (stdout, _) = with(keeps, &["--json"], &input);
+        let turns: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        assert!(turns.iter().all(|turn| turn["text"] == "Four"), "{stdout}");
+        assert!(turns.iter().all(|turn| turn["reasoning_content"] == "two plus two"), "{stdout}");
+        prompts.push(number(&turns[1], "prompt_tokens"));
+        let saved: Value = serde_json::from_str(&fs::read_to_string(&saved).expect("saved")).expect("JSON");
+        assert_eq!(saved["messages"][1]["reasoning_content"], "two plus two");
+    }
+    // The second prompt contains the thoughts only if the template wants them.
+    assert!(prompts[0] + 4 < prompts[1], "{prompts:?}");
+}
+
 #[test]
 fn a_full_context_is_said_and_the_conversation_goes_on() {
     // llama.cpp creates no context of fewer than 256 tokens.
@@ -329,7 +373,7 @@ fn a_signal_while_nothing_is_generated_ends_it() {
 
 /// Runs the command on a terminal created by `script` of util-linux.
 fn at_a_terminal(state: &Path, arguments: &str) -> Child {
-    let command = format!("exec '{ANNEAL}' chat -m '{}' --chat-template chatml {arguments}", model());
+    let command = format!("exec '{ANNEAL}' chat -m '{}' {arguments}", model());
     Command::new("script")
         .args([OsStr::new("-qefc"), OsStr::new(&command), OsStr::new("/dev/null")])
         .env("ANNEAL_STATE_DIR", state)
@@ -345,7 +389,7 @@ fn at_a_terminal(state: &Path, arguments: &str) -> Child {
 #[test]
 fn at_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_leaves() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut child = at_a_terminal(folder.path(), "-c 100000 --stats");
+    let mut child = at_a_terminal(folder.path(), "--chat-template chatml -c 100000 --stats");
     let mut keys = child.stdin.take().expect("a pipe");
     let mut screen = Screen::of(&mut child);
     screen.until("> ");
@@ -380,9 +424,28 @@ fn at_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_leaves() {
 }
 
 #[test]
+fn at_a_terminal_thoughts_are_dimmed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let template = reasoning_template(folder.path(), false);
+    let grammar = folder.path().join("thoughts.gbnf");
+    fs::write(&grammar, THOUGHTS).expect("written");
+    let more =
+        format!("--chat-template '{template}' --no-history --greedy --grammar-file '{}'", grammar.display());
+    let mut child = at_a_terminal(folder.path(), &more);
+    let mut keys = child.stdin.take().expect("a pipe");
+    let mut screen = Screen::of(&mut child);
+    screen.until("> ");
+    keys.write_all(b"hello\r").expect("typed");
+    screen.until("\u{1b}[2mtwo");
+    screen.until(" two\u{1b}[0m\r\n\r\nFour\r\n");
+    keys.write_all(b"\x04").expect("typed");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0), "{}", screen.seen);
+}
+
+#[test]
 fn no_history_is_kept_when_none_is_wanted() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut child = at_a_terminal(folder.path(), "-n 2 --no-history");
+    let mut child = at_a_terminal(folder.path(), "--chat-template chatml -n 2 --no-history");
     let mut keys = child.stdin.take().expect("a pipe");
     let mut screen = Screen::of(&mut child);
     screen.until("> ");

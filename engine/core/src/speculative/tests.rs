@@ -81,7 +81,7 @@ fn never_losing(options: &SpeculativeOptions, session: &mut Session, settings: &
 fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n: u32) -> (Generation, usize) {
     session.clear();
     let mut chain = Chain::new(sampling, the_model()).expect("a chain");
-    let request = Request { prompt, n_predict: n, ignore_end: true };
+    let request = Request { prompt, n_predict: n, ignore_end: true, shown: &[] };
     let mut nobody = |_: &str| std::ops::ControlFlow::Continue(());
     let generation = generate(session, &mut chain, &request, &mut nobody).expect("tokens");
     (generation, session.context().held())
@@ -238,7 +238,7 @@ fn a_mixture_drafts_where_bits_are_the_same() {
     let generated = |session: &mut Session, sampling: &SamplingOptions| {
         session.clear();
         let mut chain = Chain::new(sampling, &model).expect("a chain");
-        let request = Request { prompt: PROMPTS[0], n_predict: 64, ignore_end: true };
+        let request = Request { prompt: PROMPTS[0], n_predict: 64, ignore_end: true, shown: &[] };
         let mut nobody = |_: &str| std::ops::ControlFlow::Continue(());
         generate(session, &mut chain, &request, &mut nobody).expect("tokens")
     };
@@ -282,7 +282,7 @@ fn a_conversation_goes_on_as_without() {
         let template = chat::Template::choose(Some("chatml"), the_model()).expect("built in");
         let mut talk = crate::conversation::Conversation::new(session, greedy.clone(), template)
             .expect("a conversation");
-        let mut nobody = |_: &str| std::ops::ControlFlow::Continue(());
+        let mut nobody = |_: chat::Part| std::ops::ControlFlow::Continue(());
         ["hello", "hello again", "once more"].map(|text| {
             let turn = talk.ask(text, 40, &mut nobody).expect("an answer");
             (turn.generation.tokens, turn.reused, talk.context().0)

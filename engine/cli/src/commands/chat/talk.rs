@@ -1,7 +1,7 @@
 //! Handling of chat entries: messages and commands.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use base::colour;
 use build_info::words;
+use chat::Part;
 use engine_core::conversation::{Conversation, Turn};
 use engine_core::generate::Stop;
 use engine_core::tuning::write_atomically;
@@ -17,6 +18,10 @@ use serde_json::json;
 use super::entry::{ChatCommand, HELP};
 use crate::commands::outlet::Outlet;
 use crate::interrupt::Answers;
+
+/// Control sequences that begin and end dimmed text.
+const DIM: &str = "\u{1b}[2m";
+const PLAIN: &str = "\u{1b}[0m";
 
 /// Outcome of handling an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,17 +104,21 @@ impl Talk {
     fn answer(&mut self, text: Option<&str>) -> Result<Next> {
         let json = self.json;
         let mut outlet = Outlet::stdout();
-        let mut hear = |piece: &str| {
-            if json {
-                return ControlFlow::Continue(());
+        let mut thoughts = ThoughtPrinter::new(!json, self.grey);
+        let mut hear = |part: Part| match part {
+            Part::Thought(text) => thoughts.print(&text),
+            Part::Text(text) if !json => {
+                thoughts.end();
+                outlet.send(text)
             }
-            outlet.send(piece.to_string())
+            _ => ControlFlow::Continue(()),
         };
         self.signals.begin();
         let turn = match text {
             Some(text) => self.conversation.ask(text, self.predict, &mut hear).map(Some),
             None => self.conversation.ask_again(self.predict, &mut hear),
         };
+        thoughts.end();
         // The wait precedes the restoring of signals, so that a second ctrl-C can end the process if stdout's reader
         // hangs.
         let written = outlet.finish();
@@ -222,8 +231,40 @@ impl Talk {
     }
 
     fn note(&self, text: &str) {
-        let (on, off) = if self.grey { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };
+        let (on, off) = if self.grey { (DIM, PLAIN) } else { ("", "") };
         let _ = writeln!(io::stderr(), "{on}{}{off}", words::printable_lines(text));
+    }
+}
+
+/// Prints thoughts to stderr, if it is a terminal. stdout is reserved for answers.
+struct ThoughtPrinter {
+    is_shown: bool,
+    /// True if stderr has colours. Thoughts are then dimmed.
+    grey: bool,
+    /// True if thoughts were printed and the line has not been ended.
+    is_open: bool,
+}
+
+impl ThoughtPrinter {
+    fn new(is_wanted: bool, grey: bool) -> Self {
+        ThoughtPrinter { is_shown: is_wanted && io::stderr().is_terminal(), grey, is_open: false }
+    }
+
+    /// Prints `text`. Errors are ignored.
+    fn print(&mut self, text: &str) -> ControlFlow<()> {
+        if self.is_shown {
+            let on = if self.grey && !self.is_open { DIM } else { "" };
+            self.is_open = true;
+            let _ = write!(io::stderr(), "{on}{}", words::printable_lines(text));
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Separates the thoughts from the answer.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            let _ = write!(io::stderr(), "{}\n\n", if self.grey { PLAIN } else { "" });
+        }
     }
 }
 
@@ -265,6 +306,9 @@ fn as_json(turn: &Turn) -> serde_json::Value {
             "decode_tokens_per_second": generation.decode_tokens_per_second(),
         },
     });
+    if !turn.thoughts.is_empty() {
+        line["reasoning_content"] = turn.thoughts.as_str().into();
+    }
     if let Some(report) = &generation.speculation {
         line["speculative"] = report.to_json();
     }
