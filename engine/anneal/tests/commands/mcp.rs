@@ -107,6 +107,19 @@ fn greedy(max_tokens: u32) -> Value {
 }
 
 #[test]
+fn thoughts_are_no_part_of_the_text() {
+    let mut mcp = Mcp::start(command(&[]));
+    let grammar = "root ::= \"<think>\\ntwo plus two\\n</think>\\n\\nFour\"";
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    mcp.call(1, "chat", &json!({ "messages": messages, "grammar": grammar, "thinking_budget_tokens": -1 }));
+    let result = &mcp.answer(1)["result"];
+    assert_eq!(result["content"][0]["text"], "Four", "{result}");
+    let value = &result["structuredContent"];
+    assert_eq!((&value["text"], &value["reasoning_content"]), (&json!("Four"), &json!("two plus two")));
+    assert!(value["usage"]["reasoning_tokens"].as_u64() > Some(0), "{result}");
+}
+
+#[test]
 fn rmcps_own_client_uses_every_tool() {
     let mut child = command(&[]).spawn().expect("the executable runs");
     let expected = crate::common::on_tiny("run", &["-t", "1", "-p", "hello", "-n", "8", "--greedy"]);

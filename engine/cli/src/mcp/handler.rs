@@ -71,16 +71,20 @@ impl Handler {
         // Tokens are streamed only if the client requested progress.
         request.insert("stream".to_string(), progress.is_some().into());
         let mut lines = self.place.lines(&Value::Object(request)).await?;
-        let mut text = String::new();
+        let (mut text, mut thoughts) = (String::new(), String::new());
         loop {
             let mut line = lines.next().await?;
             let piece = line["text"].as_str().unwrap_or_default();
             text.push_str(piece);
+            thoughts.push_str(line["reasoning_content"].as_str().unwrap_or_default());
             if line["done"] == true {
                 if let Some(progress) = &mut progress {
                     progress.finish().await;
                 }
                 line["text"] = text.clone().into();
+                if !thoughts.is_empty() {
+                    line["reasoning_content"] = thoughts.into();
+                }
                 return Ok(ToolOutput { text: Some(text), value: only(&line, &GENERATED) });
             }
             if let Some(progress) = &mut progress {
@@ -128,7 +132,7 @@ impl Handler {
 }
 
 /// Fields of the server's last line that clients receive.
-const GENERATED: [&str; 6] = ["text", "stop", "stop_string", "seed", "usage", "timings"];
+const GENERATED: [&str; 7] = ["text", "reasoning_content", "stop", "stop_string", "seed", "usage", "timings"];
 
 /// Returns the fields `names` of `value`, in the order of `names`.
 fn only(value: &Value, names: &[&str]) -> Value {

@@ -133,13 +133,16 @@ fn generated() -> Value {
         "type": "object",
         "properties": {
             "text": { "type": "string" },
+            "reasoning_content": { "type": "string", "description": "Thoughts before the text." },
             "stop": { "type": "string", "description": "Reason why generation ended: end, stop_string, length, context_full, \
                                                        deadline or shutdown." },
             "stop_string": { "type": ["string", "null"] },
             "seed": count,
             "usage": {
                 "type": "object",
-                "properties": { "prompt_tokens": count, "cached_tokens": count, "completion_tokens": count },
+                "properties": {
+                    "prompt_tokens": count, "cached_tokens": count, "completion_tokens": count, "reasoning_tokens": count,
+                },
             },
             "timings": { "type": "object" },
         },
@@ -170,15 +173,26 @@ fn chat() -> Tool {
         "required": ["role", "content"],
         "additionalProperties": false,
     });
-    let messages = json!({ "messages": {
-        "type": "array", "items": message, "minItems": 1,
-        "description": "The conversation so far. Nothing is kept between calls.",
-    }});
+    let conversation = json!({
+        "messages": {
+            "type": "array", "items": message, "minItems": 1,
+            "description": "The conversation so far. Nothing is kept between calls.",
+        },
+        "reasoning_effort": {
+            "type": "string",
+            "description": "Effort that a reasoning model makes, for example low or high; none to answer without \
+                           thoughts.",
+        },
+        "thinking_budget_tokens": {
+            "type": "integer", "minimum": -1, "maximum": u32::MAX,
+            "description": "Maximum number of tokens in the thoughts; -1 for no limit.",
+        },
+    });
     tool(
         "chat",
         "Ask the local model",
         "Answers a conversation with the local language model. Uses the chat template in the model's file.",
-        object(generating(messages), &["messages"]),
+        object(generating(conversation), &["messages"]),
         Some(generated()),
     )
 }
