@@ -21,5 +21,5 @@ pub use calls::{CallFormat, CallReader};
 pub use forced::{ForcedReader, schema as forced_schema};
 pub use message::{Function, Json, Message, ToolCall};
 pub use part::{Offered, Part};
-pub use reasoning::{ThoughtFormat, ThoughtReader};
+pub use reasoning::{ThoughtFormat, ThoughtReader, thought_variables};
 pub use template::{Inputs, Specials, Template};

@@ -1,5 +1,7 @@
 //! Notations in which models write thoughts, and a reader for all of them.
 
+use serde_json::Value;
+
 use super::channels::{self, ChannelReader};
 use super::part::{Offered, Part};
 use super::thoughts::{MarkReader, ThoughtMarks};
@@ -73,6 +75,16 @@ impl ThoughtFormat {
             ThoughtFormat::Channels => ThoughtReader::Channels(ChannelReader::new(prompt, offered)),
         }
     }
+}
+
+/// Variables of templates that turn thoughts on or off.
+const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+
+/// Returns the variables of a template that turn thoughts on or off and set their effort. `None` leaves a choice to the
+/// template.
+pub fn thought_variables(is_on: Option<bool>, effort: Option<&str>) -> Vec<(&'static str, Value)> {
+    let switches = SWITCHES.into_iter().filter_map(|name| Some((name, is_on?.into())));
+    switches.chain(effort.map(|effort| ("reasoning_effort", effort.into()))).collect()
 }
 
 /// Incremental reader that separates thoughts from the answer.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use build_info::Bytes;
-use chat::{Message, Part, Template};
+use chat::{Inputs, Json, Message, Part, Template, thought_variables};
 use gguf::memory::CTX_STEP;
 use llama::error::{Error, Result};
 use llama::{ALONE, PrefixReuse, Token};
@@ -26,6 +26,10 @@ pub struct Conversation {
     template: Template,
     /// Tokens that mark thoughts.
     marks: Vec<Token>,
+    /// Additional variables of the template.
+    variables: Vec<(String, Json)>,
+    /// True if the prompt ends the thoughts that the template opens.
+    answers_at_once: bool,
     system: Option<String>,
     messages: Vec<Message>,
     /// Tokens that the sequence contains.
@@ -82,12 +86,37 @@ impl Conversation {
             seed,
             template,
             marks,
+            variables: Vec::new(),
+            answers_at_once: false,
             system: None,
             messages: Vec::new(),
             held: Vec::new(),
             checkpoints: Checkpoints::default(),
             last: Last::default(),
         })
+    }
+
+    /// Sets the effort of a reasoning model. `none` turns thoughts off. The change takes effect at the next turn.
+    pub fn set_effort(&mut self, effort: &str) {
+        let is_on = effort != "none";
+        let variables = thought_variables(Some(is_on), Some(effort).filter(|_| is_on));
+        self.variables =
+            variables.into_iter().map(|(name, value)| (name.to_string(), Json::from(&value))).collect();
+        self.answers_at_once = !is_on;
+    }
+
+    /// Renders the prompt for `messages`, up to the start of the answer.
+    fn prompt(&self, messages: &[Message]) -> Result<String> {
+        let mut prompt = self.template.render_with(&Inputs {
+            messages,
+            add_generation_prompt: true,
+            tools: None,
+            more: &self.variables,
+        })?;
+        if self.answers_at_once {
+            self.template.thought_format().begin_answer(&mut prompt);
+        }
+        Ok(prompt)
     }
 
     /// Checks that the template can render the beginning of the conversation.
@@ -97,7 +126,7 @@ impl Conversation {
     pub fn check(&self) -> Result<()> {
         let mut messages = self.messages();
         messages.push(Message::new("user", "hello"));
-        self.template.render(&messages, true, None).map(|_| ())
+        self.prompt(&messages).map(|_| ())
     }
 
     /// Sets the system message, or removes it. The change takes effect at the next turn.
@@ -179,7 +208,7 @@ impl Conversation {
 
     fn answer(&mut self, n_predict: u32, on_part: &mut dyn FnMut(Part) -> ControlFlow<()>) -> Result<Turn> {
         let start = Instant::now();
-        let prompt = self.template.render(&self.messages(), true, None)?;
+        let prompt = self.prompt(&self.messages())?;
         let tokens = self.tokens_of(&prompt)?;
         let n_ctx = self.session.n_ctx();
         // The answer needs room for at least one token.
@@ -199,7 +228,7 @@ impl Conversation {
         chain.accept_prompt(&tokens[..begun])?;
         self.session.speculate_after(&tokens[..begun]);
         let request = Request { prompt: "", n_predict, ignore_end: false, shown: &self.marks };
-        let mut reader = self.template.thought_format().reader(&prompt, false, Vec::new());
+        let mut reader = self.template.thought_format().reader(&prompt, self.answers_at_once, Vec::new());
         let (mut written, mut text, mut thoughts) = (String::new(), String::new(), String::new());
         let mut tell = |parts: Vec<Part>| {
             for part in parts {

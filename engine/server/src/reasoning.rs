@@ -18,9 +18,6 @@ pub struct Reasoning {
 /// Names of the field with the maximum number of tokens, from llama-server and vLLM.
 const BUDGETS: [&str; 2] = ["thinking_budget_tokens", "thinking_token_budget"];
 
-/// Variables of templates that turn thoughts on or off.
-const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
-
 impl Reasoning {
     /// Returns the choices for a request without messages, whose answer is returned as the model wrote it.
     pub fn none() -> Self {
@@ -59,8 +56,8 @@ impl Reasoning {
         }
         wish.set_variables(conversation);
         let budget = match (wish.budget, wish.is_on) {
-            (Some(Budget::Unlimited), _) => None,
-            (Some(Budget::Tokens(tokens)), _) => Some(tokens),
+            (Some(ThoughtBudget::Unlimited), _) => None,
+            (Some(ThoughtBudget::Tokens(tokens)), _) => Some(tokens),
             // Some templates and models cannot turn thoughts off, so they are closed as soon as they open.
             (None, Some(false)) => Some(0),
             (None, _) => default_budget,
@@ -71,7 +68,7 @@ impl Reasoning {
 
 /// Maximum number of tokens that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Budget {
+enum ThoughtBudget {
     Unlimited,
     Tokens(u32),
 }
@@ -82,7 +79,7 @@ struct ReasoningWish {
     /// True if the model should think; `None` if the request leaves this to the template.
     is_on: Option<bool>,
     effort: Option<String>,
-    budget: Option<Budget>,
+    budget: Option<ThoughtBudget>,
 }
 
 impl ReasoningWish {
@@ -133,11 +130,8 @@ impl ReasoningWish {
 
     /// Sets the variables of the template.
     fn set_variables(&self, conversation: &mut Conversation) {
-        if let Some(is_on) = self.is_on {
-            SWITCHES.into_iter().for_each(|name| conversation.set_default(name, &is_on.into()));
-        }
-        if let Some(effort) = &self.effort {
-            conversation.set_default("reasoning_effort", &effort.as_str().into());
+        for (name, value) in chat::thought_variables(self.is_on, self.effort.as_deref()) {
+            conversation.set_default(name, &value);
         }
     }
 }
@@ -152,12 +146,12 @@ fn object(fields: &mut Fields, name: &'static str) -> Result<Option<Map<String, 
 }
 
 /// Reads `value`, a number of tokens in the field `name`. -1 means no limit.
-fn budget(name: &str, value: Option<Value>) -> Result<Option<Budget>, ApiError> {
+fn budget(name: &str, value: Option<Value>) -> Result<Option<ThoughtBudget>, ApiError> {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
     let tokens = sampling::whole(&value);
     match tokens.map(u32::try_from) {
-        _ if tokens == Some(-1) => Ok(Some(Budget::Unlimited)),
-        Some(Ok(tokens)) => Ok(Some(Budget::Tokens(tokens))),
+        _ if tokens == Some(-1) => Ok(Some(ThoughtBudget::Unlimited)),
+        Some(Ok(tokens)) => Ok(Some(ThoughtBudget::Tokens(tokens))),
         _ => {
             let range = format!("use a whole number from 0 to {}, or -1 for no limit", u32::MAX);
             Err(wrong(name, range, &value))

@@ -1,10 +1,12 @@
 //! Shared state of a loaded model: prepares requests and passes them to the scheduler.
 
+mod thoughts;
+
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
-use chat::{Offered, Template, ThoughtReader};
+use chat::{Template, ThoughtReader};
 use engine_core::model::check_generates;
 use llama::error::Error;
 use llama::{Model, Token};
@@ -30,7 +32,6 @@ use super::request::{Defaults, Generate, Prompt};
 use super::request_log::RequestLog;
 use super::schema_field::SchemaField;
 use super::scope::{Owner, Scope};
-use super::thought_counter::ThoughtCounter;
 use crate::api_error::stopping;
 use crate::limits::ServerLimits;
 
@@ -237,50 +238,6 @@ impl Server {
             }
         }
         Ok((jobs, receivers))
-    }
-
-    /// Returns the reader that separates the thoughts from the rest of an answer to `generate`; `None` if the answer
-    /// contains no thoughts. If answers consist of channels, the reader also finds calls to the functions in `offered`.
-    ///
-    /// # Errors
-    /// If the model has no template.
-    pub async fn thought_reader(
-        &self,
-        client: &Client,
-        generate: &Generate,
-        offered: Vec<Offered>,
-    ) -> Result<Option<ThoughtReader>, ApiError> {
-        let Prompt::Messages(conversation) = &generate.prompt else { return Ok(None) };
-        if generate.has_schema() {
-            return Ok(None);
-        }
-        let template = self.template()?;
-        if !template.has_thoughts() {
-            return Ok(Some(conversation.thought_reader(&template, "", offered)));
-        }
-        // Only the prompt shows if the template opens the thoughts, for example because of `enable_thinking`. Errors are
-        // reported when the request's prompt is rendered.
-        let conversation = conversation.clone();
-        let reader = self.aside(client, move || {
-            let prompt = conversation.prompt(&template).unwrap_or_default();
-            conversation.thought_reader(&template, &prompt, offered)
-        });
-        reader.await.map(Some)
-    }
-
-    /// Returns the counter of the thoughts in an answer that `reader` reads. `may_call` is true if the request offers tools.
-    fn thought_counter(
-        &self,
-        reader: ThoughtReader,
-        budget: Option<u32>,
-        may_call: bool,
-    ) -> Result<ThoughtCounter, ApiError> {
-        let closing = match budget {
-            Some(_) => self.model.tokenize_with(self.template()?.thought_format().closing(may_call), false),
-            None => Ok(Vec::new()),
-        };
-        let closing = closing.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
-        Ok(ThoughtCounter::new(reader, budget, closing))
     }
 
     /// Runs short work for `client` on the blocking pool, so that the work does not delay other clients' tokens.

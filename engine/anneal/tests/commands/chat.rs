@@ -196,6 +196,25 @@ fn thoughts_are_no_part_of_an_answer() {
 }
 
 #[test]
+fn thoughts_can_be_turned_off() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let template = reasoning_template(folder.path(), false);
+    let first = |effort: &[&str]| {
+        let fixed = ["-m", model(), "--chat-template", &template, "--greedy", "-n", "12", "--json"];
+        let (code, stdout, stderr) = chat(&[&fixed, effort].concat(), "hello\n");
+        assert_eq!(code, Some(0), "{stderr}");
+        serde_json::from_str::<Value>(stdout.lines().next().expect("an answer")).expect("JSON")
+    };
+    // The random model never closes its thoughts.
+    let thinking = first(&["--reasoning-effort", "high"]);
+    assert!(thinking["text"] == "" && thinking["reasoning_content"] != "", "{thinking}");
+    let direct = first(&["--reasoning-effort", "none"]);
+    assert!(direct["text"] != "" && direct.get("reasoning_content").is_none(), "{direct}");
+    // The prompt then closes them.
+    assert!(number(&direct, "prompt_tokens") > number(&thinking, "prompt_tokens"));
+}
+
+#[test]
 fn a_full_context_is_said_and_the_conversation_goes_on() {
     // llama.cpp creates no context of fewer than 256 tokens.
     let long = "steel ".repeat(400);

@@ -130,7 +130,7 @@ fn a_budget_closes_the_thoughts() {
         let is_same_at_first = text(&free, "reasoning_content").starts_with(thoughts);
         assert!(more.get("thinking").is_some() || is_same_at_first, "{found}");
     }
-    // A second request with the same prompt reuses the cache, drafts change nothing, and a stream has the same parts.
+    // A second request reuses the cache, and a stream has the same parts.
     let body = ask(json!({ "thinking_budget_tokens": 5 }));
     let (first, _) = message(&server, &body);
     assert_eq!(message(&server, &body).0, first);
@@ -196,6 +196,20 @@ fn thoughts_are_turned_off_by_every_name() {
     let prompt =
         post(&server, "/apply-template", &ask(json!({ "response_format": { "type": "json_object" } })));
     assert!(text(&prompt, "prompt").ends_with("<think>\n</think>\n\n"), "{prompt}");
+}
+
+#[test]
+fn drafts_do_not_change_where_the_thoughts_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let server = start(folder.path(), THINK, &["--speculative", "lookup"]);
+    let body = |drafts: &str| {
+        let more =
+            json!({ "thinking_budget_tokens": 24, "max_tokens": 120, "speculative": { "drafts": drafts } });
+        ask(more)
+    };
+    let expected = message(&server, &body("off"));
+    assert!(expected.1 > 24 && !text(&expected.0, "content").is_empty(), "{expected:?}");
+    assert_eq!(message(&server, &body("lookup")), expected);
 }
 
 #[test]

@@ -44,6 +44,9 @@ pub struct Args {
     /// Chat template to use instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
+    /// Effort of a reasoning model, for example low or high; none turns thoughts off
+    #[arg(long, value_name = "LEVEL")]
+    reasoning_effort: Option<String>,
     /// Maximum number of tokens in an answer; -1 for no limit other than the context
     #[arg(short = 'n', long, value_name = "N", default_value = "-1", value_parser = predict)]
     predict: u32,
@@ -103,6 +106,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     session.sample_on_device(settings.device_sampling.value);
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
+    if let Some(effort) = &args.reasoning_effort {
+        conversation.set_effort(effort);
+    }
     // The template is checked before the first message, because it may be unusable or reject the system prompt.
     conversation.check()?;
     signals.end();

@@ -51,13 +51,14 @@ impl AnswerReader {
         let Prompt::Messages(conversation) = &generate.prompt else { return Ok(plain) };
         let offered = conversation.offered();
         let template = server.template()?;
-        // The reader of channels also finds the calls, even in an answer whose thoughts stay text.
-        let has_channels = template.thought_format().has_channels();
+        // The reader of channels also finds the calls, even in an answer whose thoughts stay text. A description of the tools
+        // in a message asks for another format.
+        let has_channels = template.thought_format().has_channels() && template.shows_tools();
         let finds_calls = has_channels && !offered.is_empty() && !generate.has_schema();
-        let (thoughts, is_separate) = match generate.reasoning.is_separate {
-            true => (server.thought_reader(client, generate, offered.to_vec()).await?, true),
-            false if finds_calls => (server.thought_reader(client, generate, offered.to_vec()).await?, false),
-            false => (None, false),
+        let is_separate = generate.reasoning.is_separate;
+        let thoughts = match is_separate || finds_calls {
+            true => server.thought_reader(client, generate, offered.to_vec()).await?,
+            false => None,
         };
         let thoughts = match thoughts {
             Some(ThoughtReader::Channels(reader)) if !is_separate => {
