@@ -33,8 +33,14 @@ pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<
     }
     let tools = flat_tools(fields.take("tools"), "input_schema", is_custom)?;
     let choice = choice(fields.take("tool_choice"))?;
-    let conversation = Conversation::new(fields, messages, tools, &choice)?;
-    let format = schema(fields.take("output_config"))?;
+    let mut conversation = Conversation::new(fields, messages, tools, &choice)?;
+    let config = fields.take("output_config").unwrap_or_default();
+    match &config["effort"] {
+        Value::Null => {}
+        Value::String(effort) => conversation.set_default("reasoning_effort", &effort.as_str().into()),
+        other => return Err(wrong("output_config.effort", "use a string", other)),
+    }
+    let format = schema(config)?;
     let stop = stops("stop_sequences", fields.take("stop_sequences"))?;
     let mut generate = Generate::take(fields, Prompt::Messages(conversation), defaults)?;
     generate.stop.extend(stop);
@@ -180,8 +186,7 @@ fn choice(value: Option<Value>) -> Result<ToolChoice, ApiError> {
 }
 
 /// Returns the constraint in `value`, the field `output_config`.
-fn schema(value: Option<Value>) -> Result<Option<format::FieldConstraint>, ApiError> {
-    let Some(mut value) = value else { return Ok(None) };
+fn schema(mut value: Value) -> Result<Option<format::FieldConstraint>, ApiError> {
     match value["format"]["type"].as_str() {
         None if value["format"].is_null() => Ok(None),
         Some("json_schema") => {
@@ -244,6 +249,22 @@ mod tests {
         ]);
         assert_eq!(shown(&body), expected);
         assert_eq!(read(&body).expect("a request").max_tokens, 9);
+    }
+
+    #[test]
+    fn an_effort_reaches_the_template() {
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": "a" }], "output_config": { "effort": "low" },
+            "thinking": { "type": "enabled", "budget_tokens": 1024 },
+        });
+        let generate = read(&body).expect("a request");
+        assert_eq!(generate.reasoning.budget, Some(1024));
+        let Prompt::Messages(conversation) = generate.prompt else { panic!("messages") };
+        let expected = json!({ "reasoning_effort": "low", "enable_thinking": true, "thinking": true });
+        assert_eq!(conversation.variables(), expected);
+        body["output_config"]["effort"] = 7.into();
+        let refused = read(&body).expect_err("a number").message;
+        assert_eq!(refused, "output_config.effort: use a string, not 7");
     }
 
     #[test]
