@@ -14,6 +14,7 @@ use sampling::{Chain, SamplingOptions};
 use crate::checkpoints::{self, Checkpoints};
 use crate::generate::{Generation, Request, Stop, from_tokens};
 use crate::session::Session;
+use crate::thought_counter::ThoughtCounter;
 
 /// Conversation: its messages, the template that renders them as a prompt, and the sequence that contains the last
 /// prompt and its answer.
@@ -30,6 +31,10 @@ pub struct Conversation {
     variables: Vec<(String, Json)>,
     /// True if the prompt ends the thoughts that the template opens.
     answers_at_once: bool,
+    /// Maximum number of tokens in the thoughts of an answer. `None` for no limit.
+    budget: Option<u32>,
+    /// Tokens that close the thoughts.
+    closing: Vec<Token>,
     system: Option<String>,
     messages: Vec<Message>,
     /// Tokens that the sequence contains.
@@ -78,8 +83,9 @@ impl Conversation {
     pub fn new(mut session: Session, sampling: SamplingOptions, template: Template) -> Result<Self> {
         let model = session.context().model();
         let seed = Chain::new(&sampling, model)?.seed();
-        let marks = template.thought_format().markers();
-        let marks = Template::tokens_of_marks(model, marks.iter().copied())?;
+        let format = template.thought_format();
+        let marks = Template::tokens_of_marks(model, format.markers().iter().copied())?;
+        let closing = model.tokenize_with(format.closing(false), false)?;
         Ok(Conversation {
             session,
             sampling,
@@ -88,6 +94,8 @@ impl Conversation {
             marks,
             variables: Vec::new(),
             answers_at_once: false,
+            budget: None,
+            closing,
             system: None,
             messages: Vec::new(),
             held: Vec::new(),
@@ -103,6 +111,11 @@ impl Conversation {
         self.variables =
             variables.into_iter().map(|(name, value)| (name.to_string(), Json::from(&value))).collect();
         self.answers_at_once = !is_on;
+    }
+
+    /// Sets the maximum number of tokens in the thoughts of an answer. The change takes effect at the next turn.
+    pub fn set_budget(&mut self, tokens: Option<u32>) {
+        self.budget = tokens;
     }
 
     /// Renders the prompt for `messages`, up to the start of the answer.
@@ -227,8 +240,18 @@ impl Conversation {
         let took = before.elapsed();
         chain.accept_prompt(&tokens[..begun])?;
         self.session.speculate_after(&tokens[..begun]);
-        let request = Request { prompt: "", n_predict, ignore_end: false, shown: &self.marks };
         let mut reader = self.template.thought_format().reader(&prompt, self.answers_at_once, Vec::new());
+        // Some models open thoughts although they are turned off.
+        let budget = self.budget.or(self.answers_at_once.then_some(0));
+        let counter =
+            budget.map(|budget| ThoughtCounter::new(reader.clone(), Some(budget), self.closing.clone()));
+        let request = Request {
+            prompt: "",
+            n_predict,
+            ignore_end: false,
+            shown: &self.marks,
+            thoughts: counter.as_ref(),
+        };
         let (mut written, mut text, mut thoughts) = (String::new(), String::new(), String::new());
         let mut tell = |parts: Vec<Part>| {
             for part in parts {

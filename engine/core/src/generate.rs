@@ -46,7 +46,9 @@ pub fn from_tokens(
     // This call must precede the evaluation of the prompt's last token, because penalties on a device then read the
     // prompt.
     chain.accept_prompt(prompt)?;
-    session.place_sampling(chain)?;
+    if request.thoughts.is_none() {
+        session.place_sampling(chain)?;
+    }
     let mut generation = prefill(session, prompt, request)?;
     if generation.stop != Stop::Interrupted {
         go_on(session, chain, prompt, None, &mut generation, request, start, on_text)?;
@@ -106,15 +108,19 @@ pub fn go_on(
         if interrupted() {
             break Stop::Interrupted;
         }
-        let token = match row.take() {
-            Some(row) => {
+        let row = row.take();
+        let token = match (teller.closing_token(), row) {
+            (Some(token), _) if chain.force(token)? => token,
+            (_, Some(row)) => {
                 let token = chain.choose(row)?;
                 chain.accept_generated(token)?;
                 token
             }
-            None => chain.sample_of(session.context(), ALONE, -1)?,
+            (_, None) => chain.sample_of(session.context(), ALONE, -1)?,
         };
-        if let Some(mut speculator) = session.take_speculator() {
+        if request.thoughts.is_none()
+            && let Some(mut speculator) = session.take_speculator()
+        {
             let teller = &mut teller;
             let stop = speculative::go_on(session, chain, &mut speculator, prompt, token, generation, teller);
             session.put_speculator(speculator);

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::speculative::report::DraftReport;
 use crate::stream_utf8::StreamUtf8;
+use crate::thought_counter::ThoughtCounter;
 
 /// Request for a generation.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,9 @@ pub struct Request<'a> {
     pub ignore_end: bool,
     /// Control tokens that are rendered as text, because they mark thoughts.
     pub shown: &'a [Token],
+    /// Counter that closes the thoughts when their budget is spent. `None` if they have no budget. With a budget, the host
+    /// samples every token, without drafts.
+    pub thoughts: Option<&'a ThoughtCounter>,
 }
 
 /// Reason that a generation stopped.
@@ -115,6 +119,7 @@ pub struct Teller<'a> {
     first: Option<Instant>,
     before: Option<Instant>,
     stream: StreamUtf8,
+    thoughts: Option<ThoughtCounter>,
     on_text: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
 }
 
@@ -133,6 +138,7 @@ impl<'a> Teller<'a> {
             first: None,
             before: None,
             stream: StreamUtf8::default(),
+            thoughts: request.thoughts.cloned(),
             on_text,
         }
     }
@@ -140,6 +146,11 @@ impl<'a> Teller<'a> {
     /// Returns the maximum number of tokens of the generation.
     pub fn most(&self) -> usize {
         self.request.n_predict as usize
+    }
+
+    /// Returns the next token if the thoughts are being closed. A character of several tokens is completed first.
+    pub(crate) fn closing_token(&self) -> Option<Token> {
+        self.thoughts.as_ref().and_then(ThoughtCounter::closing_token).filter(|_| self.stream.is_whole())
     }
 
     /// Records and reports `token`, which `chain` chose and accepted. If `token` is the last token, returns the
@@ -159,6 +170,9 @@ impl<'a> Teller<'a> {
         generation.decode = first.elapsed();
         self.model.piece_with(token, self.request.shown.contains(&token), self.stream.buffer())?;
         let text = self.stream.take();
+        if let Some(thoughts) = &mut self.thoughts {
+            thoughts.add(token, text);
+        }
         if !text.is_empty() && (self.on_text)(text).is_break() {
             return Ok(Some(Stop::OutputClosed));
         }

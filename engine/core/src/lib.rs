@@ -31,6 +31,7 @@ pub mod size;
 pub mod speculative;
 pub mod stream_utf8;
 pub mod terminal;
+pub mod thought_counter;
 pub mod threads;
 pub mod trial;
 pub mod tuning;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use engine_core::thought_counter::ThoughtCounter;
 use llama::Token;
 use sampling::Chain;
 use serde::Serialize;
@@ -13,7 +14,6 @@ use super::drafts::Wish;
 use super::logprobs::{Likelihood, ScoredToken};
 use super::request_log::RequestLog;
 use super::scope::Scope;
-use super::thought_counter::ThoughtCounter;
 use super::workloads::WorkloadThreads;
 use crate::client::Client;
 use crate::done::Done;

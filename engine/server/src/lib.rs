@@ -64,6 +64,5 @@ pub mod socket_folder;
 pub mod starting;
 pub mod status;
 pub mod stops;
-mod thought_counter;
 mod unauthorized_log;
 pub mod workloads;

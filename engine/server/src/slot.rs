@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine_core::stream_utf8::StreamUtf8;
+use engine_core::thought_counter::ThoughtCounter;
 use llama::error::Result;
 use llama::{Context, Model, SequenceId, Token};
 use tokio::sync::mpsc::Sender;
@@ -19,7 +20,6 @@ use super::plan::Want;
 use super::scope::Scope;
 use super::slot_status::{RequestSnapshot, SlotSnapshot, SlotState};
 use super::stops::StopStrings;
-use super::thought_counter::ThoughtCounter;
 
 /// Slot of the scheduler.
 pub struct Slot {

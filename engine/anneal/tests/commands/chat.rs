@@ -212,6 +212,11 @@ fn thoughts_can_be_turned_off() {
     assert!(direct["text"] != "" && direct.get("reasoning_content").is_none(), "{direct}");
     // The prompt then closes them.
     assert!(number(&direct, "prompt_tokens") > number(&thinking, "prompt_tokens"));
+    let short = first(&["--reasoning-budget", "2", "--speculative", "lookup"]);
+    let thoughts = short["reasoning_content"].as_str().expect("thoughts");
+    let all = thinking["reasoning_content"].as_str().expect("thoughts");
+    assert!(short["text"] != "" && thoughts.len() < all.len(), "{short}");
+    assert_eq!(number(&short, "prompt_tokens"), number(&thinking, "prompt_tokens"));
 }
 
 #[test]

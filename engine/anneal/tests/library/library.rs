@@ -40,7 +40,13 @@ fn tokens_are_those_of_the_program() {
     for (seed, temperature) in [(1, 0.0), (7, 1.0)] {
         let sampling = SamplingOptions { seed: Some(seed), temperature, ..SamplingOptions::default() };
         let mut chain = Chain::new(&sampling, &raw).expect("a chain");
-        let request = Request { prompt: "Once upon a time", n_predict: 24, ignore_end: true, shown: &[] };
+        let request = Request {
+            prompt: "Once upon a time",
+            n_predict: 24,
+            ignore_end: true,
+            shown: &[],
+            thoughts: None,
+        };
         let mut text = String::new();
         plain.clear();
         let expected = generate(&mut plain, &mut chain, &request, &mut |piece| {

@@ -124,7 +124,7 @@ fn an_interrupted_prefill_ends_in_order() {
     let options = settings.sampling_options().with_seed(0);
     let mut chain = Chain::new(&options, &model).expect("a chain");
     let prompt = "steel ".repeat(100);
-    let request = Request { prompt: &prompt, n_predict: 8, ignore_end: true, shown: &[] };
+    let request = Request { prompt: &prompt, n_predict: 8, ignore_end: true, shown: &[], thoughts: None };
     let mut generation = || {
         generate(&mut session, &mut chain, &request, &mut |_| ControlFlow::Continue(())).expect("no error")
     };

@@ -47,6 +47,9 @@ pub struct Args {
     /// Effort of a reasoning model, for example low or high; none turns thoughts off
     #[arg(long, value_name = "LEVEL")]
     reasoning_effort: Option<String>,
+    /// Maximum number of tokens in the thoughts before an answer [default: no limit]
+    #[arg(long, value_name = "N")]
+    reasoning_budget: Option<u32>,
     /// Maximum number of tokens in an answer; -1 for no limit other than the context
     #[arg(short = 'n', long, value_name = "N", default_value = "-1", value_parser = predict)]
     predict: u32,
@@ -109,6 +112,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(effort) = &args.reasoning_effort {
         conversation.set_effort(effort);
     }
+    conversation.set_budget(args.reasoning_budget);
     // The template is checked before the first message, because it may be unusable or reject the system prompt.
     conversation.check()?;
     signals.end();

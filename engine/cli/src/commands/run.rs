@@ -106,8 +106,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let cache = cache.and_then(|wanted| cache::open(wanted, &model, &session, &settings, &runtime_host));
     let load = loading.elapsed();
 
-    let request =
-        Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos, shown: &[] };
+    let request = Request {
+        prompt: &prompt,
+        n_predict: args.predict,
+        ignore_end: args.ignore_eos,
+        shown: &[],
+        thoughts: None,
+    };
     let mut text = String::new();
     let mut outlet = Outlet::stdout();
     let mut on_text = |piece: &str| {

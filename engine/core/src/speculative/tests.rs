@@ -81,7 +81,7 @@ fn never_losing(options: &SpeculativeOptions, session: &mut Session, settings: &
 fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n: u32) -> (Generation, usize) {
     session.clear();
     let mut chain = Chain::new(sampling, the_model()).expect("a chain");
-    let request = Request { prompt, n_predict: n, ignore_end: true, shown: &[] };
+    let request = Request { prompt, n_predict: n, ignore_end: true, shown: &[], thoughts: None };
     let mut nobody = |_: &str| std::ops::ControlFlow::Continue(());
     let generation = generate(session, &mut chain, &request, &mut nobody).expect("tokens");
     (generation, session.context().held())
@@ -238,7 +238,8 @@ fn a_mixture_drafts_where_bits_are_the_same() {
     let generated = |session: &mut Session, sampling: &SamplingOptions| {
         session.clear();
         let mut chain = Chain::new(sampling, &model).expect("a chain");
-        let request = Request { prompt: PROMPTS[0], n_predict: 64, ignore_end: true, shown: &[] };
+        let request =
+            Request { prompt: PROMPTS[0], n_predict: 64, ignore_end: true, shown: &[], thoughts: None };
         let mut nobody = |_: &str| std::ops::ControlFlow::Continue(());
         generate(session, &mut chain, &request, &mut nobody).expect("tokens")
     };

@@ -1,12 +1,12 @@
 //! Readers and counters of the thoughts in answers.
 
 use chat::{Offered, ThoughtReader};
+use engine_core::thought_counter::ThoughtCounter;
 
 use super::Server;
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::client::Client;
 use crate::request::{Generate, Prompt};
-use crate::thought_counter::ThoughtCounter;
 
 impl Server {
     /// Returns the reader that separates the thoughts from the rest of an answer to `generate`; `None` if the answer

@@ -54,7 +54,8 @@ pub fn end_to_end(
         let start = Instant::now();
         let mut prompt = model.tokenize(&text)?;
         prompt.truncate(case.n_prompt as usize);
-        let request = Request { prompt: "", n_predict: case.n_gen, ignore_end: true, shown: &[] };
+        let request =
+            Request { prompt: "", n_predict: case.n_gen, ignore_end: true, shown: &[], thoughts: None };
         let mut bytes = 0;
         let mut on_text = |text: &str| {
             bytes += text.len();
