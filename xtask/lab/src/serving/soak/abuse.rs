@@ -7,8 +7,7 @@ use load::http::Decoder;
 use load::request::http;
 use load::{Address, Ask, Interface, Wire};
 
-use super::known::Known;
-use super::visit::PATIENCE;
+use super::known::{Known, PATIENCE};
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
 

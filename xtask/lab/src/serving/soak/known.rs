@@ -1,5 +1,7 @@
 //! Prompts with known answers, and judgement of deviating answers.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use load::answer::fetch;
 use load::request::http;
@@ -8,6 +10,9 @@ use serde_json::{Value, json};
 use crate::serving::equal;
 use crate::serving::prompts::Prompts;
 use crate::serving::server::Server;
+
+/// Time limit for an answer.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Number of prompts.
 const PROMPTS: u64 = 24;
@@ -80,8 +85,7 @@ pub fn body(prompt: &[u32], count: u32, stream: bool, cache: bool) -> Value {
 
 fn whole(server: &Server, prompt: &[u32], count: u32, cache: bool) -> Result<String> {
     let request = http("POST", "/v1/completions", body(prompt, count, false, cache).to_string().as_bytes());
-    let (status, body) =
-        fetch(&server.http, &request, std::time::Duration::from_secs(60)).map_err(anyhow::Error::msg)?;
+    let (status, body) = fetch(&server.http, &request, PATIENCE).map_err(anyhow::Error::msg)?;
     let answer: Value = serde_json::from_slice(&body)
         .with_context(|| format!("the body of the response with status {status} is not JSON"))?;
     text_of(&answer).with_context(|| format!("status {status}: {answer}"))

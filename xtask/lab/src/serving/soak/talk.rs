@@ -8,7 +8,7 @@ use load::answer::fetch;
 use load::request::http;
 use serde_json::{Map, Value, json};
 
-use super::visit::PATIENCE;
+use super::known::PATIENCE;
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
 
@@ -64,9 +64,9 @@ impl Api {
     }
 }
 
-/// Content of an answer, in any format.
+/// TalkAnswer of an answer, in any format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Content {
+struct TalkAnswer {
     thoughts: String,
     text: String,
     /// Names and arguments of the calls.
@@ -74,7 +74,7 @@ struct Content {
 }
 
 /// Known answers, by conversation, turn and API.
-pub struct Talks(BTreeMap<(usize, usize, Api), Content>);
+pub struct Talks(BTreeMap<(usize, usize, Api), TalkAnswer>);
 
 /// Outcome of a turn.
 pub enum Turn {
@@ -173,7 +173,7 @@ fn body(api: Api, talk: usize, turn: usize, streamed: bool, cache: bool) -> Valu
 }
 
 /// Sends `body`. Returns the content of the answer; `None` if the server is busy.
-fn ask(server: &Server, api: Api, body: &Value, streamed: bool) -> Result<Option<Content>, String> {
+fn ask(server: &Server, api: Api, body: &Value, streamed: bool) -> Result<Option<TalkAnswer>, String> {
     let request = http("POST", api.path(), body.to_string().as_bytes());
     let (status, answer) = fetch(&server.http, &request, PATIENCE)?;
     let answer = String::from_utf8(answer).map_err(|_| "the answer is not UTF-8".to_string())?;
@@ -220,8 +220,8 @@ fn compact(arguments: &str) -> String {
 }
 
 /// Returns the content of an answer in one piece.
-fn whole(api: Api, answer: &Value) -> Option<Content> {
-    let mut content = Content::default();
+fn whole(api: Api, answer: &Value) -> Option<TalkAnswer> {
+    let mut content = TalkAnswer::default();
     match api {
         Api::Chat => {
             let message = answer.pointer("/choices/0/message")?;
@@ -257,8 +257,8 @@ fn whole(api: Api, answer: &Value) -> Option<Content> {
 }
 
 /// Returns the content of a streamed answer. `None` if the stream has no end.
-fn pieces(api: Api, events: &[Value]) -> Option<Content> {
-    let mut content = Content::default();
+fn pieces(api: Api, events: &[Value]) -> Option<TalkAnswer> {
+    let mut content = TalkAnswer::default();
     let mut ended = false;
     for event in events {
         let (mut call, mut arguments) = ("", "");
@@ -304,8 +304,8 @@ fn pieces(api: Api, events: &[Value]) -> Option<Content> {
 mod tests {
     use super::*;
 
-    fn expected() -> Content {
-        Content {
+    fn expected() -> TalkAnswer {
+        TalkAnswer {
             thoughts: "ab".to_string(),
             text: "cd".to_string(),
             calls: vec![("weather".to_string(), r#"{"city":"x"}"#.to_string())],

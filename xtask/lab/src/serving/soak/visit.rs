@@ -1,7 +1,6 @@
 //! One request of a client: valid, abandoned or invalid.
 
 use std::io::{Read, Write};
-use std::time::Duration;
 
 use load::answer::fetch;
 use load::request::http;
@@ -9,14 +8,11 @@ use load::{Address, Wire};
 use serde_json::Value;
 
 use super::abuse;
-use super::known::{Known, LONG, SHORT, SampledAnswer, body, text_of, tokens_of};
+use super::known::{Known, LONG, PATIENCE, SHORT, SampledAnswer, body, text_of, tokens_of};
 use super::talk::{Api, Talks, Turn};
 use crate::serving::equal;
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
-
-/// Time limit for an answer.
-pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Outcome of a request.
 #[derive(Debug)]
