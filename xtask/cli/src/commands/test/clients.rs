@@ -20,6 +20,12 @@ const CLIENTS: &str = "xtask/python/clients.txt";
 /// Script that performs the tasks of the libraries for Python.
 const PYTHON: &str = "xtask/python/clients.py";
 
+/// Pip requirements of lm-evaluation-harness, whose packages conflict with those in [`CLIENTS`].
+const HARNESS: &str = "xtask/python/harness.txt";
+
+/// Script that performs the task of lm-evaluation-harness.
+const HARNESS_SCRIPT: &str = "xtask/python/harness.py";
+
 /// Folder with the lock file of the npm packages.
 const NODE: &str = "xtask/node";
 
@@ -91,6 +97,8 @@ pub fn run(workspace: &Workspace, yes: bool, log: &Log, ui: &Ui) -> Result<()> {
     build::make("native", yes, ui)?;
     let packages = tools::pip_tool(workspace, "clients", CLIENTS, log)
         .context("cannot install the client libraries\nhint: they need Python 3.11 or later")?;
+    let harness = tools::pip_tool(workspace, "harness", HARNESS, log)
+        .context("cannot install lm-evaluation-harness\nhint: it needs Python 3.11 or later")?;
     let node = match program(&["node"]).and(program(&["npm"])) {
         Some(_) => Some(tools::npm_tool(workspace, "node-clients", NODE, log)?),
         None => None,
@@ -111,6 +119,9 @@ pub fn run(workspace: &Workspace, yes: bool, log: &Log, ui: &Ui) -> Result<()> {
         // litellm otherwise downloads a list of prices.
         .env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
     let mut results = tasks(PYTHON, python)?;
+    let mut python = Command::new("python3");
+    python.arg(script(HARNESS_SCRIPT)).args([&address, "tiny"]).env("PYTHONPATH", &harness);
+    results.extend(tasks(HARNESS_SCRIPT, python)?);
     match node {
         Some(folder) => {
             // Node looks for packages only in the folders above a script.
@@ -211,9 +222,12 @@ mod tests {
         let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
         let page = read("docs/src/develop/testing.md");
         let node = format!("{NODE}/{NODE_SCRIPT}");
-        for (script, bracket, suffix, least) in
-            [(PYTHON, "(\"", "", 14), (&node, "[\"", " (npm)", 6), (BROWSER, "(\"", "", 4)]
-        {
+        for (script, bracket, suffix, least) in [
+            (PYTHON, "(\"", "", 14),
+            (HARNESS_SCRIPT, "(\"", "", 1),
+            (&node, "[\"", " (npm)", 6),
+            (BROWSER, "(\"", "", 4),
+        ] {
             let script = read(script);
             let tasks = listed(&script, bracket);
             assert!(tasks.len() >= least, "{tasks:?}");
