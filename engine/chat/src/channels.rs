@@ -80,10 +80,10 @@ enum ChannelState {
 }
 
 impl ChannelReader {
-    /// Creates a reader of an answer to `prompt`, which looks for calls to the functions in `offered`.
-    pub fn new(prompt: &str, offered: Vec<Offered>) -> Self {
+    /// Creates a reader of an answer to `prompt`.
+    pub fn new(prompt: &str) -> Self {
         let mut reader = ChannelReader {
-            offered,
+            offered: Vec::new(),
             at: ChannelState::Between,
             held: String::new(),
             has_thoughts: false,
@@ -104,6 +104,12 @@ impl ChannelReader {
             }
         }
         reader
+    }
+
+    /// Looks for calls to the functions in `offered`.
+    #[must_use]
+    pub fn offering(self, offered: Vec<Offered>) -> Self {
+        ChannelReader { offered, ..self }
     }
 
     /// Emits thoughts as text, as the model wrote them.

@@ -65,14 +65,14 @@ impl ThoughtFormat {
     }
 
     /// Returns a reader of an answer to `prompt`. `has_begun` is true if the prompt contains the beginning of the answer
-    /// proper. With channels, the reader also finds calls to the functions in `offered`.
-    pub fn reader(self, prompt: &str, has_begun: bool, offered: Vec<Offered>) -> ThoughtReader {
+    /// proper.
+    pub fn reader(self, prompt: &str, has_begun: bool) -> ThoughtReader {
         match self {
             ThoughtFormat::Marks(marks) => {
                 let is_open = !has_begun && marks.are_open_after(prompt);
                 ThoughtReader::Marks(MarkReader::new(marks, is_open))
             }
-            ThoughtFormat::Channels => ThoughtReader::Channels(ChannelReader::new(prompt, offered)),
+            ThoughtFormat::Channels => ThoughtReader::Channels(ChannelReader::new(prompt)),
         }
     }
 }
@@ -97,6 +97,15 @@ pub enum ThoughtReader {
 }
 
 impl ThoughtReader {
+    /// Makes a reader of channels also find calls to the functions in `offered`.
+    #[must_use]
+    pub fn offering(self, offered: Vec<Offered>) -> Self {
+        match self {
+            ThoughtReader::Channels(reader) => ThoughtReader::Channels(reader.offering(offered)),
+            marks @ ThoughtReader::Marks(_) => marks,
+        }
+    }
+
     /// True if thoughts are open.
     pub fn is_inside(&self) -> bool {
         match self {
@@ -163,8 +172,8 @@ mod tests {
             let mut prompt = prompt.to_string();
             format.begin_answer(&mut prompt);
             assert_eq!(prompt, expected);
-            assert!(!format.reader(&prompt, true, Vec::new()).is_inside());
+            assert!(!format.reader(&prompt, true).is_inside());
         }
-        assert!(think.reader("a:\n<think>\n", false, Vec::new()).is_inside());
+        assert!(think.reader("a:\n<think>\n", false).is_inside());
     }
 }

@@ -240,7 +240,7 @@ impl Conversation {
         let took = before.elapsed();
         chain.accept_prompt(&tokens[..begun])?;
         self.session.speculate_after(&tokens[..begun]);
-        let mut reader = self.template.thought_format().reader(&prompt, self.answers_at_once, Vec::new());
+        let mut reader = self.template.thought_format().reader(&prompt, self.answers_at_once);
         // Some models open thoughts although they are turned off.
         let budget = self.budget.or(self.answers_at_once.then_some(0));
         let counter =

@@ -65,7 +65,7 @@ mod tests {
     const CLOSING: [Token; 2] = [100, 101];
 
     fn counter(prompt: &str, budget: Option<u32>) -> ThoughtCounter {
-        let reader = ThoughtFormat::default().reader(prompt, false, Vec::new());
+        let reader = ThoughtFormat::default().reader(prompt, false);
         ThoughtCounter::new(reader, budget, CLOSING.to_vec())
     }
 

@@ -113,11 +113,12 @@ impl Conversation {
         self.answers_at_once = true;
     }
 
-    /// Returns a reader of an answer to `prompt`, the text of this conversation in `template`. If answers consist of
-    /// channels, the reader also finds calls to the functions in `offered`.
-    pub fn thought_reader(&self, template: &Template, prompt: &str, offered: Vec<Offered>) -> ThoughtReader {
+    /// Returns a reader of an answer to `prompt`, the text of this conversation in `template`.
+    pub fn thought_reader(&self, template: &Template, prompt: &str) -> ThoughtReader {
         let has_begun = self.continues || self.answers_at_once;
-        template.thought_format().reader(prompt, has_begun, offered)
+        // A template without thoughts does not open them, whatever its messages end with.
+        let prompt = if template.has_thoughts() { prompt } else { "" };
+        template.thought_format().reader(prompt, has_begun)
     }
 
     /// Returns the additional variables of the template.

@@ -30,7 +30,7 @@ use super::models::{ModelLease, ModelRegistry};
 use super::request::{Generate, prompt_or_messages, take_logprobs};
 use super::request_log::{LINES, RequestLog};
 use super::scope::Owner;
-use super::server::Server;
+use super::server::{Server, Submitted};
 use super::{arrival, embeddings};
 
 /// Interval between checks for whether a client is still connected after closing its writing side.
@@ -266,23 +266,21 @@ impl Connection {
             LineRequest::Generate(request) => *request,
             LineRequest::Embed(request) => return self.embed(&id, request, &server, arrived).await,
         };
-        let stream = request.stream;
-        let (client, owner) = (self.client.clone(), self.owner);
-        let submission = async {
-            let thoughts = match request.reasoning.is_separate {
-                // Calls stay text, as the model wrote them.
-                true => server.thought_reader(&client, &request, Vec::new()).await?,
-                false => None,
-            };
-            Ok((thoughts, server.submit(request, client.clone(), owner, arrived).await?))
-        };
-        let submitted: Result<_, ApiError> = tokio::select! {
+        let (stream, is_separate) = (request.stream, request.reasoning.is_separate);
+        let submission = server.submit(request, 1, self.client.clone(), self.owner, arrived);
+        let submitted = tokio::select! {
             biased;
             submitted = submission => submitted,
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match submitted {
-            Ok((thoughts, events)) => self.tell(&id, stream, thoughts, events, &server).await,
+            Ok(Submitted { mut events, thoughts }) => {
+                // One answer was asked for.
+                let Some(events) = events.pop() else { return Err(io::ErrorKind::Other.into()) };
+                // Calls stay text, as the model wrote them.
+                let thoughts = thoughts.filter(|_| is_separate);
+                self.tell(&id, stream, thoughts, events, &server).await
+            }
             Err(refusal) => self.refuse(&id, &refusal).await,
         }
     }

@@ -83,6 +83,14 @@ pub struct Server {
     pub blocking_pool: Arc<BlockingPool>,
 }
 
+/// Request in the queue of the scheduler.
+pub struct Submitted {
+    /// Receivers of the events, one for each answer. Dropping a receiver cancels its answer.
+    pub events: Vec<mpsc::Receiver<JobEvent>>,
+    /// Reader that separates the thoughts from the rest of an answer. `None` if the answers contain no thoughts.
+    pub thoughts: Option<ThoughtReader>,
+}
+
 impl Server {
     /// Returns the current options.
     pub fn current(&self) -> Arc<Current> {
@@ -94,37 +102,20 @@ impl Server {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
     }
 
-    /// Submits `request` of `client` to the scheduler. `owner` owns the prompts of the request. Returns the receiver
-    /// of the request's events. Dropping the receiver cancels the request.
+    /// Submits `request` of `client` to the scheduler, for `choices` answers to each of its prompts. For the same prompt,
+    /// each answer's seed is one greater than the previous answer's. `owner` owns the prompts of the request. Either all
+    /// answers are queued, or none.
     ///
     /// # Errors
     /// If the request is invalid, the queue is full, the preparation times out, or the server is shutting down.
     pub async fn submit(
         &self,
         request: Generate,
-        client: Client,
-        owner: Owner,
-        arrived: Instant,
-    ) -> Result<mpsc::Receiver<JobEvent>, ApiError> {
-        let mut receivers = self.submit_all(request, 1, client, owner, arrived).await?;
-        receivers
-            .pop()
-            .ok_or_else(|| ApiError::new(ApiErrorKind::Failed, "internal error: no answer was created"))
-    }
-
-    /// Submits a request for `choices` answers to each of its prompts. For the same prompt, each answer's seed is one
-    /// greater than the previous answer's. Either all answers are queued, or none.
-    ///
-    /// # Errors
-    /// The errors of [`submit`](Self::submit).
-    pub async fn submit_all(
-        &self,
-        request: Generate,
         choices: u32,
         client: Client,
         owner: Owner,
         arrived: Instant,
-    ) -> Result<Vec<mpsc::Receiver<JobEvent>>, ApiError> {
+    ) -> Result<Submitted, ApiError> {
         check_generates(&self.model).map_err(|error| self.invalid(&error))?;
         let bound = self.inbox.bound();
         let answers = (1 + request.further.len()) * choices as usize;
@@ -140,14 +131,14 @@ impl Server {
         let scope = Scope::new(owner, request.cache_salt.as_deref());
         let prepared = self.prepare(request, choices, client, scope, arrived);
         let prepared = timeout_at(deadline.into(), prepared).await;
-        let (jobs, receivers) = prepared.unwrap_or_else(|_| {
+        let (jobs, submitted) = prepared.unwrap_or_else(|_| {
             self.metrics.count_end(FinishReason::Deadline);
             let message = "the request timed out during preparation: its grammar or schema, or those of other \
                           requests, took too long";
             Err(ApiError::new(ApiErrorKind::Deadline, message))
         })?;
         match self.inbox.push_all(jobs) {
-            Ok(()) => Ok(receivers),
+            Ok(()) => Ok(submitted),
             Err(refused) => Err(self.words(&refused)),
         }
     }
@@ -160,7 +151,7 @@ impl Server {
         client: Client,
         scope: Scope,
         arrived: Instant,
-    ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<JobEvent>>), ApiError> {
+    ) -> Result<(Vec<Job>, Submitted), ApiError> {
         // The number of requests in preparation is limited to the number that may wait and run.
         let most = self.inbox.bound() + self.slots as usize;
         let share = self.blocking_pool.of(&client);
@@ -170,7 +161,7 @@ impl Server {
         let field = request.prompt.field();
         let shown = self.marks(&request.prompt)?;
         let (has_schema, budget) = (request.has_schema(), request.reasoning.budget);
-        let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
+        let (mut jobs, mut receivers, mut thoughts_of_answer) = (Vec::new(), Vec::new(), None);
         let (sampling, schema_field) = (request.sampling, request.schema_field);
         let prompt_logprobs = request.echo && request.logprobs.is_some();
         // Cached tokens have no logits.
@@ -182,6 +173,7 @@ impl Server {
                     let may_call = !conversation.offered().is_empty();
                     let (prompt, reader) = self.conversation_tokens(conversation, &client).await?;
                     let reader = Some(reader).filter(|_| !has_schema);
+                    thoughts_of_answer.clone_from(&reader);
                     let counter = reader.map(|reader| self.thought_counter(reader, budget, may_call));
                     (prompt, counter.transpose()?)
                 }
@@ -237,7 +229,7 @@ impl Server {
                 });
             }
         }
-        Ok((jobs, receivers))
+        Ok((jobs, Submitted { events: receivers, thoughts: thoughts_of_answer }))
     }
 
     /// Runs short work for `client` on the blocking pool, so that the work does not delay other clients' tokens.
@@ -306,7 +298,7 @@ impl Server {
         // Rendering a template may take any amount of time.
         let work = move || {
             let text = conversation.prompt(&template)?;
-            let reader = conversation.thought_reader(&template, &text, Vec::new());
+            let reader = conversation.thought_reader(&template, &text);
             Ok((text, reader))
         };
         self.aside(client, work).await?.map_err(|error| self.invalid_field(field, &error))

@@ -39,7 +39,7 @@ fn read(mut reader: ChannelReader, answer: &str, piece: usize) -> String {
 fn check(cases: &[(&str, &str, &str)]) {
     for &(prompt, answer, expected) in cases {
         for piece in [1, 2, 5, 100, usize::MAX] {
-            let reader = ChannelReader::new(prompt, offered());
+            let reader = ChannelReader::new(prompt).offering(offered());
             assert_eq!(read(reader, answer, piece), expected, "{answer:?} in pieces of {piece}");
         }
     }
@@ -142,7 +142,7 @@ fn thoughts_can_stay_text() {
     let thoughts = "<|channel|>analysis<|message|>hm<|end|>";
     let answer = format!("{thoughts}<|start|>assistant<|channel|>final<|message|>Four");
     for piece in [1, 5, 100] {
-        let reader = ChannelReader::new("", offered()).keeping_thoughts();
+        let reader = ChannelReader::new("").offering(offered()).keeping_thoughts();
         assert_eq!(read(reader, &answer, piece), format!("{thoughts}\n\nFour"));
     }
 }
@@ -182,9 +182,9 @@ fn no_text_is_lost_or_doubled() {
     };
     for _ in 0..5_000 {
         let answer: String = (0..next(14)).map(|_| pieces[next(pieces.len())]).collect();
-        let whole = read(ChannelReader::new("", offered()), &answer, usize::MAX);
+        let whole = read(ChannelReader::new("").offering(offered()), &answer, usize::MAX);
         for piece in [1, 3] {
-            assert_eq!(read(ChannelReader::new("", offered()), &answer, piece), whole, "{answer:?}");
+            assert_eq!(read(ChannelReader::new("").offering(offered()), &answer, piece), whole, "{answer:?}");
         }
         let crabs = |text: &str| text.matches('🦀').count();
         assert!(crabs(&whole) <= crabs(&answer), "{answer:?}: {whole:?}");

@@ -13,7 +13,7 @@ use super::answer_format::{AnswerChoice, AnswerFormat};
 use super::app::{client_of, fields, owner_of};
 use super::ignored_keywords::{self, ignored_keywords};
 use super::other::token_text;
-use super::reader::AnswerReader;
+use super::reader::{AnswerReader, NewReader};
 use super::respond::{answer, long_answer, typed};
 use super::shape::AnswerShape;
 use super::stream::Stream;
@@ -77,11 +77,11 @@ async fn complete(
     let mut format = (dialect.answer)(&server, &request);
     let CompletionRequest { generate, choices, return_tokens, .. } = request;
     let stream = generate.stream;
-    let reader = AnswerReader::new(&server, &client, &generate).await?;
+    let reader = NewReader::of(&server, &generate)?;
     let echoes = echoes(&server, &client, &generate).await?;
     let ignored = ignored_keywords(&server, &client, &generate).await?;
-    let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;
-    let events = Choices::new(events);
+    let submitted = server.submit(generate, choices, client.clone(), owner, arrived).await?;
+    let (reader, events) = (reader.with(submitted.thoughts), Choices::new(submitted.events));
     // The answers to the same prompt are neighbours.
     let begun = |index: usize| {
         let echo = echoes.get(index / choices as usize).cloned().unwrap_or_default();

@@ -1,9 +1,8 @@
 //! Text, thoughts and tool calls of an answer, whatever the format in which the client receives them.
 
-use chat::{CallReader, ForcedReader, Part, ThoughtReader};
+use chat::{CallReader, ForcedReader, Offered, Part, ThoughtReader};
 
 use crate::api_error::ApiError;
-use crate::client::Client;
 use crate::finish_reason::FinishReason;
 use crate::request::{Generate, Prompt};
 use crate::server::Server;
@@ -44,28 +43,28 @@ impl ToolCallReader {
     }
 }
 
-impl AnswerReader {
+/// Reader of an answer to a request that is not submitted yet.
+pub struct NewReader {
+    calls: ToolCallReader,
+    /// Functions that the reader of the thoughts looks for.
+    offered: Vec<Offered>,
+    /// True if thoughts are separated from the text.
+    is_separate: bool,
+}
+
+impl NewReader {
     /// Creates the reader for an answer of `server` to `generate`.
-    pub async fn new(server: &Server, client: &Client, generate: &Generate) -> Result<Self, ApiError> {
-        let plain = AnswerReader { thoughts: None, calls: ToolCallReader::None, has_call: false };
+    ///
+    /// # Errors
+    /// If the request is a conversation and the model has no template.
+    pub fn of(server: &Server, generate: &Generate) -> Result<Self, ApiError> {
+        let plain = NewReader { calls: ToolCallReader::None, offered: Vec::new(), is_separate: false };
         let Prompt::Messages(conversation) = &generate.prompt else { return Ok(plain) };
         let offered = conversation.offered();
         let template = server.template()?;
         // The reader of channels also finds the calls, even in an answer whose thoughts stay text. A description of the tools
         // in a message asks for another format.
         let has_channels = template.thought_format().has_channels() && template.shows_tools();
-        let finds_calls = has_channels && !offered.is_empty() && !generate.has_schema();
-        let is_separate = generate.reasoning.is_separate;
-        let thoughts = match is_separate || finds_calls {
-            true => server.thought_reader(client, generate, offered.to_vec()).await?,
-            false => None,
-        };
-        let thoughts = match thoughts {
-            Some(ThoughtReader::Channels(reader)) if !is_separate => {
-                Some(ThoughtReader::Channels(reader.keeping_thoughts()))
-            }
-            thoughts => thoughts,
-        };
         let calls = match conversation.forced() {
             Some(_) => ToolCallReader::Forced(ForcedReader::default()),
             None if offered.is_empty() || has_channels => ToolCallReader::None,
@@ -76,9 +75,25 @@ impl AnswerReader {
                 None => ToolCallReader::None,
             },
         };
-        Ok(AnswerReader { thoughts, calls, ..plain })
+        let offered = if has_channels { offered.to_vec() } else { Vec::new() };
+        Ok(NewReader { calls, offered, is_separate: generate.reasoning.is_separate })
     }
 
+    /// Returns the reader. `thoughts` is the reader of the thoughts, which depends on the prompt.
+    pub fn with(self, thoughts: Option<ThoughtReader>) -> AnswerReader {
+        let finds_calls = !self.offered.is_empty();
+        let thoughts = thoughts.filter(|_| self.is_separate || finds_calls);
+        let thoughts = match thoughts.map(|reader| reader.offering(self.offered)) {
+            Some(ThoughtReader::Channels(reader)) if !self.is_separate => {
+                Some(ThoughtReader::Channels(reader.keeping_thoughts()))
+            }
+            thoughts => thoughts,
+        };
+        AnswerReader { thoughts, calls: self.calls, has_call: false }
+    }
+}
+
+impl AnswerReader {
     /// Adds `text` to the answer, and returns the parts that are now certain.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         let parts = match &mut self.thoughts {
