@@ -1,8 +1,8 @@
 """Hooks that fuzz_openapi.sh loads into schemathesis: rules that the JSON schemas of /openapi.json cannot express.
 
-A grammar and a schema must be valid, `tool_choice` must name a function in `tools`, and a request cannot both force a
-call and set another constraint on the answer. The answers to all prompts of a request must fit into the queue, and
-`suffix` needs a text as the prompt. Without these hooks, schemathesis would report the server's refusals as faults. The
+Grammars and schemas must be valid, `tool_choice` must name a function in `tools`, and a request cannot both force a
+call and set another constraint on the answer. The answers to all prompts of a request must fit into the queue. With
+`suffix`, the prompt must be a text. Without these hooks, schemathesis would report the server's refusals as faults. The
 hooks also keep the answers short.
 """
 

@@ -5,9 +5,11 @@
 #     anneal serve -m tiny.gguf --chat-template chatml --listen 127.0.0.1:8080
 #     docs/examples/fuzz_openapi.sh http://127.0.0.1:8080 [CASES PER ENDPOINT [OPTIONS OF st run]]
 #
-# A model refuses valid requests that it was not trained for. With the preset tiny, add the options
-# --exclude-path-regex 'rerank|infill'. With rank-tiny, add --include-path-regex rerank. With fim-tiny, add
-# --include-path-regex 'infill|/v1/completions'.
+# The server refuses requests for which its model was not trained. Therefore, add one of these options:
+#
+#     model of preset tiny:       --exclude-path-regex 'rerank|infill'
+#     model of preset rank-tiny:  --include-path-regex rerank
+#     model of preset fim-tiny:   --include-path-regex 'infill|/v1/completions'
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 export SCHEMATHESIS_HOOKS=fuzz_openapi PYTHONPATH="$here"
