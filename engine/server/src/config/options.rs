@@ -412,7 +412,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "checkpoint-memory", flag: Flag::None, key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Text("1GiB"),
-        help: "Maximum memory, in each pool, for checkpoints of prompts. Models with recurrent states need checkpoints to \
+        help: "Maximum memory for checkpoints of prompts, in each pool. Models with recurrent states need checkpoints to \
               reuse part of a prompt. The least recently used checkpoints are dropped first",
         value: Value::Text(Form::Word, |all, text| {
             all.checkpoint_memory = Some(size::parse(text)?);
