@@ -1,7 +1,8 @@
-// Asks a server with the npm packages that people use, and prints one JSON object per task.
+// Tests a server with npm client packages, and prints one JSON object per task.
 //
 // Arguments: the address of the server, and the name of its model. `cargo xtask test --clients` runs this script with
-// the packages of package-lock.json. The model may have random weights, so answers are checked by their form.
+// the packages of package-lock.json. The model may have random weights, so the tasks check only the form of the
+// answers.
 
 import { readFileSync } from "node:fs";
 import { createOpenAI } from "@ai-sdk/openai";
@@ -53,7 +54,7 @@ async function whileBusy(run) {
   }
 }
 
-// Time limit of a request that has to time out in the queue.
+// Time limit of a request that must time out in the queue.
 const short = { timeout_s: 0.3 };
 const timedOut = /timed out before its first token/;
 

@@ -1,8 +1,8 @@
-//! Prints the notation of tool calls of each chat template in a folder, and checks that calls can be read.
+//! Prints the tool-call format of each chat template in a folder, and checks that Anneal can parse rendered calls.
 //!
-//! `tool_formats FOLDER` renders calls with each `.jinja` file, and reads the rendered answers in small pieces. A check
-//! passes if the same calls come back. The columns are the template, the notation, one call, two calls, and a text before
-//! a call; `-` means that the template does not render such an answer.
+//! `tool_formats FOLDER` renders calls with each `.jinja` file, and parses the rendered answers in small pieces. A
+//! check passes if the parser returns the same calls. The columns are the template, the format, one call, two calls,
+//! and a text before a call; `-` means that the template does not render such an answer.
 
 use std::error::Error;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn row(path: &Path) -> [String; 5] {
     [name, format!("{kind}{shown}"), one, two, check(Some("Let me look."), &[first])]
 }
 
-/// Renders an answer with `calls`, and reads it. False if the template does not show all calls, or the text.
+/// Renders an answer with `calls`, and parses it. Returns false if the template does not show the text and all calls.
 fn round_trip(template: &Template, text: Option<&str>, calls: &[(String, Value)]) -> Result<bool, String> {
     let weather = json!({ "type": "object", "properties": {
         "city": { "type": "string" }, "days": { "type": "integer" } }, "required": ["city"] });
@@ -100,7 +100,7 @@ fn round_trip(template: &Template, text: Option<&str>, calls: &[(String, Value)]
     };
     let prompt = render(std::slice::from_ref(&user), true)?;
     let plain = render(&[user, Message::new("assistant", "Z")], false)?;
-    // The answer is the part that differs from an answer without calls, with complete marks.
+    // The answer is the part that differs from an answer without calls, with complete markers.
     let common = whole.chars().zip(plain.chars()).take_while(|(left, right)| left == right);
     let begin: usize = common.map(|(character, _)| character.len_utf8()).sum();
     let is_open = |at: usize| whole[..at].rfind('<').is_some_and(|open| !whole[open..at].contains('>'));
@@ -113,7 +113,7 @@ fn round_trip(template: &Template, text: Option<&str>, calls: &[(String, Value)]
         end += whole[end..].find('>').map_or(0, |at| at + 1);
     }
     let answer = whole[begin..end].trim_start();
-    // Thoughts are read before calls.
+    // The server separates thoughts from the answer before it looks for calls.
     let answer = answer.rsplit("</think>").next().unwrap_or(answer).trim_start();
     if calls.iter().any(|(name, _)| !answer.contains(name.as_str())) {
         return Ok(false);

@@ -1,8 +1,9 @@
-//! Notations in which models write tool calls.
+//! Formats in which models write tool calls.
 //!
-//! A notation is data: marks around a call, and the form of the call itself. [`derive`] finds the notation by rendering
-//! calls with the model's chat template, and [`CallReader`] reads any notation. For templates that do not render calls
-//! as the model writes them, [`CallFormat::of_template`] chooses a notation by the marks that the template contains.
+//! A format describes the markers around a call and the structure of the call itself. [`derive`] finds the format by
+//! rendering calls with the model's chat template, and [`CallReader`] reads any format. For templates that do not
+//! render calls as the model writes them, [`CallFormat::of_template`] chooses a format by the markers that the template
+//! contains.
 
 mod derive;
 mod format;

@@ -20,7 +20,7 @@ const RETURN: &str = "<|return|>";
 /// its text.
 pub(super) const MARKERS: [&str; 7] = [START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN];
 
-/// Marks that end a message. A new header without an end mark also ends the message before it.
+/// Markers that end a message. A new header without an end marker also ends the message before it.
 const ENDS: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
 
 /// Text that ends thoughts.
@@ -55,13 +55,14 @@ pub struct ChannelReader {
     has_thoughts: bool,
     /// True if text was emitted in an earlier message.
     has_text: bool,
-    /// True if this message is not the first of its kind, and nothing of it was emitted.
+    /// True if an earlier message has the same kind and nothing of this message was emitted. A separator then precedes
+    /// the text.
     separates: bool,
-    /// True if thoughts are emitted as text, with their header and end mark.
+    /// True if thoughts are emitted as text, with their header and end marker.
     keeps_thoughts: bool,
-    /// True if the message's end mark is emitted as text.
+    /// True if the message's end marker is emitted as text.
     keeps_end: bool,
-    /// Number of bytes of a call's arguments in `held` that contain no end mark.
+    /// Number of bytes of a call's arguments in `held` that contain no end marker.
     searched: usize,
 }
 
@@ -233,7 +234,7 @@ impl ChannelReader {
             (function, _) => {
                 self.at = ChannelState::Text;
                 self.separates = self.has_text;
-                // A call that nobody can execute stays as the model wrote it.
+                // A call to a function that was not offered stays text.
                 self.keeps_end = channel == Some("analysis");
                 if function.is_some() || self.keeps_end {
                     self.say(&written, parts);
@@ -243,8 +244,8 @@ impl ChannelReader {
         true
     }
 
-    /// Takes the text before the next end mark, and the mark if it was found. Keeps the end of the text that may belong to
-    /// a mark.
+    /// Takes the text before the next end marker, and the marker if it was found. Keeps the end of the text that may
+    /// belong to a marker.
     fn until_end(&mut self) -> (String, Option<&'static str>) {
         let end = first_end(&self.held);
         let body = end.map_or_else(|| self.held.len() - self.overlap(), |(at, _)| at);
@@ -256,12 +257,12 @@ impl ChannelReader {
         (text, end.map(|(_, mark)| mark))
     }
 
-    /// Returns the number of bytes at the end of `held` that may belong to an end mark.
+    /// Returns the number of bytes at the end of `held` that may belong to an end marker.
     fn overlap(&self) -> usize {
         ENDS.iter().map(|mark| overlap(&self.held, mark)).max().unwrap_or_default()
     }
 
-    /// Enters the state after the mark `end`.
+    /// Enters the state after the marker `end`.
     fn end(&mut self, end: &'static str) {
         self.at = match end {
             START | CHANNEL => {
@@ -306,14 +307,14 @@ impl ChannelReader {
     }
 }
 
-/// True if `end` is a mark of the end of a message, and not the start of the next one.
+/// True if the marker `end` ends a message instead of starting the next one.
 fn ends_message(end: &str) -> bool {
     end != START && end != CHANNEL
 }
 
-/// Returns the position of the first end mark in `text`, and the mark.
+/// Returns the position of the first end marker in `text`, and the marker.
 fn first_end(text: &str) -> Option<(usize, &'static str)> {
-    // All marks begin with the same two characters, which are rare in other text.
+    // All markers begin with the same two characters, which are rare in other text.
     text.match_indices("<|")
         .find_map(|(at, _)| ENDS.into_iter().find(|mark| text[at..].starts_with(mark)).map(|mark| (at, mark)))
 }
@@ -324,8 +325,8 @@ fn word(text: &str) -> &str {
     &text[..text.find(|next: char| next.is_whitespace() || next == '<').unwrap_or(text.len())]
 }
 
-/// Returns `messages` with thoughts in the key `thinking`, which the templates of gpt-oss read. They reject a message
-/// that has both a text and thoughts before its tool calls, so such a message loses its text.
+/// Returns `messages` with thoughts in the key `thinking`, which the templates of gpt-oss read. These templates reject
+/// a message with both text and thoughts before its tool calls, so the text of such a message is removed.
 pub(super) fn with_thinking(messages: &[Message]) -> Option<Vec<Message>> {
     const OURS: &str = "reasoning_content";
     const THEIRS: &str = "thinking";

@@ -1,5 +1,5 @@
 //! Tools for templates that cannot show them: the tools are described in a message, and calls and results become text,
-//! in the notation of Hermes ([`CallFormat::Hermes`](super::CallFormat)).
+//! in the Hermes format ([`CallFormat::hermes`](super::CallFormat::hermes)).
 
 use super::message::{Json, Message, ToolCall};
 
@@ -39,8 +39,8 @@ pub fn with_tools(messages: &[Message], tools: &Json, has_system: bool) -> Vec<M
     result
 }
 
-/// Returns `messages` with the calls of earlier answers as text, which `written` returns. Calls for which it returns
-/// `None` are kept.
+/// Returns `messages` with the calls of earlier answers converted to text by `written`. Calls for which `written`
+/// returns `None` are kept.
 pub fn with_calls(messages: &[Message], written: impl Fn(&[ToolCall]) -> Option<String>) -> Vec<Message> {
     let mut messages = messages.to_vec();
     for message in &mut messages {
@@ -52,7 +52,7 @@ pub fn with_calls(messages: &[Message], written: impl Fn(&[ToolCall]) -> Option<
     messages
 }
 
-/// Returns the notation of a call.
+/// Returns the format of a call.
 fn call(call: &ToolCall) -> String {
     let name = serde_json::to_string(call.name()).unwrap_or_default();
     format!("<tool_call>\n{{\"name\": {name}, \"arguments\": {}}}\n</tool_call>", call.arguments_json())
@@ -67,7 +67,7 @@ fn append(message: &mut Message, text: &str) {
     message.content = Some(if content.is_empty() { text.to_string() } else { format!("{content}\n{text}") });
 }
 
-/// Returns the text that describes `tools` and the notation of calls.
+/// Returns the text that describes `tools` and the format of calls.
 fn description(tools: &Json) -> String {
     let lines: String = tools.items().map(|tool| json(&tool) + "\n").collect();
     format!(

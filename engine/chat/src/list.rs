@@ -1,4 +1,4 @@
-//! Lists that a template changes in place, as Python does. minijinja's lists cannot change.
+//! Lists that a template can change in place, as in Python. minijinja's own lists are immutable.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,7 +69,7 @@ impl Object for GrowingList {
     }
 }
 
-/// Replaces the empty lists that tags of `source` assign to variables, if the template changes lists in place.
+/// Makes the empty lists that tags of `source` assign to variables growable, if the template changes lists in place.
 pub(super) fn with_lists(source: Cow<'_, str>) -> Cow<'_, str> {
     if !source.contains(".append(") {
         return source;

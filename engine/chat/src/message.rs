@@ -97,7 +97,7 @@ impl Message {
         }
     }
 
-    /// Sets the thoughts before the text. The template decides if the model sees them.
+    /// Sets the thoughts before the text. The template decides whether the model sees them.
     pub fn set_thoughts(&mut self, thoughts: &str) {
         self.more.insert("reasoning_content".to_string(), Json(Value::from(thoughts)));
     }

@@ -14,7 +14,7 @@ pub struct Offered {
 /// Part of an answer that later output cannot change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Thoughts, without the marks and the white space around them.
+    /// Thoughts, without the markers and the white space around them.
     Thought(String),
     /// Text of the answer.
     Text(String),

@@ -1,4 +1,4 @@
-//! Notations in which models write thoughts, and a reader for all of them.
+//! Formats in which models write thoughts, and a reader for all of them.
 
 use serde_json::Value;
 
@@ -6,10 +6,10 @@ use super::channels::{self, ChannelReader};
 use super::part::{Offered, Part};
 use super::thoughts::{MarkReader, ThoughtMarks};
 
-/// Notation in which a family of models writes thoughts.
+/// Format in which a family of models writes thoughts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThoughtFormat {
-    /// Thoughts between two marks.
+    /// Thoughts between two markers.
     Marks(ThoughtMarks),
     /// Channels of gpt-oss.
     Channels,
@@ -22,7 +22,7 @@ impl Default for ThoughtFormat {
 }
 
 impl ThoughtFormat {
-    /// Returns the notation that the template `source` uses; `None` if it contains no marks.
+    /// Returns the format that the template `source` uses; `None` if it contains no markers.
     pub(super) fn of_template(source: &str) -> Option<Self> {
         match channels::are_in(source) {
             true => Some(ThoughtFormat::Channels),
@@ -35,7 +35,8 @@ impl ThoughtFormat {
         self == ThoughtFormat::Channels
     }
 
-    /// Texts that mark thoughts. In most models they are special tokens, which are not rendered as text unless requested.
+    /// Texts that mark thoughts. In most models they are special tokens, which are not rendered as text unless
+    /// requested.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
             ThoughtFormat::Marks(marks) => marks.markers(),
@@ -52,7 +53,7 @@ impl ThoughtFormat {
         }
     }
 
-    /// Appends the text to `prompt` that begins the answer proper, after the thoughts.
+    /// Appends to `prompt` the text that begins the answer proper, after the thoughts.
     pub fn begin_answer(self, prompt: &mut String) {
         match self {
             ThoughtFormat::Marks(marks) if marks.are_open_after(prompt) => {
@@ -64,8 +65,8 @@ impl ThoughtFormat {
         }
     }
 
-    /// Returns a reader of an answer to `prompt`. `has_begun` is true if the prompt contains the beginning of the answer
-    /// proper.
+    /// Returns a reader of an answer to `prompt`. `has_begun` is true if the prompt contains the beginning of the
+    /// answer proper.
     pub fn reader(self, prompt: &str, has_begun: bool) -> ThoughtReader {
         match self {
             ThoughtFormat::Marks(marks) => {
@@ -90,7 +91,7 @@ pub fn thought_variables(is_on: Option<bool>, effort: Option<&str>) -> Vec<(&'st
 /// Incremental reader that separates thoughts from the answer.
 #[derive(Clone, Debug)]
 pub enum ThoughtReader {
-    /// Reader of thoughts between two marks.
+    /// Reader of thoughts between two markers.
     Marks(MarkReader),
     /// Reader of channels.
     Channels(ChannelReader),

@@ -79,7 +79,7 @@ fn with_newlines(source: &str) -> String {
 /// Tool calls in the conversations that a template renders.
 #[derive(Debug)]
 struct Calls {
-    /// Notation, if known.
+    /// Format, if known.
     format: Option<CallFormat>,
     /// True if the template shows the calls of earlier answers.
     are_shown: bool,
@@ -94,7 +94,7 @@ pub struct Template {
     /// Source of the template that renders conversations with tools.
     source: String,
     calls: OnceLock<Calls>,
-    /// Notation of thoughts, if the template contains its marks.
+    /// Format of thoughts, if the template contains its markers.
     thoughts: Option<ThoughtFormat>,
     /// True if the template names the role `developer`.
     knows_developer: bool,
@@ -172,15 +172,15 @@ impl Template {
         &self.origin
     }
 
-    /// Returns the notation of tool calls in answers to prompts from this template. `None` if the notation is unknown.
-    /// If the template cannot show tools, the prompt asks the model to use Hermes's notation. The first call renders the
-    /// template; later calls return the same result.
+    /// Returns the format of tool calls in answers to prompts from this template. `None` if the format is unknown. If
+    /// the template does not support tools, the prompt asks the model to use the Hermes format. The first call renders
+    /// the template; later calls return the same result.
     pub fn call_format(&self) -> Option<&CallFormat> {
         self.calls().format.as_ref()
     }
 
-    /// True if the template shows the calls of earlier answers. Otherwise, [`render_with`](Self::render_with) adds them to
-    /// the text of the answers, if their notation is known.
+    /// True if the template shows the calls of earlier answers. Otherwise, [`render_with`](Self::render_with) adds them
+    /// to the text of the answers, if their format is known.
     pub fn shows_calls(&self) -> bool {
         self.calls().are_shown
     }
@@ -196,7 +196,7 @@ impl Template {
         })
     }
 
-    /// Derives the notation of tool calls by rendering calls. `None` if that fails or takes too long.
+    /// Derives the format of tool calls by rendering calls. `None` if that fails or takes too long.
     fn derived(&self) -> Option<Calls> {
         let probe = Probe::new();
         let begin = Instant::now();
@@ -213,13 +213,13 @@ impl Template {
         Some(Calls { format: derive(&self.source, &text, &one), are_shown: shows_call(&one) })
     }
 
-    /// Returns the notation of thoughts in answers to prompts from this template. If the template contains no marks, the
-    /// model may still write `<think>`.
+    /// Returns the format of thoughts in answers to prompts from this template. If the template contains no markers,
+    /// the model may still write `<think>`.
     pub fn thought_format(&self) -> ThoughtFormat {
         self.thoughts.unwrap_or_default()
     }
 
-    /// True if the template contains marks of thoughts.
+    /// True if the template contains markers of thoughts.
     pub fn has_thoughts(&self) -> bool {
         self.thoughts.is_some()
     }
@@ -359,7 +359,8 @@ impl Template {
         model.tokenize(text)
     }
 
-    /// Returns the tokens of `model` whose texts are in `marks`. Marks that consist of several tokens are ordinary text.
+    /// Returns the tokens of `model` whose texts are in `marks`. Markers that consist of several tokens are ordinary
+    /// text.
     ///
     /// # Errors
     /// The errors of the tokenizer.
@@ -384,7 +385,7 @@ impl Template {
                 ["\"needle\":", "'needle':", "<parameter=needle>"].iter().any(|needle| text.contains(needle))
             })
         };
-        // Some templates show a missing content as a word.
+        // Some templates render missing content as `None` or `null`.
         let nothings = |text: &str| text.matches("None").count() + text.matches("null").count();
         for empty_content in [false, true] {
             let [texts, objects] = [false, true].map(|objects| probe(ToolStyle { objects, empty_content }));

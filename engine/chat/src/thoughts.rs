@@ -1,31 +1,31 @@
-//! Thoughts of reasoning models: the part of an answer between marks such as `<think>` and `</think>`, before the answer
-//! proper. The template or the model writes the opening mark.
+//! Thoughts of reasoning models: the part of an answer between markers such as `<think>` and `</think>`, before the
+//! answer proper. The template or the model writes the opening marker.
 
 use super::calls::overlap;
 use super::part::Part;
 
-/// Marks around thoughts.
+/// Markers around thoughts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThoughtMarks {
-    /// Mark that opens the thoughts.
+    /// Marker that opens the thoughts.
     pub open: &'static str,
-    /// Mark that closes the thoughts.
+    /// Marker that closes the thoughts.
     pub close: &'static str,
-    /// Marks around the answer after the thoughts, if the family writes them.
+    /// Markers around the answer after the thoughts, if the family writes them.
     answer: Option<(&'static str, &'static str)>,
     place: Place,
-    /// Texts of the marks that may be special tokens, which are not rendered as text unless requested.
+    /// Texts of the markers that may be special tokens, which are not rendered as text unless requested.
     tokens: &'static [&'static str],
 }
 
 /// Position of thoughts in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Before the answer, after the opening mark.
+    /// Before the answer, after the opening marker.
     Start,
-    /// Before the answer, even without the opening mark.
+    /// Before the answer, even without the opening marker.
     Always,
-    /// Anywhere, because text cannot contain the marks.
+    /// Anywhere, because text cannot contain the markers.
     Anywhere,
 }
 
@@ -37,7 +37,7 @@ const THINK: ThoughtMarks = ThoughtMarks {
     tokens: &["<think>", "</think>"],
 };
 
-/// Marks of well-known families of models. The first marks that fit a template count.
+/// Markers of well-known families of models. The first entry that fits a template is used.
 const KNOWN: [ThoughtMarks; 12] = [
     // Granite 3.3.
     ThoughtMarks { answer: Some(("<response>", "</response>")), ..THINK },
@@ -61,7 +61,7 @@ const KNOWN: [ThoughtMarks; 12] = [
         tokens: &["<|START_THINKING|>", "<|END_THINKING|>"],
         ..THINK
     },
-    // Gemma 4: a channel, whose name follows the mark.
+    // Gemma 4: a channel, whose name follows the marker.
     ThoughtMarks {
         open: "<|channel>thought",
         close: "<channel|>",
@@ -95,7 +95,7 @@ const KNOWN: [ThoughtMarks; 12] = [
 ];
 
 impl ThoughtMarks {
-    /// Returns the marks that the template `source` contains; `None` if it contains none.
+    /// Returns the markers that the template `source` contains; `None` if it contains none.
     pub fn of_template(source: &str) -> Option<Self> {
         let fits = |marks: &ThoughtMarks| {
             let has_answer = marks
@@ -106,8 +106,8 @@ impl ThoughtMarks {
         KNOWN.into_iter().find(fits)
     }
 
-    /// True if an answer to `prompt` begins within thoughts: the prompt ends with the opening mark, or the template asks
-    /// for thoughts in every answer.
+    /// True if an answer to `prompt` begins within thoughts: the prompt ends with the opening marker, or the template
+    /// asks for thoughts in every answer.
     pub fn are_open_after(self, prompt: &str) -> bool {
         self.place == Place::Always || prompt.trim_end().ends_with(self.open)
     }
@@ -134,23 +134,23 @@ pub struct MarkReader {
     held: String,
     /// True if thoughts were emitted.
     has_thoughts: bool,
-    /// True if the next thoughts are not the first.
+    /// True if a separator must precede the next thoughts.
     separates: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Only white space has been received, or a part of the opening mark.
+    /// Only white space has been received, or a part of the opening marker.
     Start,
     /// At the start of the thoughts, where white space is dropped. `may_repeat` is true if the prompt already has the
-    /// opening mark, which some models repeat.
+    /// opening marker, which some models repeat.
     Begin {
         may_repeat: bool,
     },
     Inside,
-    /// After the closing mark, where white space and further marks are dropped.
+    /// After the closing marker, where white space and further markers are dropped.
     After,
-    /// Between the marks of an answer.
+    /// Between the markers of an answer.
     Answer,
     Text,
 }
@@ -183,7 +183,7 @@ impl MarkReader {
         let held = std::mem::take(&mut self.held);
         let mut parts = Vec::new();
         match self.at {
-            // An unfinished closing mark stays a part of the thoughts.
+            // An unfinished closing marker stays a part of the thoughts.
             At::Begin { .. } | At::Inside => self.think(held.trim_end(), &mut parts),
             At::Start | At::After | At::Answer | At::Text => say(held, &mut parts),
         }
@@ -261,8 +261,8 @@ impl MarkReader {
         }
     }
 
-    /// Takes the text before `mark`, and the mark if it was found. Keeps the end of the text that may belong to the mark:
-    /// white space before the mark is a part of it.
+    /// Takes the text before `mark`, and the marker if it was found. Keeps the end of the text that may belong to the
+    /// marker: white space before the marker is a part of it.
     fn until(&mut self, mark: &str) -> (String, bool) {
         let found = self.held.find(mark);
         let end = found.unwrap_or_else(|| self.held.len() - overlap(&self.held, mark));
@@ -272,8 +272,8 @@ impl MarkReader {
         (text, found.is_some())
     }
 
-    /// Drops the marks that may follow the thoughts: thoughts that open again, a repeated closing mark, and the opening
-    /// mark of the answer.
+    /// Drops the markers that may follow the thoughts: thoughts that open again, a repeated closing marker, and the
+    /// opening marker of the answer.
     fn after(&mut self) -> bool {
         let ThoughtMarks { open, close, answer, .. } = self.marks;
         let rest = self.held.trim_start();
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn marks_may_be_repeated_before_the_answer() {
         let cases = [
-            // The prompt already has the opening mark.
+            // The prompt already has the opening marker.
             ("<think>\ntwo\n</think>Four", true, "two", "Four"),
             ("<th", true, "<th", ""),
             ("two\n</think>\n\n</think>\n\nFour", true, "two", "Four"),
@@ -465,7 +465,7 @@ mod tests {
                 for piece in [1, 3] {
                     assert_eq!(read_as(marks, text, index % 2 == 0, piece), whole, "{text:?}");
                 }
-                // The characters without the marks and white space stay, in both parts together as often as before.
+                // Apart from markers and white space, both parts together contain each character as often as before.
                 let letters = |text: &str| text.chars().filter(|next| "aébc🦀".contains(*next)).count();
                 let mut rest = text.clone();
                 for mark in [marks.open, marks.close, begin, end].into_iter().filter(|mark| !mark.is_empty())

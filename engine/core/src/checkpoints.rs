@@ -1,7 +1,7 @@
-//! Checkpoints of prompts, for models whose memory cannot be cut after any token ([`PrefixReuse`]).
+//! Checkpoints of prompts, for models whose memory cannot be truncated at an arbitrary token ([`PrefixReuse`]).
 //!
-//! A checkpoint is the part of the state that cannot be cut, as it was after the first tokens of a prompt. A later prompt
-//! that begins with the same tokens continues from there.
+//! A checkpoint is a copy, made after the first tokens of a prompt, of the part of the state that cannot be truncated.
+//! A later prompt that begins with the same tokens continues from there.
 //!
 //! [`PrefixReuse`]: llama::PrefixReuse
 
@@ -14,7 +14,7 @@ const EVERY: usize = 4096;
 /// Minimum number of tokens before a checkpoint. Evaluating fewer tokens takes about as long as restoring a state.
 const LEAST: usize = 16;
 
-/// Number of tokens at the end of a prompt in which the beginning of an answer is searched.
+/// Number of tokens at the end of a prompt that are searched for the beginning of the answer.
 const TAIL: usize = 16;
 
 /// Returns the numbers of tokens of `prompt` after which a checkpoint is worth its memory, in increasing order:
@@ -24,8 +24,8 @@ const TAIL: usize = 16;
 ///   example, thoughts that the template left out);
 /// - every [`EVERY`] tokens.
 ///
-/// Messages end with a token that ends a text. In templates that do not end the user's message with such a token, the
-/// answer begins with the last special token. Without any special token, the last checkpoint is before the last token,
+/// Messages end with an end token. If the last [`TAIL`] tokens contain no end token, the answer begins with the first
+/// special token among them. If they contain no special token either, the last checkpoint is before the last token,
 /// because the last token is always evaluated.
 pub fn positions(model: &Model, prompt: &[Token]) -> Vec<usize> {
     positions_of(prompt, |token| model.is_end(token), |token| model.is_special(token))

@@ -39,7 +39,7 @@ pub struct Conversation {
     messages: Vec<Message>,
     /// Tokens that the sequence contains.
     held: Vec<Token>,
-    /// States of earlier prompts, if the model's memory cannot be cut after any token.
+    /// States of earlier prompts, if the model's memory cannot be truncated at an arbitrary token.
     checkpoints: Checkpoints<()>,
     last: Last,
 }
@@ -79,7 +79,7 @@ impl Conversation {
     /// Returns a conversation without messages.
     ///
     /// # Errors
-    /// If `sampling` is invalid, or the marks of thoughts cannot be tokenised.
+    /// If `sampling` is invalid, or the markers of thoughts cannot be tokenised.
     pub fn new(mut session: Session, sampling: SamplingOptions, template: Template) -> Result<Self> {
         let model = session.context().model();
         let seed = Chain::new(&sampling, model)?.seed();
@@ -179,9 +179,9 @@ impl Conversation {
         self.forget();
     }
 
-    /// Adds `text` as a user message and generates an answer of at most `n_predict` tokens. `on_part` receives the thoughts
-    /// and the text of the answer piece by piece. If the turn fails, or is interrupted before the answer begins, the conversation stays
-    /// unchanged.
+    /// Adds `text` as a user message and generates an answer of at most `n_predict` tokens. `on_part` receives the
+    /// thoughts and the text of the answer piece by piece. If the turn fails, or is interrupted before the answer
+    /// begins, the conversation stays unchanged.
     ///
     /// # Errors
     /// Errors of the template and of the evaluation; [`Error::PromptTooLong`] if the context is full.
@@ -241,7 +241,7 @@ impl Conversation {
         chain.accept_prompt(&tokens[..begun])?;
         self.session.speculate_after(&tokens[..begun]);
         let mut reader = self.template.thought_format().reader(&prompt, self.answers_at_once);
-        // Some models open thoughts although they are turned off.
+        // Some models open thoughts even if thoughts are turned off.
         let budget = self.budget.or(self.answers_at_once.then_some(0));
         let counter =
             budget.map(|budget| ThoughtCounter::new(reader.clone(), Some(budget), self.closing.clone()));
@@ -362,7 +362,7 @@ impl Conversation {
         let mut at = held;
         for position in checkpoints::positions(&model, tokens).into_iter().filter(|at| *at > held) {
             match context.decode(&tokens[at..position]) {
-                // The generation that follows is interrupted as well.
+                // The generation that follows sees the same interruption.
                 Err(Error::Interrupted) => {
                     self.forget();
                     return Ok(0);
@@ -377,8 +377,8 @@ impl Conversation {
         Ok(at)
     }
 
-    /// Records the content of the sequence after the answer `text` to `prompt`, whose tokens are `tokens`. `text` contains
-    /// the thoughts and their marks.
+    /// Records the content of the sequence after the answer `text` to `prompt`, whose tokens are `tokens`. `text`
+    /// contains the thoughts and their markers.
     fn remember(&mut self, prompt: String, mut tokens: Vec<Token>, text: &str, generation: &Generation) {
         let context = self.session.context();
         // An interrupted graph has already changed the recurrent state, which cannot be restored.

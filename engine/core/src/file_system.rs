@@ -1,10 +1,10 @@
-//! File systems on which a mapped model file can lose pages while it is in use.
+//! File systems on which pages of a mapped model file can become unreadable while the file is in use.
 
 use std::fmt;
 use std::path::Path;
 
-/// Reason why a mapped file can lose pages although no program on this machine changes it. The kernel then sends SIGBUS
-/// to a thread that computes, which ends the process.
+/// Reason why a mapped file can lose pages even if no program on this machine changes the file. If a thread reads a
+/// lost page, the kernel sends SIGBUS, which ends the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageLoss {
     /// Another machine can shorten the file, and the connection can fail.
@@ -67,7 +67,7 @@ impl PageLoss {
         })
     }
 
-    /// Returns `None`, because only Linux is known well enough.
+    /// Returns `None`: file systems are detected only on Linux.
     #[cfg(not(target_os = "linux"))]
     pub fn of(_: &Path) -> Option<Self> {
         None
@@ -75,7 +75,7 @@ impl PageLoss {
 }
 
 /// True if the block device with the number `number` is removable or is connected by USB. `devices` is the folder
-/// `/sys/dev/block`. Many USB disks say that they are not removable.
+/// `/sys/dev/block`. Many USB disks report that they are not removable.
 fn is_removable(devices: &Path, (major, minor): (u32, u32)) -> bool {
     // The entry of a partition is a link to a folder inside its disk's folder.
     let Ok(device) = devices.join(format!("{major}:{minor}")).canonicalize() else { return false };

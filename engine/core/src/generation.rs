@@ -26,8 +26,8 @@ pub struct Request<'a> {
     pub ignore_end: bool,
     /// Control tokens that are rendered as text, because they mark thoughts.
     pub shown: &'a [Token],
-    /// Counter that closes the thoughts when their budget is spent. `None` if they have no budget. With a budget, the host
-    /// samples every token, without drafts.
+    /// Counter that closes the thoughts when their budget is spent. `None` if they have no budget. With a budget, the
+    /// host samples every token, without drafts.
     pub thoughts: Option<&'a ThoughtCounter>,
 }
 

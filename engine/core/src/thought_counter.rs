@@ -15,13 +15,13 @@ pub struct ThoughtCounter {
     closed: usize,
     /// Number of tokens that were chosen freely within the thoughts.
     spent: u32,
-    /// Number of tokens of the thoughts, with their marks.
+    /// Number of tokens of the thoughts, including their markers.
     tokens: u32,
 }
 
 impl ThoughtCounter {
-    /// Creates the counter for an answer that `reader` reads. If the thoughts have `budget` tokens, they are closed with
-    /// the tokens `closing`.
+    /// Creates the counter for an answer that `reader` reads. When the thoughts reach `budget` tokens, they are closed
+    /// with the tokens `closing`.
     pub fn new(reader: ThoughtReader, budget: Option<u32>, closing: Vec<Token>) -> Self {
         ThoughtCounter { reader, budget, closing, closed: 0, spent: 0, tokens: 0 }
     }
@@ -31,7 +31,7 @@ impl ThoughtCounter {
         self.budget.is_some()
     }
 
-    /// Returns the number of tokens of the thoughts so far, with their marks.
+    /// Returns the number of tokens of the thoughts so far, including their markers.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
@@ -46,7 +46,7 @@ impl ThoughtCounter {
     /// Counts `token`, which was chosen. `text` is the text that the token completes.
     pub fn add(&mut self, token: Token, text: &str) {
         let was_inside = self.reader.is_inside();
-        // A grammar may forbid the closing tokens. The next token then begins them again.
+        // If a grammar forbids a closing token, the closing tokens start again.
         let is_closing = self.closing_token() == Some(token);
         self.closed = if is_closing { (self.closed + 1) % self.closing.len() } else { 0 };
         self.reader.push(text);

@@ -202,8 +202,8 @@ impl Context {
     }
 
     /// Adds the first `tokens` tokens of `from` to `to` without copying: both sequences share the cells. All previous
-    /// tokens of `to` are removed. A recurrent state is shared as it is after all tokens of `from`, so
-    /// [`restore_checkpoint`](Self::restore_checkpoint) must follow unless `tokens` are all tokens.
+    /// tokens of `to` are removed. `to` gets the recurrent state after all tokens of `from`. If `tokens` is smaller
+    /// than the number of these tokens, call [`restore_checkpoint`](Self::restore_checkpoint) afterwards.
     pub fn share_prefix(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> bool {
         if from >= self.sequences || from == to || !self.forget(to, 0) {
             return false;

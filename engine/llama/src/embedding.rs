@@ -143,8 +143,8 @@ impl Embedding {
     /// # Errors
     /// [`Error::Logits`] if the batch has no such text.
     pub fn score(&mut self, sequence: SequenceId) -> Result<f32> {
-        // SAFETY: waits for the results. Returns null, or a pointer to the model's scores of the text, of which there is
-        // at least one.
+        // SAFETY: waits for the results. Returns null, or a pointer to the model's scores of the text, of which there
+        // is at least one.
         let scores =
             unsafe { sys::llama_get_embeddings_seq(self.context.raw.as_ptr(), sequence.cast_signed()) };
         match scores.is_null() {

@@ -4,23 +4,23 @@ use llama_sys as sys;
 
 use crate::model::Model;
 
-/// Way in which a model's memory can be cut to the beginning of a text.
+/// Ways of truncating a model's memory to the beginning of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixReuse {
-    /// The memory can be cut after any token.
+    /// The memory can be truncated at any token.
     AnyToken,
-    /// The memory can be cut where a checkpoint was saved
-    /// ([`save_checkpoint`](crate::Context::save_checkpoint)), if a sequence still contains the tokens before it. This is
-    /// the case for models in which only some layers have a recurrent state.
+    /// The memory can be truncated where a checkpoint was saved ([`save_checkpoint`](crate::Context::save_checkpoint)),
+    /// if a sequence still contains the tokens before the checkpoint. This applies to models in which only some layers
+    /// have a recurrent state.
     Checkpoints,
     /// The memory is only a state of constant size, so a checkpoint can be restored into any sequence.
     StateAlone,
-    /// The memory cannot be cut or copied, or it does not contain the tokens behind sliding windows.
+    /// The memory cannot be truncated or copied, or it does not contain the tokens before the sliding window.
     Never,
 }
 
 impl Model {
-    /// Returns the way in which the memory can be cut.
+    /// Returns the way in which the memory can be truncated.
     pub fn prefix_reuse(&self) -> PrefixReuse {
         if self.has_plain_cache() {
             return PrefixReuse::AnyToken;

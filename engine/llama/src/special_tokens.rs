@@ -16,7 +16,7 @@ pub struct PairTokens {
     pub end: Vec<Token>,
 }
 
-/// Tokens for filling in the middle of a text.
+/// Fill-in-the-middle tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InfillTokens {
     /// Token before the text that precedes the gap.
@@ -53,7 +53,7 @@ impl Model {
         }
     }
 
-    /// Returns the tokens for filling in the middle of a text. `None` if the vocabulary has no such tokens.
+    /// Returns the fill-in-the-middle tokens. `None` if the vocabulary has none.
     pub fn infill_tokens(&self) -> Option<InfillTokens> {
         // SAFETY: reads fields.
         let [prefix, suffix, middle, repository, file] = unsafe {

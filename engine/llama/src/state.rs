@@ -40,8 +40,8 @@ impl Context {
         self.save_state(sequence, false)
     }
 
-    /// Returns the part of the state of `sequence` that cannot be cut at an earlier token, such as a recurrent state, for
-    /// [`restore_checkpoint`](Self::restore_checkpoint).
+    /// Returns the part of the state of `sequence` that cannot be truncated to an earlier token, such as a recurrent
+    /// state, for [`restore_checkpoint`](Self::restore_checkpoint).
     ///
     /// # Errors
     /// As for [`save_sequence`](Self::save_sequence).
@@ -88,8 +88,8 @@ impl Context {
         self.restore_state(sequence, state, false)
     }
 
-    /// Cuts `sequence` after its first `tokens` tokens with `state`, which
-    /// [`save_checkpoint`](Self::save_checkpoint) returned after these tokens, for any sequence. Unless the model's
+    /// Truncates `sequence` to its first `tokens` tokens. `state` is the result of
+    /// [`save_checkpoint`](Self::save_checkpoint) after these tokens, in any sequence. Unless the model's
     /// [`prefix_reuse`](crate::Model::prefix_reuse) is [`StateAlone`](crate::PrefixReuse::StateAlone), `sequence` must
     /// contain the tokens.
     ///
@@ -127,8 +127,8 @@ impl Context {
         failed(why)
     }
 
-    /// True if `sequence` contains `tokens` tokens at the positions 0, 1, 2 and so on. Only its last position is checked,
-    /// and its first position if the model keeps all positions.
+    /// True if `sequence` contains `tokens` tokens at the positions 0, 1, 2 and so on. Only its last position is
+    /// checked, and its first position if the model keeps all positions.
     pub fn holds(&self, sequence: SequenceId, tokens: usize) -> bool {
         if sequence >= self.sequences() || tokens == 0 {
             return false;

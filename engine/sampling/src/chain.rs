@@ -172,8 +172,8 @@ impl Chain {
         self.accept_as(token, true)
     }
 
-    /// Accepts `token` as the next token of the text without sampling. Returns false, and does not accept the token, if the
-    /// grammar forbids it. A device must not sample for this text.
+    /// Accepts `token` as the next token of the text without sampling. Returns false, and does not accept the token, if
+    /// the grammar forbids it. Do not call this function if a device samples this text.
     ///
     /// # Errors
     /// If the grammar cannot check the token.

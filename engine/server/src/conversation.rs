@@ -30,7 +30,7 @@ pub struct Conversation {
     more: Vec<(String, Json)>,
     /// True if the answer continues the last message, which is the assistant's.
     continues: bool,
-    /// True if the answer has no room for thoughts, because it must match a schema.
+    /// True if the answer must not contain thoughts, because it must match a schema.
     answers_at_once: bool,
 }
 
@@ -108,7 +108,7 @@ impl Conversation {
         }
     }
 
-    /// Ends the thoughts in the prompt, because the answer has no room for them.
+    /// Closes the thoughts in the prompt, because the answer must not contain thoughts.
     pub fn answer_at_once(&mut self) {
         self.answers_at_once = true;
     }
@@ -116,7 +116,7 @@ impl Conversation {
     /// Returns a reader of an answer to `prompt`, the text of this conversation in `template`.
     pub fn thought_reader(&self, template: &Template, prompt: &str) -> ThoughtReader {
         let has_begun = self.continues || self.answers_at_once;
-        // A template without thoughts does not open them, whatever its messages end with.
+        // A template without thoughts does not open thoughts, even if a message ends with an opening marker.
         let prompt = if template.has_thoughts() { prompt } else { "" };
         template.thought_format().reader(prompt, has_begun)
     }
@@ -172,8 +172,8 @@ impl Conversation {
     }
 }
 
-/// True if an answer to `messages` continues the last message: `wanted`, the field `continue_final_message`, is true, or
-/// it is missing and the last message is a text of the assistant.
+/// True if an answer to `messages` continues the last message: `wanted`, the field `continue_final_message`, is true,
+/// or it is missing and the last message is a text of the assistant.
 fn continues(messages: &[Message], wanted: Option<bool>) -> Result<bool, ApiError> {
     let last = messages.last().filter(|_| messages.len() > 1);
     let is_begun = last
@@ -187,8 +187,8 @@ fn continues(messages: &[Message], wanted: Option<bool>) -> Result<bool, ApiErro
     }
 }
 
-/// Parses `list`, the value of the field `name`: `read` appends the messages of one item, whose index it gets. One item at
-/// a time is parsed into a JSON tree.
+/// Parses `list`, the value of the field `name`: `read` appends the messages of one item, whose index it gets. One item
+/// at a time is parsed into a JSON tree.
 ///
 /// # Errors
 /// If `list` is not a list, has too many values, or has an invalid item.

@@ -35,7 +35,7 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Number of generated tokens.
     pub completion_tokens: u32,
-    /// Number of generated tokens in thoughts, with the tokens of the marks.
+    /// Number of tokens generated as thoughts, including the markers.
     pub reasoning_tokens: u32,
 }
 

@@ -1,5 +1,4 @@
-//! Prompts for filling in the middle of a text: the gap is between a prefix and a suffix, and other files may come
-//! before them.
+//! Fill-in-the-middle prompts: the gap is between a prefix and a suffix, and other files may precede them.
 
 use llama::error::Result as EngineResult;
 use llama::{InfillTokens, Model, Token};
@@ -12,11 +11,11 @@ use crate::request::Prompt;
 /// Maximum number of other files.
 pub const FILES: usize = 256;
 
-/// Name of the repository and of the file with the gap. The models were trained with names, and clients send none.
+/// Name of the repository and of the file with the gap. The models were trained with names, but clients send none.
 const REPOSITORY: &str = "project";
 const FILE: &str = "file";
 
-/// Texts of a request to fill in the middle.
+/// Texts of a fill-in-the-middle request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Infill {
     /// Text before the gap.
@@ -62,7 +61,7 @@ impl Infill {
         self.prefix.len() + self.suffix.len() + self.start.len() + extra.sum::<usize>()
     }
 
-    /// Returns the tokens of the prompt in the order of the model's training.
+    /// Returns the tokens of the prompt, in the order in which models are trained.
     ///
     /// # Errors
     /// If a text cannot be tokenized.
@@ -101,7 +100,7 @@ impl Infill {
     }
 }
 
-/// Returns the tokens of `model` for filling in the middle. `name` is the name of the model.
+/// Returns the fill-in-the-middle tokens of `model`, whose name is `name`.
 ///
 /// # Errors
 /// If the vocabulary has no such tokens.

@@ -101,7 +101,7 @@ pub struct PromptProgress {
 pub enum JobEvent {
     /// A part of the prompt was evaluated. Sent only if the request asks for it.
     Progress(PromptProgress),
-    /// The next tokens of the prompt have their probabilities. Sent only if the request asks for them.
+    /// Probabilities of the next tokens of the prompt are known. Sent only if the request asks for them.
     Prompt(Vec<ScoredToken>),
     /// A token was generated.
     Token(Piece),

@@ -275,7 +275,7 @@ impl Connection {
         };
         match submitted {
             Ok(Submitted { mut events, thoughts }) => {
-                // One answer was asked for.
+                // The request asks for one answer.
                 let Some(events) = events.pop() else { return Err(io::ErrorKind::Other.into()) };
                 // Calls stay text, as the model wrote them.
                 let thoughts = thoughts.filter(|_| is_separate);
@@ -348,7 +348,7 @@ impl Connection {
                     Some(JobEvent::Progress(progress)) => {
                         put(&mut out, &ProgressLine { id, prompt_progress: progress })
                     }
-                    // The line protocol has no field that asks for it.
+                    // The line protocol has no field that requests these probabilities.
                     Some(JobEvent::Prompt(_)) => {}
                     Some(JobEvent::Token(piece)) => {
                         let text = SplitText::of(&mut thoughts, &piece.text);

@@ -6,10 +6,10 @@ use super::api_error::ApiError;
 use super::conversation::Conversation;
 use super::fields::{Fields, wrong};
 
-/// Choices of a request about its thoughts.
+/// Settings of a request for its thoughts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reasoning {
-    /// True if thoughts are returned apart from the text.
+    /// True if thoughts are returned separately from the text.
     pub is_separate: bool,
     /// Maximum number of tokens in the thoughts. `None` for no limit.
     pub budget: Option<u32>,
@@ -19,13 +19,13 @@ pub struct Reasoning {
 const BUDGETS: [&str; 2] = ["thinking_budget_tokens", "thinking_token_budget"];
 
 impl Reasoning {
-    /// Returns the choices for a request without messages, whose answer is returned as the model wrote it.
+    /// Returns the settings for a request without messages, whose answer is returned as the model wrote it.
     pub fn none() -> Self {
         Reasoning { is_separate: false, budget: None }
     }
 
-    /// Takes the fields of a request, and sets the variables of the template that they imply. Variables that the request
-    /// sets itself have priority. `default_budget` applies if the request has no budget.
+    /// Takes the fields of a request, and sets the variables of the template that they imply. Variables that the
+    /// request sets explicitly override them. `default_budget` applies if the request has no budget.
     ///
     /// # Errors
     /// If a field is invalid.
@@ -58,7 +58,7 @@ impl Reasoning {
         let budget = match (wish.budget, wish.is_on) {
             (Some(ThoughtBudget::Unlimited), _) => None,
             (Some(ThoughtBudget::Tokens(tokens)), _) => Some(tokens),
-            // Some templates and models cannot turn thoughts off, so they are closed as soon as they open.
+            // Some templates and models cannot turn thoughts off, so thoughts are closed as soon as they open.
             (None, Some(false)) => Some(0),
             (None, _) => default_budget,
         };
@@ -66,14 +66,14 @@ impl Reasoning {
     }
 }
 
-/// Maximum number of tokens that a request asks for.
+/// Maximum number of tokens in the thoughts, as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThoughtBudget {
     Unlimited,
     Tokens(u32),
 }
 
-/// Wishes of a request. Later fields override earlier fields.
+/// Requested settings. Later fields override earlier fields.
 #[derive(Debug, Default)]
 struct ReasoningWish {
     /// True if the model should think; `None` if the request leaves this to the template.

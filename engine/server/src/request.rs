@@ -85,7 +85,7 @@ impl Prompt {
 pub struct Generate {
     /// Prompt to continue.
     pub prompt: Prompt,
-    /// Other prompts, which get answers of their own with the same options.
+    /// Other prompts, which are answered separately with the same options.
     pub further: Vec<Prompt>,
     /// True if the answer begins with the prompt. With `logprobs`, the answer also has the probabilities of the
     /// prompt's tokens.
@@ -104,7 +104,7 @@ pub struct Generate {
     pub schema_field: SchemaField,
     /// True if the prompt may reuse cached tokens of earlier requests.
     pub cache_prompt: bool,
-    /// Choices about the thoughts in the answer.
+    /// Settings for the thoughts in the answer.
     pub reasoning: Reasoning,
     /// Salt that separates the client's requests: only requests with the same salt share prompts.
     pub cache_salt: Option<String>,
@@ -175,12 +175,12 @@ impl Generate {
         self.end_thoughts_before_schema();
     }
 
-    /// True if the answer must match a schema, which leaves no room for thoughts.
+    /// True if the answer must match a schema, and therefore must not contain thoughts.
     pub fn has_schema(&self) -> bool {
         matches!(self.sampling.constraint, Some(Constraint::JsonSchema(_)))
     }
 
-    /// Ends the thoughts in the prompt if the answer must match a schema.
+    /// Closes the thoughts in the prompt if the answer must match a schema.
     fn end_thoughts_before_schema(&mut self) {
         let has_schema = self.has_schema();
         if let Prompt::Messages(conversation) = &mut self.prompt

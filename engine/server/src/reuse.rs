@@ -26,8 +26,8 @@ pub struct SlotChoice {
     pub keep: usize,
 }
 
-/// Chooses a slot for `prompt`. `None` if no slot is free. `keepable` returns how many of the common tokens can be kept: it
-/// gets the number of common tokens, and whether these are all tokens of the slot.
+/// Chooses a slot for `prompt`. `None` if no slot is free. `keepable` returns how many of the common tokens can be
+/// kept: it gets the number of common tokens, and whether these are all tokens of the slot.
 ///
 /// A prompt is never compared with tokens of another scope, so a slot of another scope counts as having no common
 /// prefix.

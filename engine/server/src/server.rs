@@ -102,9 +102,9 @@ impl Server {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
     }
 
-    /// Submits `request` of `client` to the scheduler, for `choices` answers to each of its prompts. For the same prompt,
-    /// each answer's seed is one greater than the previous answer's. `owner` owns the prompts of the request. Either all
-    /// answers are queued, or none.
+    /// Submits `request` of `client` to the scheduler, for `choices` answers to each of its prompts. For the same
+    /// prompt, each answer's seed is one greater than the previous answer's. `owner` owns the prompts of the request.
+    /// Either all answers are queued, or none.
     ///
     /// # Errors
     /// If the request is invalid, the queue is full, the preparation times out, or the server is shutting down.

@@ -187,7 +187,8 @@ impl RunningRequest {
         }
     }
 
-    /// Samples the next token of `sequence` from row `row` of `context`. A token that closes the thoughts is not sampled.
+    /// Samples the next token of `sequence` from row `row` of `context`. A token that closes the thoughts is not
+    /// sampled.
     ///
     /// # Errors
     /// If sampling fails.
@@ -330,7 +331,8 @@ impl RunningRequest {
         // With a grammar, an end token is sampled only at positions where the grammar allows the answer to end.
         if model.is_end(token) && (!self.job.ignore_end || self.job.chain.is_constrained()) {
             if self.job.prompt_logprobs {
-                // Programs that compute likelihoods ask for one token and drop the last entry, so the end needs one.
+                // Programs that compute likelihoods ask for one token and drop the last entry, so the end token needs
+                // an entry.
                 let likelihood = self.likelihood.take();
                 self.outbox.send(JobEvent::Token(Piece { token, text: String::new(), likelihood }));
             }

@@ -65,8 +65,8 @@ bool anneal_set_outside_kernels(const void * table);
 // Must not be called before the CPU backend is loaded.
 bool anneal_has_other_operations(void);
 
-// Returns true if a cache for sliding windows with room for the whole context (swa_full) keeps the cells behind the windows,
-// so that a sequence can continue from any of its positions.
+// Returns true if a cache for sliding windows with room for the whole context (swa_full) keeps the cells behind the
+// windows, so that a sequence can continue from any of its positions.
 bool anneal_window_cells_are_kept(void);
 
 // Returns the numbers of CUDA graphs captured and dropped in this process, which ggml only reports in its log.
@@ -256,8 +256,8 @@ const float * anneal_logits_at(struct llama_context * ctx, int32_t index, char *
 const float * anneal_embedding_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
 
 // Return the size of a sequence's state, save it, and restore it; 0 on failure. Restoring replaces the sequence's
-// contents. If `partial` is true, the state contains only what cannot be cut at any position: recurrent states, and
-// windows of attention whose older cells are reused.
+// contents. If `partial` is true, the state contains only the parts that cannot be truncated at an arbitrary position:
+// recurrent states, and the caches of sliding windows, whose older cells are reused.
 size_t anneal_state_size(
         struct llama_context * ctx, llama_seq_id seq, bool partial, char * err, size_t err_size);
 size_t anneal_state_get(

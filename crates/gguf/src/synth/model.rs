@@ -133,7 +133,7 @@ pub(super) fn metadata(
     if shape.architecture == Architecture::Bert {
         put("{a}.attention.layer_norm_epsilon", Meta::F32(1e-12));
         put("{a}.attention.causal", Meta::Bool(false));
-        // Scores or mean pooling: `enum llama_pooling_type`.
+        // Values of `enum llama_pooling_type`: 4 is rank, 1 is mean.
         put("{a}.pooling_type", Meta::U32(if shape.ranks { 4 } else { 1 }));
         put("tokenizer.ggml.token_type_count", Meta::U32(TOKEN_TYPES as u32));
     }
@@ -157,7 +157,8 @@ pub(super) fn metadata(
     metadata
 }
 
-/// Returns the number of heads of K and V: one number, or one per layer if layers with a recurrent state have none.
+/// Returns the number of KV heads: one number for all layers, or one number per layer if some layers have a recurrent
+/// state instead of KV heads.
 fn kv_heads(shape: &Shape) -> Meta {
     if shape.recurrence.is_none() {
         return Meta::U32(shape.kv_heads);
@@ -284,8 +285,9 @@ impl List {
         }
     }
 
-    /// Adds the tensors of a layer of Mamba 2. The layer's decay per token is exp(A softplus(dt)), on average 0.98, so that
-    /// tokens far back in the text still matter. Without the small factor D, the current token alone would decide.
+    /// Adds the tensors of a Mamba 2 layer. The decay per token, exp(A softplus(dt)), is 0.98 on average, so that
+    /// distant tokens still influence the output. The factor D is small, because otherwise the current token would
+    /// dominate the output.
     fn recurrence(&mut self, shape: &Shape, recurrence: Recurrence, layer: u32) {
         let embedding = u64::from(shape.embedding);
         let (heads, kernel) = (u64::from(recurrence.heads), u64::from(recurrence.kernel));
@@ -431,7 +433,7 @@ mod tests {
         for preset in Preset::all() {
             for tensor in tensors(preset.shape(), Precision::F16) {
                 let spec = &tensor.spec;
-                // The quantiser leaves F32 tensors of Mamba as they are.
+                // The quantiser does not change Mamba's F32 tensors.
                 let is_small = spec.kind == GgmlType::F32 && spec.name.contains(".ssm_");
                 let fits = spec.dims.len() == 1 || spec.dims[0] % 256 == 0;
                 assert!(fits || is_small, "{preset}: {}", spec.name);

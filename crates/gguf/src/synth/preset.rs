@@ -38,7 +38,7 @@ pub enum Preset {
     BertTiny,
     /// `BertTiny` with a head that scores pairs of texts: a reranker.
     RankTiny,
-    /// `Tiny` with tokens for filling in the middle of a text.
+    /// `Tiny` with fill-in-the-middle tokens.
     FimTiny,
 }
 

@@ -42,13 +42,14 @@ pub(super) struct Experts {
 /// Recurrent layers of Mamba 2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recurrence {
-    /// Every how many layers one layer has attention instead of a state. `None` if no layer has attention.
+    /// Distance, in layers, between layers with attention. The other layers have a recurrent state. `None` if no layer
+    /// has attention.
     pub(super) attention_every: Option<u32>,
     /// Width of the state of one channel.
     pub(super) state: u32,
     /// Number of heads. The heads divide the inner width, which is twice the embedding.
     pub(super) heads: u32,
-    /// Number of positions in the window of the convolution.
+    /// Width of the convolution, in tokens.
     pub(super) kernel: u32,
 }
 
@@ -116,7 +117,7 @@ const QWEN2: Tokenizer = Tokenizer {
     add_bos: false,
 };
 
-/// Qwen's tokenizer with the tokens for filling in the middle of a text.
+/// Qwen's tokenizer with fill-in-the-middle tokens.
 const QWEN2_CODER: Tokenizer = Tokenizer {
     control: &[
         "<|endoftext|>",

@@ -175,7 +175,7 @@ fn thoughts_are_no_part_of_an_answer() {
         assert_eq!(code, Some(0), "{stderr}");
         (stdout, stderr)
     };
-    // Neither stream of a pipe has the thoughts.
+    // If the output goes to pipes, neither stdout nor stderr contains the thoughts.
     let (stdout, stderr) = with(false, &[], "hello\n");
     assert_eq!(stdout, "Four\n");
     assert!(!stderr.contains("two plus two"), "{stderr}");
@@ -210,7 +210,7 @@ fn thoughts_can_be_turned_off() {
     assert!(thinking["text"] == "" && thinking["reasoning_content"] != "", "{thinking}");
     let direct = first(&["--reasoning-effort", "none"]);
     assert!(direct["text"] != "" && direct.get("reasoning_content").is_none(), "{direct}");
-    // The prompt then closes them.
+    // If thoughts are turned off, the prompt closes them.
     assert!(number(&direct, "prompt_tokens") > number(&thinking, "prompt_tokens"));
     let short = first(&["--reasoning-budget", "2", "--speculative", "lookup"]);
     let thoughts = short["reasoning_content"].as_str().expect("thoughts");

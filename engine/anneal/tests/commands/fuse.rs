@@ -13,7 +13,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use crate::common::{anneal, parts, tiny};
 use crate::parameters::log;
 
-/// File system with a single file, until it is dropped.
+/// Mounted file system with a single file. Unmounted when dropped.
 struct Mounted {
     folder: tempfile::TempDir,
 }
@@ -106,7 +106,7 @@ fn serve(mut device: File, file: &File) {
         };
         let length = u32::try_from(16 + data.len()).expect("a short answer");
         let head = [length.to_ne_bytes(), error.to_ne_bytes()].concat();
-        // An interrupted request is forgotten by the kernel, which then refuses the answer.
+        // The kernel forgets interrupted requests and refuses answers to them.
         let _ = device.write(&[&head, &number(8).to_ne_bytes()[..], &data].concat());
     }
 }
@@ -137,7 +137,7 @@ fn a_model_on_a_fuse_file_system_is_read_and_not_mapped() {
     assert!(read.contains(&words), "{read}");
     let mapped = log(&path, &["--load-mode", "mmap"]);
     assert!(mapped.contains("(load_mode = mmap)") && !mapped.contains(&words), "{mapped}");
-    // The test of the file system does not depend on the name.
+    // A symbolic link to the file gives the same result.
     let link = mounted.folder.path().with_extension("link");
     std::os::unix::fs::symlink(&path, &link).expect("a link");
     let explained = |path: &Path| {

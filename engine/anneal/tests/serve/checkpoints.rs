@@ -40,7 +40,7 @@ fn words(seed: usize, count: usize) -> String {
     words.join(" ")
 }
 
-/// Chat that grows by a turn at a time.
+/// Chat that grows by one turn at a time.
 struct Talk(Vec<Value>);
 
 impl Talk {
@@ -79,8 +79,8 @@ fn text(answer: &Value) -> &str {
     answer["choices"][0]["message"]["content"].as_str().expect("a text")
 }
 
-/// Checks that `answer` has the text of `fresh`, an answer without reuse. With llama.cpp's kernels, the rounding depends
-/// on the batches, so only the first characters are compared.
+/// Checks that `answer` has the text of `fresh`, an answer without reuse. With llama.cpp's kernels, the rounding
+/// depends on the batches, so only the first characters are compared.
 fn check_same(answer: &Value, fresh: &Value) {
     let compared = if common::has_exact_kernels() { usize::MAX } else { 3 };
     let first = |answer| text(answer).chars().take(compared).collect::<String>();

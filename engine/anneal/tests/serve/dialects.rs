@@ -264,7 +264,8 @@ fn an_error_after_the_start_of_a_stream_is_an_event_that_each_client_expects() {
     let events = failed(MESSAGES, json!({ "messages": messages }));
     assert_eq!(events.last(), Some(&json!({ "type": "error", "error": error("timeout_error") })));
 
-    // Some clients of this API read only the event `error`, with or without the key `error`, and others only the last.
+    // Some clients of this API read only the event `error`, with or without its key `error`; others read only the last
+    // event.
     let events = failed(RESPONSES, json!({ "input": "a" }));
     assert_eq!(kinds(&events)[2..], ["error", "response.failed"]);
     assert_eq!(events[2]["error"], error("server_error"));

@@ -90,7 +90,7 @@ fn generated_tokens_are_as_likely_when_they_are_the_prompt() {
     let answer = complete(&server, &scoring(&json!(tokens)));
     let told = &answer["choices"][0]["logprobs"];
     assert_near(&logprobs(&answer["choices"][0])[before - 1..], &expected);
-    // Each of them was the most likely token, which is the test for greedy answers in lm-evaluation-harness.
+    // Each token was the most likely one. lm-evaluation-harness tests greedy answers in this way.
     for at in before..tokens.len() {
         let top = told["top_logprobs"][at].as_object().expect("an object");
         let best = top.values().filter_map(Value::as_f64).fold(f64::NEG_INFINITY, f64::max);
@@ -167,7 +167,7 @@ fn each_of_several_prompts_is_answered_as_if_alone() {
     }
     let sum: usize = alone.iter().map(|one| one.len() + 1).sum();
     assert_eq!(together["usage"]["prompt_tokens"], sum);
-    // With n, the answers to a prompt are neighbours, and each prompt is counted once.
+    // With n, the answers to a prompt are adjacent, and each prompt is counted once.
     let body = json!({ "prompt": ["red", "steel"], "n": 2, "max_tokens": 3, "seed": 5, "ignore_eos": true });
     let answer = complete(&server, &body);
     let seeds: Vec<&Value> =

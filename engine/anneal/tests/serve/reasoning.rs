@@ -8,7 +8,7 @@ use crate::client::Server;
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Template that shows if thoughts are wanted, and opens them.
+/// Template that shows whether thoughts are wanted, and opens them.
 const THINK: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ enable_thinking }} \
                      {{ reasoning_effort }} assistant: <think>\n";
 
@@ -79,14 +79,14 @@ fn channels_are_thoughts_text_and_calls() {
     let function = &choice["message"]["tool_calls"][0]["function"];
     assert_eq!(function, &json!({ "name": "add", "arguments": "{\"a\": 2}" }));
     assert_eq!(choice["message"]["reasoning_content"], "two plus two");
-    // A call in thoughts is a part of them.
+    // A call within thoughts is part of the thoughts.
     let inner = forced(
         &format!("<|channel|>analysis<|message|>{}", "to=functions.add {}"),
         json!({ "tools": tools }),
     );
     let (found, _) = message(&server, &inner);
     assert_eq!((found.get("tool_calls"), text(&found, "reasoning_content")), (None, "to=functions.add {}"));
-    // Calls stay text if thoughts do, and in JSON lines.
+    // Calls stay text if thoughts stay text, and in JSON lines.
     let raw = forced(&both, json!({ "tools": tools, "reasoning_format": "none" }));
     let (found, _) = message(&server, &raw);
     assert_eq!((text(&found, "content"), found["tool_calls"].as_array().map(Vec::len)), (thoughts, Some(1)));
@@ -192,7 +192,7 @@ fn thoughts_are_turned_off_by_every_name() {
     }
     let prompt = post(&server, "/apply-template", &ask(json!({ "reasoning_effort": "high" })));
     assert!(text(&prompt, "prompt").contains("\nTrue high assistant"), "{prompt}");
-    // A schema leaves no room for thoughts, so the prompt ends them.
+    // An answer with a schema must not contain thoughts, so the prompt closes them.
     let prompt =
         post(&server, "/apply-template", &ask(json!({ "response_format": { "type": "json_object" } })));
     assert!(text(&prompt, "prompt").ends_with("<think>\n</think>\n\n"), "{prompt}");
@@ -235,7 +235,7 @@ fn thoughts_are_counted_in_every_format() {
     let whole = post(&server, CHAT, &forced(answer, json!({ "return_tokens": true })));
     let tokens = whole["choices"][0]["tokens"].as_array().expect("tokens").clone();
     let count = whole["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().expect("a count");
-    // The counted tokens are those up to the closing mark.
+    // The tokens up to the closing marker are counted.
     let thoughts = post(&server, "/detokenize", &json!({ "tokens": tokens[..count as usize] }));
     assert!(text(&thoughts, "content").contains("</think>"), "{thoughts}");
     let before = post(&server, "/detokenize", &json!({ "tokens": tokens[..count as usize - 1] }));

@@ -130,7 +130,8 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
             Some("Look."),
             2,
         ),
-        // A call that is invalid before its arguments stays text. Arguments are streamed, so they decide.
+        // A call that is invalid before its arguments stays text. Once the arguments begin, they are streamed, so the
+        // call remains a call.
         (
             "<tool_call>",
             format!("<tool_call>{}</tool_call>", heat.replace(", ", ", , ")),
@@ -138,7 +139,7 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
             0,
         ),
         ("<tool_call>", format!("<tool_call>{heat}, </tool_call>"), None, 1),
-        // The opening mark, the closing mark or the last brace is missing.
+        // The opening marker, the closing marker or the last brace is missing.
         ("<tool_call>", heat.to_string(), None, 1),
         ("<tool_call>", format!("<tool_call>{heat}"), None, 1),
         ("<tool_call>", format!("<tool_call>{}", &heat[..heat.len() - 1]), None, 1),

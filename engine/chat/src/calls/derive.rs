@@ -1,8 +1,8 @@
-//! Derivation of the notation of calls from a chat template.
+//! Derives the format of calls from a chat template.
 //!
 //! The template renders an answer without calls and an answer with a call whose name, keys and values are unique words.
-//! The text around these words shows the marks and the form of calls. A notation is accepted only if [`CallReader`] reads
-//! the rendered calls with it.
+//! The text around these words shows the markers and the structure of calls. A format is accepted only if
+//! [`CallReader`] reads the rendered calls with it.
 
 use std::ops::Range;
 
@@ -70,8 +70,8 @@ pub(crate) fn shows_call(rendered: &str) -> bool {
     rendered.contains(VALUES[0])
 }
 
-/// Derives the notation from the rendered answers of a [`Probe`]: `text` without calls and `one` with a call. `source` is
-/// the template. `None` if the notation is not known, or if the reader does not find the calls in `one`.
+/// Derives the format from the rendered answers of a [`Probe`]: `text` without calls and `one` with a call. `source` is
+/// the template. `None` if the format is not known, or if the reader does not find the calls in `one`.
 pub(crate) fn derive(source: &str, text: &str, one: &str) -> Option<CallFormat> {
     if text.len().max(one.len()) > MAX_RENDERED {
         return None;
@@ -98,7 +98,7 @@ pub(crate) fn derive(source: &str, text: &str, one: &str) -> Option<CallFormat> 
     (names == [NAMES[0]] && read == arguments()).then_some(format)
 }
 
-/// Returns the part of `one` that `text` does not share: the answer without the marks of the message.
+/// Returns the part of `one` that `text` does not share: the answer without the markers of the message.
 fn answer(text: &str, one: &str) -> Range<usize> {
     let pairs = text.char_indices().zip(one.char_indices());
     let differs = pairs.clone().find(|((_, left), (_, right))| left != right).map(|(_, (at, _))| at);
@@ -112,7 +112,7 @@ fn answer(text: &str, one: &str) -> Range<usize> {
     while !one.is_char_boundary(end) {
         end += 1;
     }
-    // A mark that is partly shared belongs to the answer.
+    // A marker that is partly shared belongs to the answer.
     for tag in tags::ranges(one) {
         if tag.start < begin && begin < tag.end {
             begin = tag.start;
@@ -124,9 +124,9 @@ fn answer(text: &str, one: &str) -> Range<usize> {
     begin..end.max(begin)
 }
 
-/// Derives the notation from the position of the call's words within `answer`.
+/// Derives the format from the position of the call's words within `answer`.
 fn notation(text: &str, one: &str, answer: Range<usize>) -> Option<CallFormat> {
-    // Marks that also precede a text do not belong to calls.
+    // Markers that also precede a text do not belong to calls.
     let begin = answer.start.min(text.len());
     let of_text = &text[begin..text.rfind(TEXT).unwrap_or(begin).max(begin)];
     let part = &one[answer.clone()];
@@ -152,7 +152,7 @@ fn notation(text: &str, one: &str, answer: Range<usize>) -> Option<CallFormat> {
     let mut open = part[open_at..name].trim().to_string();
     let is_prompted = open.is_empty();
     if is_prompted {
-        // The prompt ends with the mark before the name.
+        // The prompt ends with the marker before the name.
         let prompt = &one[..answer.start];
         let tag = tags::ranges(prompt).pop().map_or(0, |tag| tag.end);
         open = prompt[tag..].trim().to_string();
@@ -192,7 +192,7 @@ fn json_form(part: &str, name: usize) -> Option<(usize, usize, CallForm)> {
     None
 }
 
-/// Finds an object with the arguments after the name. Returns the mark around its strings if it is not JSON, and its
+/// Finds an object with the arguments after the name. Returns the marker around its strings if it is not JSON, and its
 /// position.
 fn object_after(part: &str, after_name: usize, first_key: usize) -> Option<(Option<String>, usize, usize)> {
     let brace = part[after_name..first_key].find('{')? + after_name;
@@ -237,15 +237,15 @@ fn tag_form(part: &str, open: String, after_name: usize) -> Option<(TagNotation,
     Some((tags, end))
 }
 
-/// Returns the position of the mark directly before `at`: a tag that contains the position, or the last tag before it
+/// Returns the position of the marker directly before `at`: a tag that contains the position, or the last tag before it
 /// with the text after the tag. Without a tag, the text before `at` on the same line.
 fn mark_before(part: &str, at: usize) -> usize {
     let last = tags::ranges(&part[..at]).into_iter().next_back();
     last.map(|tag| tag.start).unwrap_or_else(|| part[..at].rfind('\n').map_or(0, |line| line + 1))
 }
 
-/// Returns the marks in `text`: each tag with the text that follows it, and a text before the first tag. Tags in
-/// `except` are not marks. The second result is the mark that an ID follows.
+/// Returns the markers in `text`: each tag with the text that follows it, and any text before the first tag. Tags in
+/// `except` are not markers. The second result is the marker before an ID.
 fn marks(text: &str, except: &str) -> (Vec<String>, Option<String>) {
     let ranges = tags::ranges(text);
     let first = ranges.first().map_or(text.len(), |tag| tag.start);
@@ -278,10 +278,10 @@ fn marks(text: &str, except: &str) -> (Vec<String>, Option<String>) {
 /// Content of a message without content, as some templates show it.
 const NOTHING: [&str; 2] = ["None", "null"];
 
-/// Maximum length of a mark, in bytes.
+/// Maximum length of a marker, in bytes.
 const MAX_MARK: usize = 200;
 
-/// Maximum number of marks before or after a call.
+/// Maximum number of markers before or after a call.
 const MOST_MARKS: usize = 12;
 
 #[cfg(test)]

@@ -1,24 +1,24 @@
-//! Data that describes a notation of tool calls.
+//! Data that describes a format of tool calls.
 
 use std::collections::BTreeSet;
 
 use super::tags::{self, TagNotation};
 
-/// Notation in which a model writes tool calls.
+/// Format in which a model writes tool calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFormat {
-    /// Marks that may come before a call, in any number and order. White space around marks is ignored.
+    /// Markers that may come before a call, in any number and order. White space around markers is ignored.
     pub(super) openers: Vec<String>,
-    /// Marks that may come after a call.
+    /// Markers that may come after a call.
     pub(super) closers: Vec<String>,
-    /// The one of the openers that an ID follows.
+    /// Opening marker that precedes an ID, if any.
     pub(super) before_id: Option<String>,
-    /// Text at the start of an answer without calls, if the prompt ends with the mark before a name.
+    /// Text at the start of an answer without calls, if the prompt ends with the marker before a name.
     pub(super) before_text: Option<String>,
     pub(super) form: CallForm,
 }
 
-/// Form of a call between its marks.
+/// Structure of a call between its markers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CallForm {
     /// JSON object with the name and the arguments, alone or in a list.
@@ -30,11 +30,11 @@ pub(super) enum CallForm {
     },
     /// The name, then an object with the arguments.
     Named {
-        /// Mark before the name.
+        /// Marker before the name.
         open: String,
         /// First character between the name and the arguments, if any.
         after_name: Option<char>,
-        /// Mark around strings if the arguments are not JSON, as in `{city:<|"|>Linz<|"|>}`.
+        /// Marker around strings if the arguments are not JSON, as in `{city:<|"|>Linz<|"|>}`.
         quote: Option<String>,
     },
     /// The name and each argument between tags.
@@ -44,8 +44,8 @@ pub(super) enum CallForm {
 }
 
 impl CallFormat {
-    /// Returns the notation of Hermes: `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times. The
-    /// description of tools for templates that cannot show them asks for this notation.
+    /// Returns the Hermes format: `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times. The
+    /// description of tools for templates that cannot show them asks for this format.
     pub fn hermes() -> Self {
         CallFormat::json("<tool_call>", "</tool_call>", "arguments")
     }
@@ -60,7 +60,8 @@ impl CallFormat {
         CallFormat { openers, closers, before_id: None, before_text: None, form }
     }
 
-    /// Returns the notation whose marks the template `source` contains. `None` if the template contains no known mark.
+    /// Returns the format whose markers the template `source` contains. `None` if the template contains no known
+    /// marker.
     pub fn of_template(source: &str) -> Option<Self> {
         let has = |mark: &str| source.contains(mark);
         let texts = |marks: &[&str]| marks.iter().map(|mark| mark.to_string()).collect();
@@ -76,15 +77,15 @@ impl CallFormat {
                 let form = tags(["<tool_call>", "", "<arg_key>", value, "</arg_value>", "</tool_call>"]);
                 CallFormat::new(none(), none(), form)
             }
-            // The template need not contain the text between these marks, so the marks alone select Hermes. Content
-            // that is not JSON stays text.
+            // The template may lack the text between these markers, so the markers alone select Hermes. Content that is
+            // not JSON stays text.
             () if has("<tool_call>") => CallFormat::hermes(),
             () if has("[TOOL_CALLS]") => {
                 let open = "[TOOL_CALLS]".to_string();
                 CallFormat::new(none(), none(), CallForm::Named { open, after_name: Some('['), quote: None })
             }
             () if has(PYTHON_TAG) => CallFormat::json(PYTHON_TAG, "", "parameters"),
-            // Llama 3.2's template has no mark.
+            // Llama 3.2's template has no marker.
             () if has("\"parameters\": dictionary of argument name") => {
                 CallFormat::json("", "", "parameters")
             }
@@ -101,7 +102,7 @@ impl CallFormat {
         })
     }
 
-    /// Name of the notation: `json`, `named`, `tags` or `python`.
+    /// Name of the format: `json`, `named`, `tags` or `python`.
     pub fn kind(&self) -> &'static str {
         match &self.form {
             CallForm::Json { .. } => "json",
@@ -111,7 +112,7 @@ impl CallFormat {
         }
     }
 
-    /// Tags in the marks of this notation, for example `<tool_call>`. In some models they are special tokens, which are
+    /// Tags in the markers of this format, for example `<tool_call>`. In some models they are special tokens, which are
     /// not rendered as text unless requested.
     pub fn markers(&self) -> BTreeSet<&str> {
         let form = match &self.form {
@@ -123,7 +124,7 @@ impl CallFormat {
         marks.flat_map(|mark| tags::ranges(mark).into_iter().map(move |range| &mark[range])).collect()
     }
 
-    /// Adds the mark that Llama's models may write before a call, although their templates do not.
+    /// Adds the marker that Llama's models may write before a call, although their templates do not.
     pub(super) fn with_python_tag(mut self, source: &str) -> Self {
         if self.openers.is_empty()
             && source.contains(PYTHON_TAG)
@@ -134,7 +135,7 @@ impl CallFormat {
         self
     }
 
-    /// Mark directly before the name of a call; `None` if the notation has none.
+    /// Marker directly before the name of a call; `None` if the format has none.
     pub(super) fn open(&self) -> Option<&str> {
         match &self.form {
             CallForm::Named { open, .. } => Some(open),
@@ -143,7 +144,7 @@ impl CallFormat {
         }
     }
 
-    /// Marks that may begin a call.
+    /// Markers that may begin a call.
     pub(super) fn marks(&self) -> impl Iterator<Item = &str> {
         self.openers.iter().map(String::as_str).chain(self.open())
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::part::{Offered, Part};
 use crate::scan::Scan;
 
-/// Maximum number of keys before the arguments. Each key parses the object so far again.
+/// Maximum number of keys before the arguments. At each key, the object so far is parsed again.
 const MOST_MEMBERS: u32 = 16;
 
 /// Keys of the name and the arguments in a call.
@@ -50,8 +50,8 @@ pub(super) enum Step {
 }
 
 impl ObjectReader {
-    /// Advances past the character `next`, which follows `object`. If `is_bare` is true, no mark says that the object is a
-    /// call, so its first key must be a key of calls.
+    /// Advances past the character `next`, which follows `object`. If `is_bare` is true, no marker precedes the object,
+    /// so its first key must be a key of calls.
     pub(super) fn step(
         &mut self,
         object: &str,
@@ -119,7 +119,7 @@ impl ObjectReader {
     }
 }
 
-/// Parses `text` as one call. The arguments keep their notation, so numbers with many digits lose no precision.
+/// Parses `text` as one call. The arguments are copied unchanged, so numbers with many digits lose no precision.
 pub(super) fn whole_call(text: &str, keys: Keys<'_>, offered: &[Offered]) -> Option<[Part; 2]> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
     let (name, arguments) = match keys.name {

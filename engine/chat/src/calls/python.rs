@@ -1,4 +1,4 @@
-//! Literals of Python, and literals with unquoted keys and marks around strings, converted to JSON.
+//! Converts literals to JSON: Python literals, and literals with unquoted keys and markers around strings.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ const MAX_DEPTH: u32 = 64;
 /// Parser of literals.
 struct Literals<'a> {
     rest: &'a str,
-    /// Mark around strings. `None` if strings are quoted as in Python.
+    /// Marker around strings. `None` if strings are quoted as in Python.
     quote: Option<&'a str>,
 }
 
@@ -195,7 +195,7 @@ impl Literals<'_> {
         if is_quoted || self.rest.starts_with(['"', '\'']) {
             return self.value(MAX_DEPTH);
         }
-        // Only a notation with a mark around strings has unquoted keys.
+        // Only a format with a marker around strings has unquoted keys.
         self.quote?;
         let (key, _) = self.rest.split_once(':')?;
         self.rest = &self.rest[key.len()..];

@@ -1,7 +1,7 @@
-//! Incremental reader of calls in any notation.
+//! Incremental reader of calls in any format.
 //!
-//! Once the name and the first character of JSON arguments are known, the call is certain, and its arguments are emitted
-//! as they arrive. All other texts are emitted once they are certainly a call, or certainly not one.
+//! Once the name and the first character of JSON arguments are known, the call is certain, and its arguments are
+//! emitted as they arrive. The reader emits all other texts as soon as it knows whether they are calls.
 
 mod whole;
 
@@ -11,7 +11,7 @@ use super::partial::overlap;
 use crate::part::{Offered, Part};
 use crate::scan::Scan;
 
-/// Maximum length of the marks and the white space before a call, and of the text before its arguments, in bytes.
+/// Maximum length of the markers and the white space before a call, and of the text before its arguments, in bytes.
 const MAX_HEAD: usize = 4096;
 
 /// Maximum length of an ID, in bytes.
@@ -28,9 +28,9 @@ pub struct CallReader {
     held: String,
     /// Number of bytes of `held` that were already searched.
     searched: usize,
-    /// White space before the opening mark. Emitted as text if no call follows.
+    /// White space before the opening marker. Emitted as text if no call follows.
     before: String,
-    /// True if no mark said that a call follows.
+    /// True if no marker precedes the possible call.
     is_bare: bool,
     /// True inside a list of objects.
     in_list: bool,
@@ -44,7 +44,7 @@ enum At {
     Beginning,
     /// Inside text.
     Text,
-    /// At a possible call. `held` begins with its marks.
+    /// At a possible call. `held` begins with its markers.
     Open,
     /// Inside a possible call that is a JSON object, which begins at `begin`.
     Object { begin: usize, reader: Box<ObjectReader> },
@@ -54,13 +54,13 @@ enum At {
     Arguments { scan: Scan, is_member: bool },
     /// After the arguments within a call's object. The rest of the object is dropped.
     Rest(Scan),
-    /// Inside a possible call that is parsed as a whole. The text after its marks begins at `begin`.
+    /// Inside a possible call that is parsed as a whole. The text after its markers begins at `begin`.
     Whole { begin: usize, work: usize, name: Option<String> },
-    /// After a call, where marks may follow.
+    /// After a call, where markers may follow.
     After,
 }
 
-/// Text after the marks of a possible call.
+/// Text after the markers of a possible call.
 enum Opening {
     /// More input is needed.
     More,
@@ -108,7 +108,7 @@ impl CallReader {
                 Some((Vec::from_iter((!held.is_empty()).then(|| Part::Arguments(held.clone()))), ""))
             }
             At::Rest(_) => Some((Vec::new(), "")),
-            // Separators, or an unfinished closing mark.
+            // Separators, or an unfinished closing marker.
             At::After if held.trim_matches([',', ';', ' ', '\n']).is_empty() || is_end(&held) => {
                 Some((Vec::new(), ""))
             }
@@ -159,7 +159,7 @@ impl CallReader {
             self.searched = 0;
             return true;
         }
-        // A call without its opening mark is recognised only at the start of the answer.
+        // A call without its opening marker is recognised only at the start of the answer.
         let is_bare = match self.format.form {
             CallForm::Json { .. } => matches!(first, '{' | '['),
             CallForm::Python => first == '[',
@@ -178,12 +178,12 @@ impl CallReader {
     }
 
     fn text(&mut self, parts: &mut Vec<Part>) -> bool {
-        // The bytes that were already searched are white space, so no mark begins in them.
+        // The bytes that were already searched are white space, so they contain no marker.
         let new = &self.held[self.searched..];
         let found = self.format.marks().filter_map(|mark| new.find(mark)).min();
         let overlap = self.format.marks().map(|mark| overlap(new, mark)).max().unwrap_or_default();
         let body = found.unwrap_or(new.len() - overlap);
-        // White space before a mark belongs to the mark.
+        // White space before a marker belongs to the marker.
         let certain = match new[..body].trim_end().len() {
             0 => 0,
             solid => self.searched + solid,
@@ -219,13 +219,13 @@ impl CallReader {
         true
     }
 
-    /// Returns the length of the mark at the start of `held`, or of the first character.
+    /// Returns the length of the marker at the start of `held`, or of the first character.
     fn first_mark(&self) -> usize {
         let marks = self.format.marks().filter(|mark| self.held.starts_with(mark)).map(str::len);
         marks.max().or(self.held.chars().next().map(char::len_utf8)).unwrap_or_default()
     }
 
-    /// Skips the marks at the start of `held`.
+    /// Skips the markers at the start of `held`.
     fn opening(&self) -> Opening {
         let (mut at, mut last) = (0, None);
         loop {
@@ -356,7 +356,7 @@ impl CallReader {
         let mut is_over = false;
         let mut end = 0;
         while let Some(next) = self.held[end..].chars().next() {
-            // A closing mark outside a string ends arguments whose brackets are not closed.
+            // A closing marker outside a string ends arguments whose brackets are not closed.
             if !scan.in_text && !next.is_ascii_alphanumeric() && !"{}[],:\" \n".contains(next) {
                 let rest = &self.held[end..];
                 if self.format.closers.iter().any(|mark| rest.starts_with(&**mark)) {
@@ -424,7 +424,7 @@ impl CallReader {
         end.is_some()
     }
 
-    /// Drops marks and separators after a call.
+    /// Drops markers and separators after a call.
     fn after(&mut self) -> bool {
         loop {
             let rest = self.held.trim_start();

@@ -1,7 +1,7 @@
-//! Tool calls whose name and arguments stand between tags, as those of Qwen3-Coder, GLM and MiniMax.
+//! Tool calls whose name and arguments are between tags, as in Qwen3-Coder, GLM and MiniMax.
 //!
-//! String arguments are unquoted, and other values are JSON. Only the function's schema shows whether an argument is a
-//! string.
+//! String arguments are unquoted, and other values are JSON. Only the function's schema determines whether an argument
+//! is a string.
 
 use std::ops::Range;
 
@@ -11,27 +11,27 @@ use super::partial::No;
 use super::python;
 use crate::part::{Offered, Part};
 
-/// Marks of a call between tags. White space around all marks except those of values is ignored.
+/// Markers of a call between tags. White space around all markers except those of values is ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TagNotation {
-    /// Mark before the name, for example `<function=`.
+    /// Marker before the name, for example `<function=`.
     pub(super) open: String,
-    /// Mark between the name and the first argument. May be empty.
+    /// Marker between the name and the first argument. May be empty.
     pub(super) after_name: String,
-    /// Mark before the name of an argument.
+    /// Marker before the name of an argument.
     pub(super) key: String,
-    /// Mark between the name and the value of an argument.
+    /// Marker between the name and the value of an argument.
     pub(super) value: String,
-    /// Mark of string values that replaces `value`, if strings have their own mark.
+    /// Marker of string values that replaces `value`, if strings have their own marker.
     pub(super) text_value: Option<String>,
-    /// Mark after a value.
+    /// Marker after a value.
     pub(super) after_value: String,
-    /// Mark at the end of the call.
+    /// Marker at the end of the call.
     pub(super) close: String,
 }
 
 impl TagNotation {
-    /// Creates a notation from its marks, in the order in which they appear in a call.
+    /// Creates a format from its markers, in the order in which they appear in a call.
     pub(super) fn new([open, after_name, key, value, after_value, close]: [String; 6]) -> Self {
         TagNotation { open, after_name, key, value, text_value: None, after_value, close }
     }
@@ -42,15 +42,15 @@ impl TagNotation {
             .to_vec()
     }
 
-    /// Parses the call at the start of `text`, after the mark `open`. `is_over` is true if no more text follows. Returns
-    /// the call and its length.
+    /// Parses the call at the start of `text`, after the marker `open`. `is_over` is true if no more text follows.
+    /// Returns the call and its length.
     pub(super) fn call(
         &self,
         text: &str,
         is_over: bool,
         offered: &[Offered],
     ) -> Result<(Vec<Part>, usize), No> {
-        // Without a mark after the name, the first argument or the end of the call follows.
+        // Without a marker after the name, the first argument or the end of the call follows.
         let end = match self.after_name.as_str() {
             "" => [&self.key, &self.close].into_iter().filter_map(|mark| text.find(&**mark)).min(),
             mark => text.find(mark),
@@ -71,7 +71,7 @@ impl TagNotation {
             let argument = rest.strip_prefix(&*self.key).ok_or_else(|| beginning(rest, &self.key))?;
             let (key, value, is_text) = self.key_and_value(argument)?;
             let (value, after) = value.split_once(self.after_value.trim_start()).ok_or(No::Incomplete)?;
-            // The newlines before and after the value belong to the notation.
+            // The newlines before and after the value belong to the format.
             let value = value.strip_prefix('\n').unwrap_or(value);
             let value = value.strip_suffix('\n').unwrap_or(value);
             let value = if is_text { Value::from(value).to_string() } else { json(value, function, key) };
@@ -83,8 +83,8 @@ impl TagNotation {
         Ok((parts, text.len() - rest.len()))
     }
 
-    /// Splits the text after the mark `key` into the argument's name and the text from the value on. The last result is
-    /// true if the mark says that the value is a string.
+    /// Splits the text after the marker `key` into the argument's name and the text from the value on. The last result
+    /// is true if the marker says that the value is a string.
     fn key_and_value<'a>(&self, text: &'a str) -> Result<(&'a str, &'a str, bool), No> {
         let found = |mark: &str| split_at_mark(text, mark);
         let plain = found(&self.value).map(|(key, value)| (key, value, false));
@@ -95,7 +95,7 @@ impl TagNotation {
     }
 }
 
-/// Splits `text` at `mark`, with any white space between the tags of the mark.
+/// Splits `text` at `mark`, with any white space between the tags of the marker.
 fn split_at_mark<'a>(text: &'a str, mark: &str) -> Option<(&'a str, &'a str)> {
     let mut tags = mark.split_inclusive('>').map(str::trim).filter(|tag| !tag.is_empty());
     let (key, mut rest) = text.split_once(tags.next()?)?;
@@ -105,7 +105,7 @@ fn split_at_mark<'a>(text: &'a str, mark: &str) -> Option<(&'a str, &'a str)> {
     Some((key, rest))
 }
 
-/// Returns [`No::Incomplete`] if `text` is a proper prefix of `mark`, so that more input could complete the mark.
+/// Returns [`No::Incomplete`] if `text` is a proper prefix of `mark`, so that more input could complete the marker.
 fn beginning(text: &str, mark: &str) -> No {
     if mark.starts_with(text) { No::Incomplete } else { No::Other }
 }
@@ -146,8 +146,8 @@ const MAX_DEPTH: u32 = 8;
 /// Maximum number of schemas that are searched for one argument.
 const MOST_SCHEMAS: u32 = 64;
 
-/// Adds the types that `schema` allows to `types`. `root` is the schema that local references start from. A schema
-/// without any type adds nothing.
+/// Adds to `types` the types that `schema` allows. Local references are relative to the schema `root`. A schema without
+/// any type adds nothing.
 fn add_types<'a>(
     schema: &'a Map<String, Value>,
     root: &'a Map<String, Value>,
@@ -214,8 +214,8 @@ fn types<'a>(function: &'a Offered, key: &str) -> Vec<&'a str> {
     types
 }
 
-/// Returns `value` as JSON, in the type that the schema of the argument `key` allows. Without a type, a value that is not
-/// valid JSON is a string.
+/// Returns `value` as JSON, in the type that the schema of the argument `key` allows. Without a type, a value that is
+/// not valid JSON is a string.
 pub(super) fn json(value: &str, function: &Offered, key: &str) -> String {
     let types = types(function, key);
     let parsed = parsed(value.trim(), &types);
@@ -224,7 +224,7 @@ pub(super) fn json(value: &str, function: &Offered, key: &str) -> String {
 }
 
 /// Returns `value` as JSON of the type that the schema of the argument `key` requires; `None` if the schema requires no
-/// type, or another one.
+/// type, or another type.
 pub(super) fn typed(value: &str, function: &Offered, key: &str) -> Option<String> {
     let types = types(function, key);
     if types == ["string"] {

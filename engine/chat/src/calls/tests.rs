@@ -3,7 +3,7 @@ use Family::{Glm, Hermes, Llama, Mistral, QwenCoder};
 use super::*;
 use crate::part::{Offered, Part};
 
-/// Families of models whose notation their templates' marks show.
+/// Families of models whose format can be recognised by markers in the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     Hermes,
@@ -76,7 +76,7 @@ fn calls_are_found_wherever_pieces_end() {
             &["Look:", "f({})", "get_heat({})"],
         ),
         (Hermes, "<tool_call>{\"name\":\"f\"}</tool_call> and on", &["f({})", " and on"]),
-        // A closing mark or brace is missing because the model ended its answer.
+        // A closing marker or brace is missing because the model ended its answer.
         (Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}", &["f({})"]),
         (
             Hermes,
@@ -127,7 +127,7 @@ fn calls_are_found_wherever_pieces_end() {
             &["f({\"a\": 1})"],
         ),
         (Hermes, "<tool_call>漢字🙂", &["<tool_call>漢字🙂"]),
-        // The opening mark is missing.
+        // The opening marker is missing.
         (Hermes, "{\"name\":\"f\"}", &["f({})"]),
         (Hermes, "{\"name\":\"f\"}\n</tool_call>", &["f({})"]),
         (Hermes, "{\"name\":\"g\"}", &["{\"name\":\"g\"}"]),
@@ -222,7 +222,7 @@ fn calls_are_found_wherever_pieces_end() {
             &["So.", "f({\"text\": \"Linz\", \"n\": 3})"],
         ),
         (Glm, "<tool_call>get_heat</tool_call><tool_call>f\n</tool_call>", &["get_heat({})", "f({})"]),
-        // Without a closing mark, the name may be incomplete, so the text is not a call.
+        // Without a closing marker, the name may be incomplete, so the text is not a call.
         (Glm, "<tool_call>f", &["<tool_call>f"]),
         (
             Glm,

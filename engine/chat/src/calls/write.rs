@@ -1,4 +1,4 @@
-//! Calls as a model writes them, for templates that do not show the calls of earlier answers.
+//! Writes calls as a model would, for templates that do not show the calls of earlier answers.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::format::{CallForm, CallFormat};
 use crate::message::ToolCall;
 
 impl CallFormat {
-    /// Returns `calls` in this notation. `None` if the notation does not define the text between a name and its
+    /// Returns `calls` in this format. `None` if the format does not define the text between a name and its
     /// arguments.
     pub(crate) fn write(&self, calls: &[ToolCall]) -> Option<String> {
         let [open, close] = [&self.openers, &self.closers].map(|marks| marks.concat());

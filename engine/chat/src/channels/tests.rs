@@ -69,7 +69,7 @@ fn channels_are_told_apart() {
         ),
         (prompt, "<|channel|>commentary to=assistant<|channel|>analysis<|message|>a<|end|>", "(a)"),
         (prompt, "<|channel|>final <|constrain|>json<|message|>{\"a\":1}", "{\"a\":1}"),
-        // Marks are missing.
+        // Markers are missing.
         (prompt, "<|channel|>analysis<|message|>a<|channel|>final<|message|>Four", "(a)Four"),
         (
             prompt,

@@ -288,7 +288,7 @@ fn calls_that_a_template_does_not_show_become_text() {
              <arg_value>steel</arg_value>\n</tool_call><tool_call>stop\n</tool_call><tool>7"
                 .to_string(),
         ),
-        // The notation is unknown.
+        // The format is unknown.
         ("", "Well.<tool>7".to_string()),
     ] {
         assert_eq!(rendered(mark), expected, "{mark}");

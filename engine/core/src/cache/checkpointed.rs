@@ -1,8 +1,8 @@
-//! State of a sequence together with its checkpoints, as one block of bytes, for models whose memory cannot be cut after
-//! any token ([`PrefixReuse`](llama::PrefixReuse)).
+//! State of a sequence together with its checkpoints, as one block of bytes, for models whose memory cannot be
+//! truncated at an arbitrary token ([`PrefixReuse`](llama::PrefixReuse)).
 //!
-//! The state comes first, so that it need not be copied. The checkpoints follow, each with its number of tokens and its
-//! size behind it. The last number is the number of checkpoints. All numbers are little-endian and have 8 bytes.
+//! The state comes first, so that it need not be copied. The checkpoints follow, and each is followed by its number of
+//! tokens and its size. The last number is the number of checkpoints. All numbers are little-endian and have 8 bytes.
 
 use crate::checkpoints::CheckpointState;
 

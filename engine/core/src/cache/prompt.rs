@@ -117,7 +117,7 @@ fn begin(
     let start = Instant::now();
     let nothing = |is_of_use| Begun { is_of_use, ..Begun::default() };
     let notes = &mut report.notes;
-    // This cache writes no checkpoints, at which other models could cut the state.
+    // This cache writes no checkpoints, so the states of other models cannot be truncated.
     let whole = session.context().model().prefix_reuse() != PrefixReuse::AnyToken;
     let Some(found) = cache.store.find(&cache.key, prompt, 0, session.n_ctx(), whole, notes) else {
         return nothing(true);

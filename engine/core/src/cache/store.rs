@@ -158,8 +158,8 @@ impl Store {
     }
 
     /// Finds the file that shares the longest prefix with `prompt` and fits into a context of `n_ctx` tokens. The
-    /// context already contains the first `have` tokens. If `whole` is true, all tokens of the file must be in the prefix.
-    /// Adds problems with files to `notes`.
+    /// context already contains the first `have` tokens. If `whole` is true, all tokens of the file must be in the
+    /// prefix. Adds problems with files to `notes`.
     pub fn find(
         &self,
         key: &CacheKey,

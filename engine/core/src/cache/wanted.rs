@@ -30,7 +30,7 @@ impl PromptCacheRequest {
     /// Returns the store, and the key for prompts that `model` evaluates in a context of `n_ctx` tokens.
     ///
     /// # Errors
-    /// If the model's memory can never be cut, or if the model's files have changed.
+    /// If the model's memory can never be truncated, or if the model's files have changed.
     pub fn open(
         self,
         model: &Model,

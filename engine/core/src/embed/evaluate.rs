@@ -23,7 +23,7 @@ const WHOLE: u32 = 512;
 /// Maximum number of texts in a batch.
 const TEXTS: u32 = 16;
 
-/// Maximum number of tokens of a pair of texts, which a reranker needs in one batch.
+/// Maximum number of tokens of a pair of texts. A reranker evaluates a pair in one batch.
 const PAIR: u32 = 2048;
 
 /// Size of the smallest context in tokens.
@@ -125,9 +125,9 @@ impl Evaluator {
         tokens <= self.embedding.n_ctx() as usize
     }
 
-    /// Returns the embeddings of `texts`, or one score for each of them. Calls `pause` between two texts; if it returns true, returns only the
-    /// embeddings so far. Before each batch, `limit` returns the maximum number of tokens for the batch, or the error
-    /// that ends the evaluation.
+    /// Returns the embeddings of `texts`, or one score for each of them. Calls `pause` between two texts; if it returns
+    /// true, returns only the embeddings so far. Before each batch, `limit` returns the maximum number of tokens for
+    /// the batch, or the error that ends the evaluation.
     ///
     /// # Errors
     /// Errors of `limit` and of the evaluation.

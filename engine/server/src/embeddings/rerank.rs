@@ -124,7 +124,8 @@ fn documents(value: Option<Value>) -> Result<Vec<String>, ApiError> {
     list.into_iter().enumerate().map(text).collect()
 }
 
-/// Joins `query` with each of the `documents`, as the model was trained. A pair may have at most `longest` tokens.
+/// Joins `query` with each of the `documents`, in the format of the model's training. A pair may have at most `longest`
+/// tokens.
 fn pairs(
     model: &Model,
     query: &str,

@@ -70,7 +70,7 @@ pub(super) fn take(
 /// Maximum number of prompts in one request.
 pub(super) const PROMPTS: usize = 64;
 
-/// Returns false if `name`, a maximum number of tokens, is 0, and takes the field then. Such a request only evaluates the
+/// Returns false, and takes the field `name`, if this maximum number of tokens is 0. Such a request only evaluates the
 /// prompt.
 pub(super) fn generates(fields: &mut Fields, name: &'static str) -> bool {
     let is_zero = fields.peek(name).and_then(Value::as_f64) == Some(0.0);

@@ -34,7 +34,7 @@ pub(super) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<Completio
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
     let prompt = Prompt::Infill(Box::new(Infill::take(fields)?));
-    // llama-server's name of `max_tokens`.
+    // `n_predict` is llama-server's name for `max_tokens`.
     let generates_old = generates(fields, "n_predict");
     let old = fields.tokens("n_predict")?;
     let generates_new = generates(fields, "max_tokens");

@@ -43,7 +43,7 @@ impl OpenAiAnswer {
         Self::boxed(server, request, AnswerShape::Text, "cmpl-")
     }
 
-    /// Creates the answer of `/infill`, which has the text also under llama-server's name.
+    /// Creates the answer of `/infill`, which also has the text under llama-server's name, `content`.
     pub fn infill(server: &Server, request: &CompletionRequest) -> Box<dyn AnswerFormat> {
         Box::new(OpenAiAnswer { has_content: true, ..Self::new(server, request, AnswerShape::Text, "cmpl-") })
     }

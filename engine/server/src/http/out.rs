@@ -82,7 +82,7 @@ async fn complete(
     let ignored = ignored_keywords(&server, &client, &generate).await?;
     let submitted = server.submit(generate, choices, client.clone(), owner, arrived).await?;
     let (reader, events) = (reader.with(submitted.thoughts), Choices::new(submitted.events));
-    // The answers to the same prompt are neighbours.
+    // The answers to the same prompt are adjacent.
     let begun = |index: usize| {
         let echo = echoes.get(index / choices as usize).cloned().unwrap_or_default();
         BegunChoice::new(&reader, Gathered::new(dialect.shape, return_tokens, Arc::clone(&echo)), &echo)

@@ -62,8 +62,8 @@ impl NewReader {
         let Prompt::Messages(conversation) = &generate.prompt else { return Ok(plain) };
         let offered = conversation.offered();
         let template = server.template()?;
-        // The reader of channels also finds the calls, even in an answer whose thoughts stay text. A description of the tools
-        // in a message asks for another format.
+        // The reader of channels also finds the calls, even if thoughts stay text. If a message describes the tools, it
+        // asks for another format.
         let has_channels = template.thought_format().has_channels() && template.shows_tools();
         let calls = match conversation.forced() {
             Some(_) => ToolCallReader::Forced(ForcedReader::default()),

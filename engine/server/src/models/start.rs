@@ -168,7 +168,7 @@ pub(super) fn start(
     Ok(LoadedModel { server, running: Running { schedulers, embedding, ended } })
 }
 
-/// Logs how prompts of `model` reuse earlier ones, if they cannot be cut after any token.
+/// Logs how prompts of `model` are reused, unless the model's memory can be truncated at any token.
 fn tell_reuse(options: &ServeOptions, model: &Model) {
     match model.prefix_reuse() {
         PrefixReuse::AnyToken => {}

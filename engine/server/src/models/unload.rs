@@ -1,4 +1,4 @@
-//! Unloading of models that clients ask for.
+//! Unloads models when clients ask for it.
 
 use std::sync::Arc;
 use std::time::Instant;

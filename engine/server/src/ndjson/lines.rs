@@ -47,7 +47,7 @@ impl<'a> TokenLine<'a> {
     }
 }
 
-/// Text of an answer, apart from the thoughts.
+/// Text and thoughts of an answer, separated.
 #[derive(Default)]
 pub(super) struct SplitText {
     text: String,

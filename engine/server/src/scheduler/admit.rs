@@ -143,7 +143,7 @@ impl Scheduler {
         let lengths: Vec<usize> = known.map(|cut| cut.tokens).collect();
         let up_to = |most| lengths.iter().copied().filter(|length| *length <= most).max().unwrap_or(0);
         let choice = choose(&held, &job.prompt, |common, whole| if whole { common } else { up_to(common) })?;
-        // Without cells, a checkpoint does not need the tokens of a slot.
+        // If the model's memory is only a state, a checkpoint does not need the tokens of a slot.
         match up_to(most) {
             longest if reuse == PrefixReuse::StateAlone && longest > choice.keep => {
                 let oldest = choose(&held, &job.prompt, |_, _| 0)?;

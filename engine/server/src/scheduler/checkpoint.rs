@@ -1,4 +1,4 @@
-//! Checkpoints of prompts: when they are saved, and how a sequence continues from one.
+//! Saves checkpoints of prompts, and continues sequences from checkpoints.
 
 use build_info::Bytes;
 use llama::{PrefixReuse, SequenceId, Token};
@@ -7,7 +7,7 @@ use super::super::scope::Scope;
 use super::state::Scheduler;
 
 impl Scheduler {
-    /// True if the model's prompts are reused by checkpoints.
+    /// True if the model needs checkpoints to reuse prompts.
     pub(super) fn saves_checkpoints(&self) -> bool {
         let by_checkpoints =
             matches!(self.context.model().prefix_reuse(), PrefixReuse::Checkpoints | PrefixReuse::StateAlone);
@@ -38,13 +38,13 @@ impl Scheduler {
                 self.metrics.checkpoints_dropped.add(dropped as u64);
                 self.show_checkpoints();
             }
-            // Without the checkpoint, the next prompt is evaluated from its beginning.
+            // Without this checkpoint, later prompts start from an earlier checkpoint or from their beginning.
             Err(error) => llama::notice::warn(&error.to_string()),
         }
     }
 
-    /// Cuts `sequence` after the tokens `kept` of a prompt of `scope`. `whole` is true if the sequence ends there. Returns
-    /// false if that failed; the content of the sequence is then unknown.
+    /// Truncates `sequence` to `kept`, the first tokens of a prompt of `scope`. `whole` is true if the sequence
+    /// contains no other tokens. Returns false if this fails; the content of the sequence is then unknown.
     pub(super) fn cut(&mut self, sequence: SequenceId, scope: Scope, kept: &[Token], whole: bool) -> bool {
         if whole || self.context.model().prefix_reuse() == PrefixReuse::AnyToken {
             return self.context.forget(sequence, kept.len() as u32);

@@ -42,7 +42,7 @@ impl Scheduler {
         }
     }
 
-    /// Computes the log-probabilities that `rows` determine, and sends them. Rows of the same slot are neighbours.
+    /// Computes the log-probabilities that `rows` determine, and sends them. Rows of the same slot are adjacent.
     pub(super) fn score(&mut self, rows: &[ScoreRow]) {
         for rows in rows.chunk_by(|one, other| one.slot == other.slot) {
             let at = rows[0].slot;

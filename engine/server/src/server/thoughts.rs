@@ -7,7 +7,8 @@ use super::Server;
 use crate::api_error::{ApiError, ApiErrorKind};
 
 impl Server {
-    /// Returns the counter of the thoughts in an answer that `reader` reads. `may_call` is true if the request offers tools.
+    /// Returns the counter of the thoughts in an answer that `reader` reads. `may_call` is true if the request offers
+    /// tools.
     pub(super) fn thought_counter(
         &self,
         reader: ThoughtReader,

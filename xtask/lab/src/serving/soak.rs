@@ -134,7 +134,7 @@ struct Tally {
     wrong_count: u64,
     /// Answers that differ from the known answers. The answers are judged when the server is idle.
     doubtful: Vec<(usize, SampledAnswer)>,
-    /// Number of answers in conversations that differ from the known answers, and the first ones.
+    /// Number of answers in conversations that differ from the known answers, and examples.
     unlike: (u64, Vec<String>),
 }
 

@@ -1,4 +1,4 @@
-//! Tests of notations that are derived from small templates, each in the style of a family of models.
+//! Tests that derive formats from small templates, each in the style of a family of models.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ fn template(calls: &str) -> String {
         .replace("CALLS", calls)
 }
 
-/// Notations: their kind and the part of a template that renders calls.
+/// Formats: their kind and the part of a template that renders calls.
 const NOTATIONS: [(&str, &str); 13] = [
     // A block for each call, with a text first.
     (
@@ -26,7 +26,7 @@ const NOTATIONS: [(&str, &str); 13] = [
         "<|acts|>[{% for c in m.tool_calls %}{{ {'call_id': c.id, 'tool': c.function.name, 'input': \
          c.function.arguments} | tojson }}{% if not loop.last %}, {% endif %}{% endfor %}]<|/acts|>",
     ),
-    // The name is the key, and there is no mark.
+    // The name is the key, and there is no marker.
     (
         "json",
         "[{% for c in m.tool_calls %}{{ {c.function.name: c.function.arguments} | tojson }}{% if not loop.last %}, \
@@ -38,7 +38,7 @@ const NOTATIONS: [(&str, &str); 13] = [
         "{% for c in m.tool_calls %}<call>{{ {'name': c.function.name, 'parameters': c.function.arguments | tojson} | \
          tojson }}</call>{% endfor %}",
     ),
-    // The name between marks, with a number and an ID.
+    // The name between markers, with a number and an ID.
     (
         "named",
         "{{ m.content or '' }}<|calls|>{% for c in m.tool_calls %}<|call|>tools.{{ c.function.name }}:{{ loop.index0 }}\
@@ -53,7 +53,7 @@ const NOTATIONS: [(&str, &str); 13] = [
         "named",
         "{% for c in m.tool_calls %}[CALL]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}",
     ),
-    // Arguments with unquoted keys, and a mark around strings.
+    // Arguments with unquoted keys, and a marker around strings.
     (
         "named",
         "{% for c in m.tool_calls %}<|call>run:{{ c.function.name }}{ {%- for k, v in c.function.arguments.items() -%}\
@@ -79,7 +79,7 @@ const NOTATIONS: [(&str, &str); 13] = [
         "{% for c in m.tool_calls %}<call>{{ c.function.name }}\n{% for k, v in c.function.arguments.items() %}<k>\
          {{ k }}</k>\n<v>{{ v }}</v>\n{% endfor %}</call>{% endfor %}",
     ),
-    // Values with a mark of their type.
+    // Values with a marker of their type.
     (
         "tags",
         "<calls>{% for c in m.tool_calls %}<invoke name=\"{{ c.function.name }}\">{% for k, v in \
@@ -131,7 +131,7 @@ fn read(format: &CallFormat, answer: &str, sizes: impl IntoIterator<Item = usize
     (calls, text)
 }
 
-/// Renders an answer with a text and `calls`, without the marks of the message.
+/// Renders an answer with a text and `calls`, without the markers of the message.
 fn rendered(template: &Template, text: Option<&str>, calls: &[(&str, Value)]) -> String {
     let written: Vec<Value> = calls
         .iter()
@@ -202,7 +202,7 @@ fn the_sizes_of_pieces_do_not_change_what_is_read() {
             let sizes: Vec<usize> = (0..text.len() + 1).map(|_| 1 + random(9)).collect();
             assert_eq!(read(&format, &text, sizes), whole, "{text:?}");
             assert_eq!(read(&format, &text, std::iter::repeat(1)), whole, "{text:?}");
-            // Nothing is lost if no function is known by this name.
+            // No text is lost if no function has this name.
             let unknown = text.replace("get_heat", "get_cold").replace("stop", "halt");
             let (none, told) = read(&format, &unknown, std::iter::repeat(3));
             assert_eq!((none.len(), told.as_str()), (0, unknown.as_str()));
@@ -259,7 +259,7 @@ fn hostile_templates_have_no_notation_and_do_not_hang() {
          m.tool_calls[0].function.arguments }}"
             .to_string(),
         "{% for i in range(3000) %}{{ m.tool_calls | tojson }}{% endfor %}".to_string(),
-        // Marks without an end, without a name, and without arguments.
+        // Markers without an end, without a name, and without arguments.
         "<{{ m.tool_calls[0].function.arguments | tojson }}".to_string(),
         "{{ m.tool_calls[0].function.name }}".to_string(),
         "{{ m.tool_calls[0].function.name }}{{ m.tool_calls[0].function.arguments.keys() | list }}"

@@ -1,4 +1,4 @@
-//! Calls that are parsed as a whole: between tags, in Python, and with arguments that are not JSON.
+//! Parses whole calls: calls between tags, Python calls, and calls whose arguments are not JSON.
 
 use super::super::format::CallForm;
 use super::super::partial::No;
@@ -6,11 +6,11 @@ use super::super::{python, tags};
 use super::{At, CallReader};
 use crate::part::{Offered, Part};
 
-/// Maximum number of bytes that are parsed in attempts to read one call, which may contain its own closing mark.
+/// Maximum number of bytes that are parsed in attempts to read one call, which may contain its own closing marker.
 const MAX_WORK: usize = 4 << 20;
 
 impl CallReader {
-    /// Parses a call that is read as a whole, once the text contains a mark or bracket that may be its end.
+    /// Parses a call that is read as a whole, once the text contains a marker or bracket that may be its end.
     pub(super) fn block(
         &mut self,
         begin: usize,
@@ -42,7 +42,7 @@ impl CallReader {
                     match self.ends_at(begin, end) {
                         Some(true) => {}
                         Some(false) => return self.give_up(end, parts),
-                        // The same end is found again with more input.
+                        // The search will find the same end again when more input arrives.
                         None => {
                             self.at = At::Whole { begin, work: work - (end - begin), name };
                             return false;
@@ -58,8 +58,8 @@ impl CallReader {
         }
     }
 
-    /// True if the text after a call may follow a call. `None` if more input is needed. Only a call after opening marks
-    /// needs a mark.
+    /// True if the text after a call may follow it. `None` if more input is needed. Only a call after opening markers
+    /// needs a closing marker.
     fn ends_at(&self, begin: usize, end: usize) -> Option<bool> {
         let is_marked = self.format.openers.iter().any(|mark| self.held[..begin].starts_with(&**mark));
         if !is_marked || self.format.closers.is_empty() {
@@ -73,7 +73,7 @@ impl CallReader {
         Some(self.is_mark(rest))
     }
 
-    /// True if `text` begins with a mark.
+    /// True if `text` begins with a marker.
     pub(super) fn is_mark(&self, text: &str) -> bool {
         let closers = self.format.closers.iter().map(String::as_str);
         closers.chain(self.format.marks()).any(|mark| text.starts_with(mark))

@@ -281,7 +281,8 @@ impl AnswerFormat for ResponsesAnswer {
         let mut response = self.response(None);
         response["status"] = "failed".into();
         response["error"] = json!({ "code": error["code"], "message": error["message"] });
-        // OpenAI documents the fields of the error at the top, but its SDKs raise an exception only for the key `error`.
+        // OpenAI documents the fields of the error at the top level, but its SDKs raise an exception only if the key
+        // `error` exists.
         let event = json!({
             "type": "error", "code": error["code"], "message": error["message"], "param": error["param"],
             "error": error,

@@ -14,10 +14,10 @@ use gguf::synth::{self, Preset};
 /// Options of `model synth`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Shape: tiny, moe-tiny, bert-tiny (embeddings only), rank-tiny (reranker), fim-tiny (fills in the middle), swa-tiny
-    /// (sliding window), hybrid-tiny (attention and recurrent states), recurrent-tiny (no attention), small-qwen2,
-    /// small-llama, llama-1b, qwen2.5-1.5b, moe-1b (mixture of experts), llama-1b-4l or qwen2.5-1.5b-4l (the last two have
-    /// only four layers)
+    /// Shape: tiny, moe-tiny, bert-tiny (embeddings only), rank-tiny (reranker), fim-tiny (fills in the middle),
+    /// swa-tiny (sliding window), hybrid-tiny (attention and recurrent states), recurrent-tiny (no attention),
+    /// small-qwen2, small-llama, llama-1b, qwen2.5-1.5b, moe-1b (mixture of experts), llama-1b-4l or qwen2.5-1.5b-4l
+    /// (the last two have only four layers)
     #[arg(long, required_unless_present = "lora_of")]
     preset: Option<String>,
     /// Make a LoRA adapter for this model instead of a model

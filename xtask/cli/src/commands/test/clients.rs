@@ -1,4 +1,4 @@
-//! Command `test --clients`: asks a server with the libraries that people use.
+//! Command `test --clients`: tests a server with third-party client libraries and a browser.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -35,7 +35,7 @@ const NODE_SCRIPT: &str = "clients.js";
 /// Script that performs the tasks of web pages.
 const BROWSER: &str = "xtask/python/browser.py";
 
-/// Names of the program Chromium.
+/// Possible names of the Chromium program.
 const CHROMIUM: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// Model of the server. Its weights are random, so the scripts check only the form of the answers.
@@ -89,7 +89,7 @@ impl Drop for Server {
     }
 }
 
-/// Builds `native`, starts its server, and lets each library perform its tasks.
+/// Builds `native`, starts its server, and runs the tasks of each client.
 ///
 /// # Errors
 /// If the libraries cannot be installed, the server does not start, or a task fails.
@@ -161,8 +161,8 @@ fn program<'a>(names: &[&'a str]) -> Option<&'a str> {
     names.iter().find(runs).copied()
 }
 
-/// Starts a server of `model` and returns it with its address. The server has a single slot, so that the scripts can make
-/// a request wait.
+/// Starts a server of `model` and returns it with its address. The server has a single slot, so that the scripts can
+/// make a request wait.
 fn start(anneal: &Path, model: &Path, socket: &Path) -> Result<(Server, String)> {
     let flags = ["--name", "tiny", "--chat-template", "chatml", "--listen", "127.0.0.1:0"];
     let child = Command::new(anneal)

@@ -1,5 +1,5 @@
-//! Conversations with known answers. Each answer has thoughts, text and a tool call, and is asked for in the formats of
-//! three APIs, streamed or whole. The turns of a conversation have a common beginning, which the server may reuse.
+//! Conversations with known answers. Each answer has thoughts, text and a tool call, and is requested through three
+//! APIs, streamed or whole. The turns of a conversation have a common beginning, which the server may reuse.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ impl Api {
     }
 }
 
-/// TalkAnswer of an answer, in any format.
+/// Content of an answer, in any format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct TalkAnswer {
     thoughts: String,
