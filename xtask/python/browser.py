@@ -1,4 +1,4 @@
-"""Lets web pages in headless Chromium use a server, and prints one JSON object per task.
+"""Tests a server with web pages in headless Chromium, and prints one JSON object per task.
 
 Arguments: the programs `anneal` and Chromium, and a model file. `cargo xtask test --clients` runs this script. The
 pages and the servers have different ports, so every request of a page to a server is cross-origin.
@@ -17,7 +17,7 @@ import urllib.request
 
 ANNEAL, CHROMIUM, MODEL = sys.argv[1:4]
 KEY = "the-key-of-the-browser"
-# Time in seconds for a page to load and to send its result.
+# Time limit, in seconds, for a page to load and send its result.
 PATIENCE = 60
 
 # The page sends the result of `run` to its own server.
@@ -191,7 +191,7 @@ def main():
             error = None
             try:
                 run(context)
-            except Exception as caught:  # Every failure of a page is a result.
+            except Exception as caught:  # Report every failure as a result.
                 error, failed = f"{type(caught).__name__}: {caught}"[:500], True
             print(json.dumps({"client": client, "version": version, "task": task, "error": error}), flush=True)
     sys.exit(1 if failed else 0)

@@ -47,7 +47,7 @@ def busy_server():
         yield
 
 
-# Time limit of a request that has to time out in the queue, after its stream has begun.
+# Time limit of a request that must time out in the queue after its stream has begun.
 SHORT = {"timeout_s": 0.3}
 
 
@@ -247,7 +247,7 @@ for client, task, run in TASKS:
     error = None
     try:
         run()
-    except Exception as caught:  # Every failure of a library is a result.
+    except Exception as caught:  # Report every failure as a result.
         error, failed = f"{type(caught).__name__}: {caught}"[:500], True
     print(json.dumps({"client": client, "version": version(client), "task": task, "error": error}), flush=True)
 sys.exit(1 if failed else 0)

@@ -1,7 +1,7 @@
 """Lets lm-evaluation-harness score a task with a server, and prints one JSON object.
 
 Arguments: the address of the server, and the name of its model. `cargo xtask test --clients` runs this script with the
-packages of harness.txt. The likelihoods must be those that the server gives for the same tokens.
+packages of harness.txt. The likelihoods must equal the server's log-probabilities of the same tokens.
 """
 
 import json
@@ -88,7 +88,7 @@ for client, task, run in TASKS:
     error = None
     try:
         run()
-    except Exception as caught:  # Every failure of a library is a result.
+    except Exception as caught:  # Report every failure as a result.
         error, failed = f"{type(caught).__name__}: {caught}"[:500], True
     print(json.dumps({"client": client, "version": version(client), "task": task, "error": error}), flush=True)
 sys.exit(1 if failed else 0)

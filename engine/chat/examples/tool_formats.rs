@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     paths.retain(|path| path.extension().is_some_and(|ext| ext == "jinja"));
     paths.sort();
     let mut counts = [0; 4];
-    println!("| template | notation | one call | two calls | text first |\n| --- | --- | --- | --- | --- |");
+    println!("| template | format | one call | two calls | text first |\n| --- | --- | --- | --- | --- |");
     for path in &paths {
         let row = row(path);
         for (count, cell) in counts.iter_mut().zip(&row[1..]) {
@@ -75,7 +75,7 @@ fn round_trip(template: &Template, text: Option<&str>, calls: &[(String, Value)]
         { "type": "function", "function": { "name": "stop", "description": "d",
             "parameters": { "type": "object", "properties": {} } } },
     ]);
-    let (json, format) = (Json::from(&tools), template.call_format().ok_or("the notation is unknown")?);
+    let (json, format) = (Json::from(&tools), template.call_format().ok_or("the format is unknown")?);
     let render = |messages: &[Message], add_generation_prompt: bool| {
         let inputs = Inputs { messages, tools: Some(&json), add_generation_prompt, more: &[] };
         let rendered = template.render_with(&inputs);
@@ -131,10 +131,10 @@ fn round_trip(template: &Template, text: Option<&str>, calls: &[(String, Value)]
         parts.extend(reader.finish());
         let found = merged(parts)?;
         if found.0 != calls {
-            return Err(format!("{answer:?} was read as {found:?}"));
+            return Err(format!("{answer:?} was parsed as {found:?}"));
         }
         if found.1.trim() != text.unwrap_or_default() {
-            return Err(format!("the text of {answer:?} was read as {:?}", found.1));
+            return Err(format!("the text of {answer:?} was parsed as {:?}", found.1));
         }
     }
     Ok(true)

@@ -37,7 +37,9 @@ impl GrowingList {
                     ValueKind::String | ValueKind::Number | ValueKind::Bool | ValueKind::None
                 );
                 if !is_plain || items.len() == MOST_ITEMS {
-                    return failed(&format!("a list can hold {MOST_ITEMS} texts, numbers and constants"));
+                    return failed(&format!(
+                        "a list holds at most {MOST_ITEMS} texts, numbers and constants"
+                    ));
                 }
                 items.push(item.clone());
                 Some(Ok(Value::from(())))
@@ -47,7 +49,7 @@ impl GrowingList {
                 let at = arguments.first().map_or(Some(last), Value::as_usize);
                 match at.filter(|at| *at < items.len()) {
                     Some(at) => Some(Ok(items.remove(at))),
-                    None => failed("the list has no such item"),
+                    None => failed("the list has no item at this index"),
                 }
             }
             _ => None,

@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(all.add((), &[4], vec![9; 6], Bytes(40)), 0);
         assert_eq!((all.size(), all.state((), &[4])), ((4, Bytes(40)), Some(&[9; 6][..])));
         assert_eq!(all.shrink(Bytes(25)), 2);
-        // A state that can never fit does not displace the others.
+        // A state that can never fit does not evict the others.
         assert_eq!(all.add((), &[5], vec![0; 50], Bytes(40)), 1);
         assert_eq!(all.size(), (2, Bytes(20)));
     }

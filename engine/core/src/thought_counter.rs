@@ -13,7 +13,7 @@ pub struct ThoughtCounter {
     closing: Vec<Token>,
     /// Number of tokens of `closing` that were chosen.
     closed: usize,
-    /// Number of tokens that were chosen freely within the thoughts.
+    /// Number of tokens of the thoughts that were sampled, not forced.
     spent: u32,
     /// Number of tokens of the thoughts, including their markers.
     tokens: u32,

@@ -1,4 +1,4 @@
-//! Texts that more input may complete.
+//! Incomplete text that more input may complete.
 
 /// Reason why a text is not a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

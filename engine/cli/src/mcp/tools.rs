@@ -180,7 +180,7 @@ fn chat() -> Tool {
         },
         "reasoning_effort": {
             "type": "string",
-            "description": "Effort that a reasoning model makes, for example low or high; none to answer without \
+            "description": "Effort of a reasoning model, for example low or high; none to answer without \
                            thoughts.",
         },
         "thinking_budget_tokens": {

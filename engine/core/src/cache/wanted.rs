@@ -41,7 +41,7 @@ impl PromptCacheRequest {
         let failed = |why: String| Err(Error::Cache { path: self.store.path().to_path_buf(), why });
         if model.prefix_reuse() == PrefixReuse::Never {
             return failed(format!(
-                "the memory of {} cannot be cut after a prefix, so its prompts cannot be cached on disk",
+                "the memory of {} cannot be truncated, so its prompts cannot be cached on disk",
                 model.description()
             ));
         }

@@ -53,8 +53,9 @@ impl RerankRequest {
     pub(crate) fn read(fields: &mut Fields, most: Duration) -> Result<Self, ApiError> {
         let query = fields.text("query")?;
         let query = query.filter(|query| !query.is_empty());
-        let query =
-            query.ok_or_else(|| ApiError::field("query", "is missing: give the text to compare with"))?;
+        let query = query.ok_or_else(|| {
+            ApiError::field("query", "is missing: give a text to compare the documents with")
+        })?;
         let documents = documents(fields.take("documents"))?;
         let top_n = fields.whole("top_n", 1..=u32::MAX)?;
         let return_documents = fields.bool("return_documents")?.unwrap_or(false);
@@ -146,7 +147,7 @@ fn pairs(
         }
         if pair.len() > longest {
             let message = format!(
-                "{at}: the document and the query have {} tokens, but this model compares at most {longest}: shorten \
+                "{at}: the document and the query have {} tokens, but this model accepts at most {longest}: shorten \
                 the document",
                 pair.len()
             );

@@ -1,4 +1,5 @@
-//! Route `POST /infill`: fills the gap between two texts. The names of the fields come from llama-server.
+//! Route `POST /infill`: generates the text between a prefix and a suffix. The names of the fields come from
+//! llama-server.
 
 use axum::extract::{Request, State};
 use axum::response::Response;

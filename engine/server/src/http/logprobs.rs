@@ -20,7 +20,7 @@ pub struct Logprobs {
     characters: usize,
 }
 
-/// Finds the offsets of tokens in the text of their prompt. Some tokens, such as a begin token, are not in the text.
+/// Finds the offsets of tokens in the text of their prompt. Some tokens, such as a BOS token, are not in the text.
 #[derive(Debug)]
 struct EchoOffsets {
     text: Arc<str>,
@@ -151,7 +151,8 @@ mod tests {
         let mut logprobs = Logprobs::new(AnswerShape::Text, Arc::from(text));
         let next =
             |bytes: &[u8]| ScoredToken::Next(Likelihood { chosen: likely(1, bytes, -1.0), top: Vec::new() });
-        // The begin token and the space before the first word are not in the text, and a character has two tokens.
+        // The BOS token and the space before the first word are not in the text, and one character consists of two
+        // tokens.
         logprobs.add_prompt(vec![
             ScoredToken::First(b"<s>".to_vec()),
             next(" Ä".as_bytes()),

@@ -178,7 +178,7 @@ fn tell_reuse(options: &ServeOptions, model: &Model) {
             tracing::info!(model = options.name, bytes, "prompts are reused from checkpoints");
         }
         PrefixReuse::Never => llama::notice::warn(&format!(
-            "{} evaluates every prompt from its beginning: llama.cpp cannot cut the memory of {}",
+            "{} evaluates every prompt from its beginning: llama.cpp cannot truncate the memory of {}",
             options.name,
             model.description()
         )),

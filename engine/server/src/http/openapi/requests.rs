@@ -59,10 +59,10 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
             "type": "object",
             "properties": {
                 "content": { "type": ["string", "null"] },
-                "prompt": { "type": ["string", "null"], "description": "Other name of content." },
+                "prompt": { "type": ["string", "null"], "description": "Alias of content." },
                 "add_special_tokens": {
                     "type": ["boolean", "null"], "default": true,
-                    "description": "False to add no begin and end tokens.",
+                    "description": "False to add no BOS or EOS token.",
                 },
                 "model": { "enum": facts.models() },
             },
@@ -223,7 +223,7 @@ fn conversation() -> Map<String, Value> {
     let all = json!({
         "reasoning_format": {
             "enum": ["auto", "deepseek", "none", null], "default": "auto",
-            "description": "none leaves thoughts in the text; otherwise, they are returned apart from it.",
+            "description": "none leaves thoughts in the text; other values return them separately.",
         },
         "reasoning_effort": {
             "type": ["string", "null"],
@@ -256,7 +256,7 @@ fn completion(facts: &ServerFacts) -> Value {
     let tokens = json!({ "type": "array", "items": token(facts), "minItems": 1, "maxItems": facts.n_ctx });
     let suffix = match facts.fills_in {
         true => {
-            json!({ "type": ["string", "null"], "description": "Text after the answer. Needs texts as prompts." })
+            json!({ "type": ["string", "null"], "description": "Text after the answer. The prompts must be texts." })
         }
         false => {
             json!({ "enum": ["", null], "description": "This model cannot fill in the middle of a text." })
@@ -275,7 +275,7 @@ fn completion(facts: &ServerFacts) -> Value {
                                                                                                    n." },
         "echo": {
             "type": ["boolean", "null"], "default": false,
-            "description": "True to begin the text with the prompt and, with logprobs, the lists with its tokens.",
+            "description": "True to start the text with the prompt and, with logprobs, the lists with its tokens.",
         },
         "response_format": response_format(),
         "suffix": suffix,
@@ -299,7 +299,7 @@ fn infill(facts: &ServerFacts) -> Value {
         "input_suffix": text("Text after the gap."),
         "prompt": text("Beginning of the text in the gap."),
         "input_extra": {
-            "type": ["array", "null"], "maxItems": FILES, "description": "Other files.",
+            "type": ["array", "null"], "maxItems": FILES, "description": "Other files, as context.",
             "items": {
                 "type": "object",
                 "properties": { "filename": { "type": ["string", "null"] }, "text": { "type": "string" } },

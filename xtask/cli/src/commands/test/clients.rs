@@ -38,7 +38,7 @@ const BROWSER: &str = "xtask/python/browser.py";
 /// Possible names of the Chromium program.
 const CHROMIUM: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Model of the server. Its weights are random, so the scripts check only the form of the answers.
+/// Model of the server. Its weights are random, so most tasks check only the form of the answers.
 const MODEL: &str = "tiny/F16";
 
 /// Result of one task.
@@ -109,7 +109,7 @@ pub fn run(workspace: &Workspace, yes: bool, log: &Log, ui: &Ui) -> Result<()> {
     let scratch = Scratch::make(workspace, "clients-socket")?;
     let (_server, address) = start(&anneal, &model, &scratch.path().join("a.sock"))?;
 
-    ui.say("asking the server with each library; this takes about a minute");
+    ui.say("testing the server with each client; this takes about a minute");
     let script = |name: &str| workspace.root().join(name);
     let mut python = Command::new("python3");
     python
