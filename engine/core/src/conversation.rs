@@ -371,8 +371,13 @@ impl Conversation {
             }
             context.synchronize();
             at = position;
-            let state = context.save_checkpoint(ALONE)?;
-            self.checkpoints.add((), &tokens[..position], state, CHECKPOINT_MEMORY);
+            match context.save_checkpoint(ALONE) {
+                Ok(state) => {
+                    self.checkpoints.add((), &tokens[..position], state, CHECKPOINT_MEMORY);
+                }
+                // Without the checkpoint, the next turn evaluates more tokens.
+                Err(error) => llama::notice::warn(&error.to_string()),
+            }
         }
         Ok(at)
     }

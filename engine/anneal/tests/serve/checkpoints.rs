@@ -1,12 +1,13 @@
 //! Tests of prompts that continue from checkpoints, with models whose memory is wholly or partly a recurrent state.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use gguf::synth::{self, Preset};
 use serde_json::{Value, json};
 
-use crate::client::Server;
+use crate::client::{Server, tcp};
 use crate::common;
 
 /// Presets with a recurrent state.
@@ -185,6 +186,45 @@ fn the_memory_of_checkpoints_is_bounded() {
     talk.0.pop();
     assert_eq!(cached(&talk.again(&server, true)), 0);
     assert_eq!(server.metric("anneal_checkpoints"), 0.0);
+}
+
+#[test]
+fn checkpoints_of_a_removed_key_are_dropped() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let keys = folder.path().join("keys");
+    let write = |text: &str| {
+        std::fs::write(&keys, text).expect("written");
+        std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+    };
+    write("the-first-key-of-two\nthe-second-key-of-two\n");
+    let config = format!("listen = \"127.0.0.1:0\"\napi_key_file = {:?}\n", keys.to_str().expect("UTF-8"));
+    let server = serve(Preset::HybridTiny, &config);
+    let ask = |key: &str, seed: usize| {
+        let body = json!({
+            "messages": [{ "role": "system", "content": words(seed, 60) }, { "role": "user", "content": "Go on." }],
+            "max_tokens": 2,
+        });
+        let header = format!("Authorization: Bearer {key}");
+        let body = body.to_string();
+        let (status, _, text) = tcp(&server, "POST", "/v1/chat/completions", &[&header], body.as_bytes());
+        assert_eq!(status, 200, "{text}");
+    };
+    ask("the-first-key-of-two", 1);
+    let of_first = server.metric("anneal_checkpoints");
+    // The second client's conversations take both slots.
+    ask("the-second-key-of-two", 2);
+    ask("the-second-key-of-two", 3);
+    let all = server.metric("anneal_checkpoints");
+    assert!(of_first > 0.0 && all > of_first, "{of_first} {all}");
+    write("the-second-key-of-two\n");
+    server.signal("HUP");
+    server.wait_for("anneal_checkpoints", all - of_first);
+    // Without reuse, no checkpoint is of use.
+    let path = server.folder.path().join("server_config.toml");
+    let text = std::fs::read_to_string(&path).expect("the configuration");
+    std::fs::write(&path, format!("prompt_reuse = false\n{text}")).expect("written");
+    server.signal("HUP");
+    server.wait_for("anneal_checkpoints", 0.0);
 }
 
 #[test]

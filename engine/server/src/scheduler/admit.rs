@@ -105,13 +105,13 @@ impl Scheduler {
     /// Drops the prompts of clients that are not in `owners`. Prompts of running requests stay until their slot is
     /// reused, but no other request may use them.
     pub(super) fn keep_only(&mut self, owners: Arc<Owners>) {
+        self.checkpoints.retain(|scope| owners.has(scope.owner()));
         self.owners = Some(owners);
         for at in 0..self.slots.len() {
             let Some(scope) = self.slots[at].scope else { continue };
             if self.lasting(scope).is_some() {
                 continue;
             }
-            self.checkpoints.retain(|other| other != scope);
             match self.slots[at].run.is_some() {
                 true => self.slots[at].scope = None,
                 false => self.empty(at),
@@ -156,9 +156,14 @@ impl Scheduler {
     /// Prepares the chosen slot and its prefix for `job`. Returns the number of tokens that the slot then holds.
     fn prepare(&mut self, choice: &SlotChoice, job: &Job) -> u32 {
         let sequence = self.slots[choice.slot].sequence;
-        self.keep_on_disk(choice.slot, if choice.from == choice.slot { choice.keep } else { 0 });
         let kept = &job.prompt[..choice.keep];
         let whole = self.slots[choice.from].held == kept;
+        let stays = choice.from == choice.slot && self.slots[choice.slot].held.starts_with(kept);
+        self.keep_on_disk(choice.slot, if stays { choice.keep } else { 0 });
+        if choice.from == choice.slot && !stays {
+            // The checkpoint belongs to another text than the slot's tokens.
+            self.empty(choice.slot);
+        }
         let shared = match choice.from == choice.slot {
             true => choice.keep > 0,
             false => {

@@ -62,10 +62,12 @@ impl Scheduler {
         }
     }
 
-    /// Drops checkpoints until the rest fits into the configured memory, which may have changed.
+    /// Drops checkpoints until the rest fits into the configured memory, which may have changed. Without reuse of prompts,
+    /// drops all of them.
     pub(super) fn shrink_checkpoints(&mut self) {
         self.checkpoints_too_large = false;
-        let dropped = self.checkpoints.shrink(self.rules.checkpoint_memory);
+        let most = if self.rules.reuse { self.rules.checkpoint_memory } else { Bytes(0) };
+        let dropped = self.checkpoints.shrink(most);
         self.metrics.checkpoints_dropped.add(dropped as u64);
         self.show_checkpoints();
     }

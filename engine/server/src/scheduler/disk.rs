@@ -15,6 +15,7 @@ use llama::error::{Error, Result};
 use llama::{PrefixReuse, Token};
 
 use super::state::Scheduler;
+use crate::budget::SharedCharge;
 use crate::closing::Closing;
 use crate::disk_cache::{Disk, LookupAnswer};
 use crate::finish_reason::FinishReason;
@@ -97,12 +98,14 @@ impl Scheduler {
     pub(super) fn look_for(&mut self, job: Job) -> Option<Job> {
         let most = job.prompt.len().saturating_sub(1);
         let wanted = self.rules.reuse && job.cache_prompt && most >= BLOCK;
-        let Some(disk) = self.disk.as_mut().filter(|_| wanted) else { return Some(job) };
-        let own = self.slots.iter().filter(|slot| slot.scope == Some(job.scope));
-        let have = own.map(|slot| common(&slot.held, &job.prompt)).max().unwrap_or(0);
+        if !wanted || self.disk.is_none() {
+            return Some(job);
+        }
+        let have = self.choice_for(&job).map_or(0, |choice| choice.keep);
         if have + BLOCK > most {
             return Some(job);
         }
+        let Some(disk) = &mut self.disk else { return Some(job) };
         let (scope, prompt) = (job.scope.digest(), job.prompt.clone());
         disk.look_up(job, scope, prompt, have).err()
     }
@@ -121,7 +124,7 @@ impl Scheduler {
         true
     }
 
-    fn begin_with(&mut self, job: Job, loaded: Loaded) {
+    fn begin_with(&mut self, mut job: Job, loaded: Loaded) {
         let choice = self.choice_for(&job);
         let most = loaded.common.min(job.prompt.len() - 1);
         let keep = self.usable(&loaded, most);
@@ -142,6 +145,8 @@ impl Scheduler {
             }
             return self.begin(job);
         }
+        // The request has a slot now, so its bytes are no longer charged.
+        job.waiting = SharedCharge::default();
         self.metrics.cache_hits.add(1);
         self.metrics.cache_tokens.add(keep as u64);
         self.admissions += 1;
@@ -218,7 +223,12 @@ impl Scheduler {
         }
         let is_other = |(other, state): &(usize, &Slot)| *other != at && state.scope == slot.scope;
         let others = self.slots.iter().enumerate().filter(is_other);
-        let others = others.map(|(_, other)| common(&other.held, &slot.held)).max().unwrap_or(0);
+        let others = match self.context.model().prefix_reuse() {
+            PrefixReuse::AnyToken => others.map(|(_, other)| common(&other.held, &slot.held)).max(),
+            // Another slot cannot be truncated to the common tokens.
+            _ => None,
+        };
+        let others = others.unwrap_or(0);
         let new = held.saturating_sub(keep.max(slot.saved).max(others));
         if disk.is_worth(new, held, self.seconds_per_prompt_token) { new } else { 0 }
     }

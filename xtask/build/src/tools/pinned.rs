@@ -28,9 +28,6 @@ pub fn pinned(
     if std::fs::read(folder.join(PINS)).is_ok_and(|installed| installed == wanted) {
         return Ok(folder);
     }
-    if folder.is_dir() {
-        std::fs::remove_dir_all(&folder)?;
-    }
     // The packages are installed into a scratch folder first, because a partial installation would look complete.
     let scratch = Scratch::make(workspace, name)?;
     let beside = scratch.path().join(name);
@@ -38,6 +35,9 @@ pub fn pinned(
     install(&beside)?;
     std::fs::write(beside.join(PINS), wanted)?;
     std::fs::create_dir_all(&tools)?;
+    if folder.is_dir() {
+        std::fs::remove_dir_all(&folder)?;
+    }
     std::fs::rename(&beside, &folder)?;
     Ok(folder)
 }
@@ -63,9 +63,13 @@ mod tests {
         assert!(install(false).is_err(), "there are no pins");
         std::fs::write(root.path().join(pins), "a==1").unwrap();
         assert!(install(true).is_err());
+        assert!(!root.path().join("target/anneal/tools/tool").exists());
         assert_eq!(install(false).unwrap(), "2");
         assert_eq!(install(false).unwrap(), "2");
         std::fs::write(root.path().join(pins), "a==2").unwrap();
-        assert_eq!(install(false).unwrap(), "3");
+        assert!(install(true).is_err());
+        let kept = root.path().join("target/anneal/tools/tool/package");
+        assert_eq!(std::fs::read_to_string(kept).unwrap(), "2", "a failed update removed the packages");
+        assert_eq!(install(false).unwrap(), "4");
     }
 }
