@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::api_error::ApiError;
-use super::fields::{Fields, not_json, wrong};
+use super::fields::{Fields, not_json, text_at, wrong};
 use super::input::sketch;
 
 /// Conversation that the model continues.
@@ -249,7 +249,36 @@ fn message(index: usize, value: Value) -> Result<Message, ApiError> {
             ));
         }
     }
+    calls(&format!("{at}.tool_calls"), &value["tool_calls"])?;
     serde_json::from_value(value).map_err(|error| ApiError::field(&at, error))
+}
+
+/// Checks `calls`, the list of tool calls at `at`.
+fn calls(at: &str, calls: &Value) -> Result<(), ApiError> {
+    let list = match calls {
+        Value::Null => return Ok(()),
+        Value::Array(list) => list,
+        other => return Err(wrong(at, "use a list of calls", other)),
+    };
+    for (index, call) in list.iter().enumerate() {
+        let function = format!("{at}[{index}].function");
+        match &call["function"] {
+            Value::Object(_) => {}
+            other => return Err(wrong(&function, "use an object with a name and arguments", other)),
+        }
+        text_at(&function, &call["function"], "name")?;
+        match &call["function"]["arguments"] {
+            Value::Null | Value::String(_) | Value::Object(_) => {}
+            other => {
+                return Err(wrong(
+                    &format!("{function}.arguments"),
+                    "use a string that contains JSON",
+                    other,
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns the list of tools for the template, and the functions in it.
@@ -429,6 +458,19 @@ mod tests {
             (
                 r#"{"messages": [{"role": "user", "content": 7}]}"#.to_string(),
                 "messages[0]: invalid type: integer `7`",
+            ),
+            (
+                r#"{"messages": [{"role": "assistant", "tool_calls": 5}]}"#.to_string(),
+                "messages[0].tool_calls: use a list of calls, not 5",
+            ),
+            (
+                r#"{"messages": [{"role": "assistant", "tool_calls": [{}]}]}"#.to_string(),
+                "messages[0].tool_calls[0].function: use an object with a name and arguments, not null",
+            ),
+            (
+                r#"{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}]}"#
+                    .to_string(),
+                "messages[0].tool_calls[0].function.arguments: use a string that contains JSON, not 5",
             ),
             (with(r#""tools": "f""#), "tools: use a list of tools, not \"f\""),
             (with(r#""tools": ["f"]"#), "tools[0]: use an object, not \"f\""),

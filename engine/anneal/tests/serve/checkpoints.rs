@@ -245,7 +245,11 @@ fn the_disk_keeps_checkpoints_for_the_next_server() {
         assert_eq!(second.metric("anneal_prompt_cache_hits_total"), 1.0, "{preset}: {answer}");
         assert!(cached(&answer) + 8 >= before, "{preset}: {answer}");
         assert_eq!(second.metric("anneal_prompt_cache_failures_total"), 0.0);
-        talk.0.pop();
-        check_same(&answer, &talk.again(&second, false));
+        let asked = Talk(talk.0[..talk.0.len() - 1].to_vec());
+        check_same(&answer, &asked.again(&second, false));
+        // Another conversation begins with the same message.
+        let mut another = Talk(talk.0[..1].to_vec());
+        let answer = another.ask(&second, "Something else.");
+        assert!(cached(&answer) > 250, "{preset}: {answer}");
     }
 }

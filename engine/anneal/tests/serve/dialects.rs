@@ -211,6 +211,17 @@ fn errors_have_the_form_that_each_client_expects() {
         );
         assert_eq!(answer["type"] == "error", path == MESSAGES, "{answer}");
     }
+    // Errors before a request is read.
+    for (method, path, headers, expected) in [
+        ("GET", MESSAGES, &[][..], (405, "invalid_request_error")),
+        ("POST", "/v1/messages/other", &[], (404, "not_found_error")),
+        ("POST", MESSAGES, &["Origin: http://evil.example"], (403, "permission_error")),
+    ] {
+        let (status, _, text) = tcp(&server, method, path, headers, b"");
+        let answer: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((status, answer["error"]["type"].as_str()), (expected.0, Some(expected.1)), "{answer}");
+        assert_eq!(answer["type"], "error", "{answer}");
+    }
     // A prompt that is longer than the context.
     let text = "red ".repeat(10_000);
     let messages = json!([{ "role": "user", "content": text }]);

@@ -51,7 +51,6 @@ use tokio::time::sleep;
 use self::access::Peer;
 use self::answered::answered;
 use self::io::{ClientConnection, Patient};
-use self::respond::refuse;
 use self::routes::{Door, Routes};
 use super::admission::{ConnectionPhase, ConnectionState, Late};
 use super::api_error::ApiError;
@@ -133,6 +132,7 @@ where
         }
         let request_log =
             RequestLog::new(request.method().as_str(), routes::logged(request.uri().path()), &peer.client);
+        let path = request.uri().path().to_string();
         let answer = app.call(request);
         let (registry, state) = (Arc::clone(&registry), Arc::clone(&state));
         let early = state.early();
@@ -146,7 +146,7 @@ where
             let work = async {
                 match (preflight, allowed) {
                     (Some(Ok(response)), _) => Ok::<Response, Infallible>(response),
-                    (Some(Err(refusal)), _) | (None, Err(refusal)) => Ok(refuse(&refusal)),
+                    (Some(Err(refusal)), _) | (None, Err(refusal)) => Ok(routes::refuse_at(&path, &refusal)),
                     (None, Ok(_)) => answer.await,
                 }
             };

@@ -297,12 +297,21 @@ pub(super) fn is_watching(path: &str) -> bool {
 
 async fn nothing_here(request: Request) -> Response {
     let path: String = request.uri().path().chars().take(100).collect();
-    refuse(&ApiError::new(ApiErrorKind::NotFound, format!("no endpoint at {path}")))
+    let refusal = ApiError::new(ApiErrorKind::NotFound, format!("no endpoint at {path}"));
+    refuse_at(request.uri().path(), &refusal)
 }
 
 async fn wrong_method(request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    refuse(&ApiError::new(ApiErrorKind::Method, format!("{method} is not allowed on {path}")))
+    refuse_at(path, &ApiError::new(ApiErrorKind::Method, format!("{method} is not allowed on {path}")))
+}
+
+/// Returns an error as a response, in the format of the API at `path`.
+pub(super) fn refuse_at(path: &str, refusal: &ApiError) -> Response {
+    match path.starts_with(messages::PATH) {
+        true => messages::refuse(refusal),
+        false => refuse(refusal),
+    }
 }
 
 /// Set of paths that are served at an address.

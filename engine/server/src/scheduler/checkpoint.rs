@@ -32,15 +32,20 @@ impl Scheduler {
                 ));
             }
             Ok(state) => {
-                let most = self.rules.checkpoint_memory;
-                let dropped = self.checkpoints.add(scope, &self.slots[at].held, state, most);
+                let held = self.slots[at].held.clone();
+                self.add_checkpoint(scope, &held, state);
                 self.metrics.checkpoints_saved.add(1);
-                self.metrics.checkpoints_dropped.add(dropped as u64);
-                self.show_checkpoints();
             }
             // Without this checkpoint, later prompts start from an earlier checkpoint or from their beginning.
             Err(error) => llama::notice::warn(&error.to_string()),
         }
+    }
+
+    /// Adds the `state` after `tokens` to the memory.
+    pub(super) fn add_checkpoint(&mut self, scope: Scope, tokens: &[Token], state: Vec<u8>) {
+        let dropped = self.checkpoints.add(scope, tokens, state, self.rules.checkpoint_memory);
+        self.metrics.checkpoints_dropped.add(dropped as u64);
+        self.show_checkpoints();
     }
 
     /// Truncates `sequence` to `kept`, the first tokens of a prompt of `scope`. `whole` is true if the sequence

@@ -20,6 +20,7 @@ use crate::closing::Closing;
 use crate::disk_cache::{Disk, LookupAnswer};
 use crate::finish_reason::FinishReason;
 use crate::job::Job;
+use crate::scope::Scope;
 use crate::slot::{RunningRequest, Slot};
 
 /// Maximum number of checkpoints that are written with a state. The longest ones are written.
@@ -147,6 +148,7 @@ impl Scheduler {
         }
         // The request has a slot now, so its bytes are no longer charged.
         job.waiting = SharedCharge::default();
+        self.take_checkpoints(&loaded, keep, job.scope);
         self.metrics.cache_hits.add(1);
         self.metrics.cache_tokens.add(keep as u64);
         self.admissions += 1;
@@ -160,6 +162,19 @@ impl Scheduler {
         slot.used = self.admissions;
         job.request_log.began(at, keep as u32);
         slot.run = Some(RunningRequest::new(job, self.admissions, keep as u32));
+    }
+
+    /// Adds the checkpoints of `loaded` up to its first `keep` tokens to the memory, where other prompts of `scope` find
+    /// them.
+    fn take_checkpoints(&mut self, loaded: &Loaded, keep: usize, scope: Scope) {
+        if !self.saves_checkpoints() {
+            return;
+        }
+        let Some(scope) = self.lasting(scope) else { return };
+        let Some((_, cuts)) = split(&loaded.content.state) else { return };
+        for cut in cuts.into_iter().filter(|cut| cut.tokens <= keep) {
+            self.add_checkpoint(scope, &loaded.tokens[..cut.tokens], cut.state.to_vec());
+        }
     }
 
     /// Returns how many of the first `most` tokens of `loaded` can be restored.

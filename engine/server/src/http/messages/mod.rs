@@ -18,6 +18,9 @@ use super::shape::AnswerShape;
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::models::ModelRegistry;
 
+/// Beginning of the paths of this API.
+pub(super) const PATH: &str = "/v1/messages";
+
 const MESSAGES: Dialect =
     Dialect { shape: AnswerShape::Chat, read: request::read, answer: MessagesAnswer::boxed, refuse };
 
@@ -42,7 +45,8 @@ async fn count(registry: &Arc<ModelRegistry>, request: Request) -> Result<Respon
     Ok(answer(&json!({ "input_tokens": tokens.len() })))
 }
 
-fn refuse(refusal: &ApiError) -> Response {
+/// Returns an error as a response in the format of this API.
+pub(super) fn refuse(refusal: &ApiError) -> Response {
     refused(refusal, &error(refusal))
 }
 
