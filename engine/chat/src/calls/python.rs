@@ -129,6 +129,9 @@ impl Literals<'_> {
             if after.is_empty() || after.starts_with([',', ')']) || is_key(after) {
                 return Some(value);
             }
+        } else if !is_over && self.rest.trim_start().is_empty() {
+            // More input may complete the literal. Read as a bare text, it would end at a bracket inside a string.
+            return None;
         }
         let end = begin.find([',', ')']).or(is_over.then_some(begin.len()))?;
         self.rest = &begin[end..];
@@ -202,7 +205,7 @@ impl Literals<'_> {
         Some(Value::from(key.trim()).to_string())
     }
 
-    /// Parses a string in quotes.
+    /// Parses a string in quotes. If its end is missing, no text remains.
     fn text(&mut self) -> Option<String> {
         let mut characters = self.rest.char_indices();
         let (_, quote) = characters.next()?;
@@ -228,6 +231,7 @@ impl Literals<'_> {
                 other => text.push(other),
             }
         }
+        self.rest = "";
         None
     }
 

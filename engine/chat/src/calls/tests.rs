@@ -1,4 +1,4 @@
-use Family::{Glm, Hermes, Llama, Mistral, QwenCoder};
+use Family::{Glm, Hermes, Lfm, Llama, Mistral, QwenCoder};
 
 use super::*;
 use crate::part::{Offered, Part};
@@ -11,6 +11,7 @@ enum Family {
     Glm,
     Llama,
     Mistral,
+    Lfm,
 }
 
 impl Family {
@@ -21,6 +22,7 @@ impl Family {
             Glm => "<tool_call><arg_key><arg_value>",
             Llama => "<|python_tag|>",
             Mistral => "[TOOL_CALLS]",
+            Lfm => "<|tool_call_start|>",
         };
         CallFormat::of_template(source).expect("a known mark")
     }
@@ -334,6 +336,25 @@ fn a_function_without_the_opening_mark_of_its_block_is_a_call() {
     ] {
         for piece in [1, 2, 7, 1000] {
             assert_eq!(read(QwenCoder, &text, piece), expected, "{text:?} in pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn brackets_in_strings_do_not_end_python_calls() {
+    for (call, expected) in [
+        (r#"[f(text="a[f(1)]")]"#, r#"f({"text": "a[f(1)]"})"#),
+        (r#"[f(a={"x": ["(1)]"]})]"#, r#"f({"a": {"x": ["(1)]"]}})"#),
+        (r#"[f(a=[[1], "]", (2)], text=')]')]"#, r#"f({"a": [[1], "]", [2]], "text": ")]"})"#),
+        (r#"[f(text="\")]")]"#, r#"f({"text": "\")]"})"#),
+        ("[f(text=it's [1] of 2)]", r#"f({"text": "it's [1] of 2"})"#),
+        // An apostrophe may begin a text without quotes.
+        ("[f(text='tis [1] of 2)]", r#"f({"text": "'tis [1] of 2"})"#),
+    ] {
+        for text in [call.to_string(), format!("<|tool_call_start|>{call}<|tool_call_end|>")] {
+            for piece in [1, 2, 5, usize::MAX] {
+                assert_eq!(read(Lfm, &text, piece), [expected], "{text:?} in pieces of {piece}");
+            }
         }
     }
 }
