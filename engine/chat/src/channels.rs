@@ -62,7 +62,8 @@ pub struct ChannelReader {
     keeps_thoughts: bool,
     /// True if the message's end marker is emitted as text.
     keeps_end: bool,
-    /// Number of bytes of a call's arguments in `held` that contain no end marker.
+    /// Number of bytes at the start of `held` that are not searched again: white space before a message, or a call's
+    /// arguments without an end marker.
     searched: usize,
 }
 
@@ -185,21 +186,22 @@ impl ChannelReader {
 
     /// Looks for the start of a message. Other text is an answer without a header.
     fn between(&mut self) -> bool {
-        let rest = self.held.trim_start();
+        let rest = self.held[self.searched..].trim_start();
+        self.searched = self.held.len() - rest.len();
         let headers = [START, CHANNEL, CONSTRAIN, MESSAGE, "to="];
         let ends = [END, CALL, RETURN];
         if let Some(mark) = ends.into_iter().find(|mark| rest.starts_with(mark)) {
-            self.held = rest[mark.len()..].to_string();
+            (self.held, self.searched) = (rest[mark.len()..].to_string(), 0);
             return true;
         }
         if headers.into_iter().any(|mark| rest.starts_with(mark)) {
-            (self.held, self.at) = (rest.to_string(), ChannelState::Header);
+            (self.held, self.at, self.searched) = (rest.to_string(), ChannelState::Header, 0);
             return true;
         }
         if headers.into_iter().chain(ends).any(|mark| mark.starts_with(rest)) {
             return false;
         }
-        self.at = ChannelState::Text;
+        (self.at, self.searched) = (ChannelState::Text, 0);
         self.separates = self.has_text;
         true
     }

@@ -132,6 +132,9 @@ pub struct MarkReader {
     at: At,
     /// Text that was received but not yet emitted.
     held: String,
+    /// Number of bytes at the start of `held` that are known to be white space. They are not searched again, because
+    /// an answer may consist of white space.
+    searched: usize,
     /// True if thoughts were emitted.
     has_thoughts: bool,
     /// True if a separator must precede the next thoughts.
@@ -162,7 +165,7 @@ impl MarkReader {
     /// Creates a reader. `is_open` is true if the answer begins within thoughts.
     pub fn new(marks: ThoughtMarks, is_open: bool) -> Self {
         let at = if is_open { At::Begin { may_repeat: true } } else { At::Start };
-        MarkReader { marks, at, held: String::new(), has_thoughts: false, separates: false }
+        MarkReader { marks, at, held: String::new(), searched: 0, has_thoughts: false, separates: false }
     }
 
     /// True if thoughts are open.
@@ -205,15 +208,16 @@ impl MarkReader {
         let ThoughtMarks { open, close, answer, place, .. } = self.marks;
         match self.at {
             At::Start => {
-                let rest = self.held.trim_start();
-                if let Some(after) = rest.strip_prefix(open) {
-                    (self.held, self.at) = (after.to_string(), At::Begin { may_repeat: false });
-                    return true;
-                }
-                if open.starts_with(rest) {
+                let rest = self.held[self.searched..].trim_start();
+                self.searched = self.held.len() - rest.len();
+                if open.len() > rest.len() && open.starts_with(rest) {
                     return false;
                 }
                 self.at = At::Text;
+                if let Some(after) = rest.strip_prefix(open) {
+                    (self.held, self.at) = (after.to_string(), At::Begin { may_repeat: false });
+                }
+                self.searched = 0;
                 true
             }
             At::Begin { may_repeat } => {
@@ -264,11 +268,18 @@ impl MarkReader {
     /// Takes the text before `mark`, and the marker if it was found. Keeps the end of the text that may belong to the
     /// marker: white space before the marker is a part of it.
     fn until(&mut self, mark: &str) -> (String, bool) {
-        let found = self.held.find(mark);
-        let end = found.unwrap_or_else(|| self.held.len() - overlap(&self.held, mark));
-        let solid = self.held[..end].trim_end().len();
+        let new = &self.held[self.searched..];
+        let found = new.find(mark);
+        let end = found.unwrap_or_else(|| new.len() - overlap(new, mark));
+        let solid = match new[..end].trim_end().len() {
+            0 => 0,
+            length => self.searched + length,
+        };
+        let end = self.searched + end;
         let text = self.held[..solid].to_string();
-        self.held.drain(..found.map_or(solid, |at| at + mark.len()));
+        let (taken, searched) = if found.is_some() { (end + mark.len(), 0) } else { (solid, end - solid) };
+        self.held.drain(..taken);
+        self.searched = searched;
         (text, found.is_some())
     }
 
@@ -480,6 +491,26 @@ mod tests {
                 assert_eq!(letters(&found), letters(&rest), "{text:?}: {whole:?}");
             }
         }
+    }
+
+    /// Each piece is searched once: the quadratic work of searching all earlier white space would take many minutes.
+    #[test]
+    fn white_space_is_searched_once() {
+        let blank = " \n".repeat(1 << 20);
+        let (granite, gemma) = (of("<think><response>"), of("<|channel>thought"));
+        for (marks, begin, thoughts, text) in [
+            (THINK, "", "", format!("{blank}b")),
+            (THINK, "<think>a", format!("a{blank}b").as_str(), String::new()),
+            (granite, "<think>a</think><response>b", "a", format!("b{blank}b")),
+            (gemma, "a", "", format!("a{blank}b")),
+        ] {
+            let found = read_as(marks, &format!("{begin}{blank}b"), false, 16);
+            // The texts are too long for a message.
+            assert!(found == (thoughts.to_string(), text), "{begin:?}");
+        }
+        let found =
+            read_as(THINK, &format!("{blank}<think>{blank}a{blank}</think>{blank}b{blank}"), false, 16);
+        assert!(found == ("a".to_string(), format!("b{blank}")), "between all marks");
     }
 
     #[test]

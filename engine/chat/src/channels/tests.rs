@@ -217,3 +217,17 @@ fn the_template_reads_thoughts_as_thinking() {
         [(text("hi"), None), (text("Four"), text("two")), (None, text("hm")), (text("I look."), None)]
     );
 }
+
+/// Each piece is searched once: the quadratic work of searching all earlier white space would take many minutes.
+#[test]
+fn white_space_is_searched_once() {
+    let blank = " \n".repeat(1 << 20);
+    for (answer, expected) in [
+        (format!("{blank}a"), format!("{blank}a")),
+        (format!("{blank}<|channel|>final<|message|>a"), "a".to_string()),
+        (format!("<|channel|>final<|message|>a<|end|>{blank}<|end|>{blank}"), "a".to_string()),
+    ] {
+        // The texts are too long for a message.
+        assert!(read(ChannelReader::new(""), &answer, 16) == expected, "{:?}", answer.trim());
+    }
+}
