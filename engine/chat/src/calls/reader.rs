@@ -36,6 +36,8 @@ pub struct CallReader {
     in_list: bool,
     /// True once a call was found.
     called: bool,
+    /// True if the reader waits for text after white space in `held`. More white space is then not searched.
+    waits: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -83,12 +85,17 @@ impl CallReader {
             is_bare: false,
             in_list: false,
             called: false,
+            waits: false,
         }
     }
 
     /// Adds `piece` to the input, and returns the parts that are now certain.
     pub fn push(&mut self, piece: &str) -> Vec<Part> {
         self.held.push_str(piece);
+        if self.waits && piece.trim_start().is_empty() {
+            return Vec::new();
+        }
+        self.waits = false;
         let mut parts = Vec::new();
         while self.step(&mut parts) {}
         parts
@@ -394,7 +401,10 @@ impl CallReader {
         if is_new {
             while characters.next_if(|(_, next)| next.is_whitespace()).is_some() {}
             match characters.peek() {
-                None => return false,
+                None => {
+                    self.waits = true;
+                    return false;
+                }
                 Some((_, ',' | '}')) => {}
                 // The object's closing brace is missing.
                 Some(_) => {
@@ -434,6 +444,7 @@ impl CallReader {
                 continue;
             }
             if rest.is_empty() || self.format.closers.iter().any(|mark| mark.starts_with(rest)) {
+                self.waits = rest.is_empty();
                 return false;
             }
             if !matches!(self.format.form, CallForm::Json { .. } | CallForm::Named { .. }) {
@@ -446,6 +457,7 @@ impl CallReader {
             let next = rest.trim_start_matches([',', ';']).trim_start();
             let mut marks = self.format.closers.iter().map(String::as_str).chain(self.format.marks());
             if marks.any(|mark| mark.len() > next.len() && mark.starts_with(next)) || next.is_empty() {
+                self.waits = next.is_empty();
                 return false;
             }
             if next.starts_with('{') {

@@ -358,3 +358,19 @@ fn brackets_in_strings_do_not_end_python_calls() {
         }
     }
 }
+
+/// Each piece is searched once: the quadratic work of searching all earlier white space would take many minutes.
+#[test]
+fn white_space_around_calls_is_searched_once() {
+    let blank = " \n".repeat(1 << 20);
+    for (family, text, expected) in [
+        (Hermes, format!("<tool_call>{{\"name\":\"f\"}}{blank}</tool_call>{blank}"), "f({})"),
+        (Hermes, format!("<tool_call>{{\"name\":\"f\",\"arguments\":{{}}{blank}}}{blank}"), "f({})"),
+        (Llama, format!("{{\"name\":\"f\"}};{blank}"), "f({})"),
+        (Mistral, format!("[TOOL_CALLS]f{{}}{blank}"), "f({})"),
+        (Lfm, format!("<|tool_call_start|>[f()]{blank}<|tool_call_end|>{blank}"), "f({})"),
+    ] {
+        // The texts are too long for a message.
+        assert!(read(family, &text, 16) == [expected], "{family:?}");
+    }
+}

@@ -44,6 +44,7 @@ impl CallReader {
                         Some(false) => return self.give_up(end, parts),
                         // The search will find the same end again when more input arrives.
                         None => {
+                            self.waits = self.held[end..].trim_start().is_empty();
                             self.at = At::Whole { begin, work: work - (end - begin), name };
                             return false;
                         }
