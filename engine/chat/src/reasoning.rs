@@ -54,7 +54,7 @@ impl ThoughtFormat {
     }
 
     /// Appends to `prompt` the text that begins the answer proper, after the thoughts.
-    pub fn begin_answer(self, prompt: &mut String) {
+    pub(super) fn begin_answer(self, prompt: &mut String) {
         match self {
             ThoughtFormat::Marks(marks) if marks.are_open_after(prompt) => {
                 prompt.truncate(prompt.trim_end().len());

@@ -14,7 +14,7 @@ use minijinja::{Environment, ErrorKind, Value};
 use super::calls::{CallFormat, Probe, derive, shows_call};
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
-use super::reasoning::ThoughtFormat;
+use super::reasoning::{ThoughtFormat, ThoughtReader};
 use super::{builtin, channels, fallback, stack};
 
 /// Metadata key of the template in a GGUF file.
@@ -219,9 +219,20 @@ impl Template {
         self.thoughts.unwrap_or_default()
     }
 
-    /// True if the template contains markers of thoughts.
-    pub fn has_thoughts(&self) -> bool {
-        self.thoughts.is_some()
+    /// Returns a reader of an answer to `prompt`, a conversation in this template. `has_begun` is true if the prompt
+    /// contains the beginning of the answer proper.
+    pub fn thought_reader(&self, prompt: &str, has_begun: bool) -> ThoughtReader {
+        // A template without thoughts does not open thoughts, even if a message ends with an opening marker.
+        let prompt = if self.thoughts.is_some() { prompt } else { "" };
+        self.thought_format().reader(prompt, has_begun)
+    }
+
+    /// Appends to `prompt`, a conversation in this template, the text that begins the answer proper. A template without
+    /// thoughts needs no such text.
+    pub fn begin_answer(&self, prompt: &mut String) {
+        if let Some(format) = self.thoughts {
+            format.begin_answer(prompt);
+        }
     }
 
     /// True if the template shows the tools of a conversation. Otherwise, [`render_with`](Self::render_with) describes

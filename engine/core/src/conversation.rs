@@ -127,7 +127,7 @@ impl Conversation {
             more: &self.variables,
         })?;
         if self.answers_at_once {
-            self.template.thought_format().begin_answer(&mut prompt);
+            self.template.begin_answer(&mut prompt);
         }
         Ok(prompt)
     }
@@ -240,7 +240,7 @@ impl Conversation {
         let took = before.elapsed();
         chain.accept_prompt(&tokens[..begun])?;
         self.session.speculate_after(&tokens[..begun]);
-        let mut reader = self.template.thought_format().reader(&prompt, self.answers_at_once);
+        let mut reader = self.template.thought_reader(&prompt, self.answers_at_once);
         // Some models open thoughts even if thoughts are turned off.
         let budget = self.budget.or(self.answers_at_once.then_some(0));
         let counter =

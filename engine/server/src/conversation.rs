@@ -116,9 +116,7 @@ impl Conversation {
     /// Returns a reader of an answer to `prompt`, the text of this conversation in `template`.
     pub fn thought_reader(&self, template: &Template, prompt: &str) -> ThoughtReader {
         let has_begun = self.continues || self.answers_at_once;
-        // A template without thoughts does not open thoughts, even if a message ends with an opening marker.
-        let prompt = if template.has_thoughts() { prompt } else { "" };
-        template.thought_format().reader(prompt, has_begun)
+        template.thought_reader(prompt, has_begun)
     }
 
     /// Returns the additional variables of the template.
@@ -165,7 +163,7 @@ impl Conversation {
             more: &self.more,
         })?;
         if begun.is_some() || self.answers_at_once {
-            template.thought_format().begin_answer(&mut prompt);
+            template.begin_answer(&mut prompt);
         }
         prompt.push_str(begun.unwrap_or_default());
         Ok(prompt)

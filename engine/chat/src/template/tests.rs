@@ -313,3 +313,21 @@ fn a_missing_content_is_not_a_word_in_the_prompt() {
         assert_eq!(template.render(&messages, false, None).unwrap(), expected, "{source}");
     }
 }
+
+#[test]
+fn a_message_opens_no_thoughts_in_a_template_without_them() {
+    let last = "{{ messages[-1].content }}";
+    for (source, text, begun, is_inside) in [
+        (last, "Explain <think>", "Explain <think>", false),
+        (last, "<think>\n", "<think>\n", false),
+        ("{{ messages[-1].content }}<think>\n", "Explain", "Explain<think>\n</think>\n\n", true),
+        ("{# </think> #}{{ messages[-1].content }}:", "Explain <think>", "Explain <think>:", false),
+    ] {
+        let template = template(source);
+        let mut prompt = template.render(&[Message::new("user", text)], true, None).expect(source);
+        assert_eq!(template.thought_reader(&prompt, false).is_inside(), is_inside, "{source}");
+        template.begin_answer(&mut prompt);
+        assert_eq!(prompt.trim_end(), begun.trim_end(), "{source}");
+        assert!(!template.thought_reader(&prompt, true).is_inside(), "{source}");
+    }
+}
