@@ -9,6 +9,7 @@ use minijinja_contrib::pycompat;
 
 use super::json;
 use super::list::{self, GrowingList, with_lists};
+use super::template_tags::tags;
 
 /// Maximum number of steps of a rendering: 2000 for each of 1000 messages. Real templates take about 100 steps per
 /// message. An endless loop soon reaches this limit, but a single step on a long text can be slow, so
@@ -63,73 +64,10 @@ const MAX_TAG: usize = 4096;
 
 /// Rejects templates with tags that would take too long to compile.
 fn check_tags(source: &str) -> Result<(), Error> {
-    let bytes = source.as_bytes();
-    let mut at = 0;
-    while let Some(found) = bytes[at..].iter().position(|&byte| byte == b'{') {
-        at += found + 1;
-        match bytes.get(at) {
-            Some(b'#') => at += source.get(at..).and_then(|rest| rest.find("#}")).unwrap_or(bytes.len() - at),
-            Some(b'{' | b'%') => {
-                if let Some(len) = raw_len(&source[at - 1..]) {
-                    at += len - 1;
-                    continue;
-                }
-                let closes = if bytes[at] == b'{' { b'}' } else { b'%' };
-                let (end, code) = tag_end(bytes, at + 1, closes);
-                if code > MAX_TAG {
-                    let line = source.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
-                    let why = format!("the tag on line {line} is longer than {MAX_TAG} bytes");
-                    return Err(Error::new(ErrorKind::SyntaxError, why));
-                }
-                at = end;
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Returns the length of the raw block at the start of `source`. Comments and tags inside a raw block are plain text.
-/// `None` if `source` does not start with a raw block.
-fn raw_len(source: &str) -> Option<usize> {
-    let tag_len = |source: &str, name: &str| {
-        let inner = source.strip_prefix("{%")?;
-        let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner).trim_start().strip_prefix(name)?;
-        let inner = inner.trim_start();
-        let after = inner.strip_prefix(['-', '+']).unwrap_or(inner).strip_prefix("%}")?;
-        Some(source.len() - after.len())
-    };
-    let start = tag_len(source, "raw")?;
-    let ends = source[start..].match_indices("{%").map(|(at, _)| start + at);
-    let mut ends = ends.filter_map(|at| tag_len(&source[at..], "endraw").map(|len| at + len));
-    Some(ends.next().unwrap_or(source.len()))
-}
-
-/// Returns the end of the tag whose content starts at `at`, and how many of its bytes are outside string literals.
-/// The tag ends with `closes` and a brace. minijinja does not end a tag inside brackets: in `{'a': {}}`, both closing
-/// braces belong to the expression.
-fn tag_end(bytes: &[u8], mut at: usize, closes: u8) -> (usize, usize) {
-    let (mut code, mut open) = (0, 0_usize);
-    let mut quote = None;
-    while let Some(&byte) = bytes.get(at) {
-        match quote {
-            Some(_) if byte == b'\\' => at += 1,
-            Some(mark) if byte == mark => quote = None,
-            Some(_) => {}
-            None if matches!(byte, b'"' | b'\'') => quote = Some(byte),
-            None if open == 0 && byte == closes && bytes.get(at + 1) == Some(&b'}') => return (at + 2, code),
-            None => {
-                code += 1;
-                match byte {
-                    b'(' | b'[' | b'{' => open += 1,
-                    b')' | b']' | b'}' => open = open.saturating_sub(1),
-                    _ => {}
-                }
-            }
-        }
-        at += 1;
-    }
-    (bytes.len(), code)
+    let Some(tag) = tags(source).into_iter().find(|tag| tag.code > MAX_TAG) else { return Ok(()) };
+    let line = source.as_bytes()[..tag.range.start].iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let why = format!("the tag on line {line} is longer than {MAX_TAG} bytes");
+    Err(Error::new(ErrorKind::SyntaxError, why))
 }
 
 /// Prefix of errors that the template raises deliberately.

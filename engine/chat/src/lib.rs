@@ -14,6 +14,7 @@ mod reasoning;
 mod scan;
 mod stack;
 mod template;
+mod template_tags;
 mod thoughts;
 
 pub use builtin::NAMES as BUILTIN_NAMES;

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::template_tags::{Tag, literal_len, tags};
+
 /// Name of the function that creates a list.
 pub(super) const FUNCTION: &str = "anneal_list";
 
@@ -45,9 +47,11 @@ impl GrowingList {
                 Some(Ok(Value::from(())))
             }
             ("pop", [] | [_]) => {
-                let last = items.len().saturating_sub(1);
-                let at = arguments.first().map_or(Some(last), Value::as_usize);
-                match at.filter(|at| *at < items.len()) {
+                let len = i64::try_from(items.len()).unwrap_or(i64::MAX);
+                // As in Python, a negative index counts from the end.
+                let index = arguments.first().map_or(Some(-1), Value::as_i64);
+                let at = index.map(|index| if index < 0 { index + len } else { index });
+                match at.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < items.len()) {
                     Some(at) => Some(Ok(items.remove(at))),
                     None => failed("the list has no item at this index"),
                 }
@@ -77,15 +81,28 @@ pub(super) fn with_lists(source: Cow<'_, str>) -> Cow<'_, str> {
         return source;
     }
     let mut text = String::with_capacity(source.len());
-    let mut rest = &*source;
-    while let Some(start) = rest.find("{%") {
-        let end = rest[start..].find("%}").map_or(rest.len(), |end| start + end);
-        text.push_str(&rest[..start]);
-        let tag = rest[start..end].replace("= []", "=[]");
-        text.push_str(&tag.replace("=[]", &format!("={FUNCTION}()")));
-        rest = &rest[end..];
+    let mut end = 0;
+    for Tag { range, .. } in tags(&source).into_iter().filter(|tag| tag.is_statement) {
+        text.push_str(&source[end..range.start]);
+        push_growable(&source[range.clone()], &mut text);
+        end = range.end;
     }
-    Cow::Owned(text + rest)
+    text.push_str(&source[end..]);
+    Cow::Owned(text)
+}
+
+/// Appends `tag` to `text`, with growable lists instead of empty ones. String literals stay unchanged.
+fn push_growable(tag: &str, text: &mut String) {
+    let growable = |code: &str| code.replace("= []", "=[]").replace("=[]", &format!("={FUNCTION}()"));
+    let mut rest = tag;
+    while let Some(start) = rest.find(['"', '\'']) {
+        let (code, literal) = rest.split_at(start);
+        let (literal, after) = literal.split_at(literal_len(literal.as_bytes()));
+        text.push_str(&growable(code));
+        text.push_str(literal);
+        rest = after;
+    }
+    text.push_str(&growable(rest));
 }
 
 #[cfg(test)]
@@ -109,13 +126,27 @@ mod tests {
                 "{% if l %}yes{% endif %}{% if n.ids %}no{% endif %}{% for i in n.ids %}{{ i }}{% endfor %}",
                 "=[] no0123",
             ),
+            ("{{ n.ids.pop(-4) }}{{ n.ids.pop(-1) }}{{ n.ids[-1] }}{{ n.ids }}", "=[] 032[1, 2]"),
+            // String literals, comments, raw blocks and text outside tags stay unchanged.
+            (
+                "{% set s = \"a = [] \\\" %} =[]\" ~ '= []' %}{{ s }}{# {% don't #}{% set m = [] %}{{ m.append(s | length) }}{{ m }}",
+                "=[] a = [] \" %} =[]= []None[19]",
+            ),
+            ("{% raw %}{% x = [] %}{% endraw %} = [] {{ 'b = []' }}", "=[] {% x = [] %} = [] b = []"),
+            ("{% if [] == [] and l == [] %}{{ 'empty' }}{% endif %}", "=[] empty"),
             ("{{ n.ids is sequence }}{{ 2 in n.ids }}{{ (n.ids + [7])[-1] }}", "=[] TrueTrue7"),
         ] {
             assert_eq!(rendered(&format!("{fill}{source}")).expect(source), expected, "{source}");
         }
-        for hostile in
-            ["{{ n.ids.append(n.ids) }}", "{{ l.pop() }}", "{{ n.ids.pop(9) }}", "{{ n.ids.append([1]) }}"]
-        {
+        for hostile in [
+            "{{ n.ids.append(n.ids) }}",
+            "{{ l.pop() }}",
+            "{{ n.ids.pop(9) }}",
+            "{{ n.ids.append([1]) }}",
+            "{{ n.ids.pop(-5) }}",
+            "{{ l.pop(-1) }}",
+            "{{ n.ids.pop(-9223372036854775807 - 1) }}",
+        ] {
             assert!(rendered(&format!("{fill}{hostile}")).is_err(), "{hostile}");
         }
     }
