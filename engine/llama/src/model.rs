@@ -198,16 +198,24 @@ impl Model {
     /// Returns the value of a scalar metadata key.
     pub fn metadata(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
-        let mut buffer = [0u8; 256];
-        // SAFETY: `key` is NUL-terminated; writes at most the given size with a NUL at the end.
-        unsafe {
-            let written = sys::llama_model_meta_val_str(
-                self.raw.as_ptr(),
-                key.as_ptr(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-            );
-            (written >= 0).then(|| owned(buffer.as_ptr().cast()))
+        let mut buffer = vec![0u8; 256];
+        loop {
+            // SAFETY: `key` is NUL-terminated; writes at most the given size with a NUL at the end.
+            let length = unsafe {
+                sys::llama_model_meta_val_str(
+                    self.raw.as_ptr(),
+                    key.as_ptr(),
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len(),
+                )
+            };
+            let length = usize::try_from(length).ok()?;
+            if length < buffer.len() {
+                // SAFETY: the buffer contains a NUL.
+                return Some(unsafe { owned(buffer.as_ptr().cast()) });
+            }
+            // The value was cut off, for example a template. llama.cpp returned its whole length.
+            buffer.resize(length + 1, 0);
         }
     }
 
