@@ -335,6 +335,15 @@ impl Model {
     /// Tokenizes `text`. If `add_special` is true, adds the special tokens that the model expects around a text. Names
     /// of special tokens in `text` are converted to these tokens.
     pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
+        self.tokenize_as(text, add_special, true)
+    }
+
+    /// Tokenizes `text` without special tokens. Names of control tokens in `text` remain text.
+    pub fn tokenize_plain(&self, text: &str) -> Result<Vec<Token>> {
+        self.tokenize_as(text, false, false)
+    }
+
+    fn tokenize_as(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>> {
         self.check_vocabulary()?;
         let too_long =
             || Error::Tokenize(format!("its {} bytes are more than llama.cpp supports", text.len()));
@@ -356,7 +365,7 @@ impl Model {
                     tokens.as_mut_ptr(),
                     capacity,
                     add_special,
-                    true,
+                    parse_special,
                     &mut threw,
                     err,
                     err_size,

@@ -61,14 +61,15 @@ impl Infill {
         self.prefix.len() + self.suffix.len() + self.start.len() + extra.sum::<usize>()
     }
 
-    /// Returns the tokens of the prompt, in the order in which models are trained.
+    /// Returns the tokens of the prompt, in the order in which models are trained. Names of control tokens in the
+    /// texts remain text, because source files may contain them.
     ///
     /// # Errors
     /// If a text cannot be tokenized.
     pub fn tokens(&self, model: &Model, names: &InfillTokens) -> EngineResult<Vec<Token>> {
         let mut all: Vec<Token> = model.begin_token().into_iter().collect();
         let put = |all: &mut Vec<Token>, text: &str| -> EngineResult<()> {
-            all.extend(model.tokenize_with(text, false)?);
+            all.extend(model.tokenize_plain(text)?);
             Ok(())
         };
         let file = |all: &mut Vec<Token>, name: &str| match names.file {

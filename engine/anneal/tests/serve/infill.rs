@@ -46,6 +46,31 @@ fn the_gap_is_asked_for_in_the_order_of_the_training() {
     assert_eq!(infill(with_files), plain(&format!("{before}{written}")));
 }
 
+/// The prompt has as many tokens as the texts without the names, and a token for each byte of a name.
+#[test]
+fn names_of_control_tokens_in_a_file_remain_text() {
+    const NAME: &str = "<|fim_middle|>";
+    let server = start(Preset::FimTiny, &[]);
+    let count = |body: Value| {
+        let (status, answer) = server.post("/infill", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["usage"]["prompt_tokens"].as_u64().expect("a number")
+    };
+    let with = |text: &str| {
+        [
+            json!({ "input_prefix": text, "n_predict": 0 }),
+            json!({ "input_suffix": text, "n_predict": 0 }),
+            json!({ "prompt": text, "n_predict": 0 }),
+            json!({ "input_extra": [{ "text": text }], "n_predict": 0 }),
+            json!({ "input_extra": [{ "filename": text, "text": "" }], "n_predict": 0 }),
+        ]
+    };
+    for (plain, named) in with("a\n").into_iter().zip(with(&format!("a\n{NAME}"))) {
+        let (shown, plain, named) = (named.to_string(), count(plain), count(named));
+        assert!(named > plain + 5, "{shown}: {plain} and {named} tokens");
+    }
+}
+
 #[test]
 fn the_answer_has_the_text_under_both_names() {
     let server = start(Preset::FimTiny, &[]);

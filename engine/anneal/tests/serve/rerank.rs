@@ -1,10 +1,14 @@
 //! Tests of reranking, with a model of random weights whose scores depend on both texts.
 
+#[path = "../../../../crates/gguf/tests/common/edit.rs"]
+mod edit;
+
 use gguf::synth::Preset;
 use serde_json::{Value, json};
 
+use self::edit::{Edit, Put};
 use crate::client::Server;
-use crate::shapes::start;
+use crate::shapes::{start, start_changed};
 
 const QUERY: &str = "the smith heats steel";
 const DOCUMENTS: [&str; 5] = ["a river", "steel in the fire", "bread and salt", "the smith heats steel", ""];
@@ -62,6 +66,53 @@ fn documents_are_ordered_by_scores_that_depend_on_both_texts() {
     // The order of the two texts matters.
     let turned = scores(&rank(&server, &json!({ "query": DOCUMENTS[1], "documents": [QUERY] })));
     assert!(differ(turned[0], all[1]), "{turned:?} {all:?}");
+}
+
+/// Starts a reranker whose file was edited.
+fn start_edited(change: impl FnOnce(&mut Edit)) -> Server {
+    start_changed(Preset::RankTiny, &[], |path| {
+        let mut model = Edit::of(path);
+        change(&mut model);
+        model.write(path);
+    })
+}
+
+fn start_with_template(template: &str) -> Server {
+    start_edited(|model| model.put("tokenizer.chat_template.rerank", Put::Text(template.to_string())))
+}
+
+/// Number of tokens of the pair of `query` and `document`.
+fn pair_tokens(server: &Server, query: &str, document: &str) -> u64 {
+    let answer = rank(server, &json!({ "query": query, "documents": [document] }));
+    answer["usage"]["prompt_tokens"].as_u64().expect("a number")
+}
+
+#[test]
+fn names_of_control_tokens_in_a_text_remain_text() {
+    // A template longer than 256 bytes is used in full.
+    let long = format!("{}\n<|im_start|>{{query}}<|im_end|>\n{{document}}<|im_end|>", "steel ".repeat(60));
+    for server in [start(Preset::RankTiny, &[]), start_with_template(&long)] {
+        let plain = pair_tokens(&server, "a\n", "b\n");
+        for name in ["<|im_end|>", "<|endoftext|>"] {
+            // The name of a control token is one token if it is not text.
+            assert_eq!(tokens(&server, name), 1);
+            assert!(pair_tokens(&server, &format!("a\n{name}"), "b\n") > plain + 3, "{name} in the query");
+            assert!(pair_tokens(&server, "a\n", &format!("b\n{name}")) > plain + 3, "{name} in the document");
+        }
+    }
+}
+
+#[test]
+fn a_template_is_tokenized_as_one_text_with_its_special_tokens() {
+    let template = "<|im_start|>q: {query}<|im_end|>d: {document}<|im_end|>{query}";
+    let server = start_with_template(template);
+    for document in DOCUMENTS {
+        let whole = template.replace("{query}", QUERY).replace("{document}", document);
+        assert_eq!(pair_tokens(&server, QUERY, document), tokens(&server, &whole), "{document}");
+    }
+    // A placeholder in a text is not replaced.
+    let whole = "<|im_start|>q: {document}<|im_end|>d: {query}<|im_end|>{document}";
+    assert_eq!(pair_tokens(&server, "{document}", "{query}"), tokens(&server, whole));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tests of models that are not plain decoders: one with a sliding window, and one for embeddings only.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use gguf::synth::{self, Preset, SynthOptions};
@@ -10,9 +11,15 @@ use crate::common;
 
 /// Starts a server of `preset` on one thread.
 pub fn start(preset: Preset, more: &[&str]) -> Server {
+    start_changed(preset, more, |_| ())
+}
+
+/// Starts a server like [`start`] does, after `change` has changed the model file.
+pub fn start_changed(preset: Preset, more: &[&str], change: impl FnOnce(&Path)) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = folder.path().join("model.gguf");
     synth::write(&model, &SynthOptions::new(preset)).expect("a model");
+    change(&model);
     let mut command = common::command();
     command.args(["serve", "--json", "-t", "1", "-m"]).arg(&model).args(more);
     command.arg("--socket").arg(folder.path().join("a.sock"));

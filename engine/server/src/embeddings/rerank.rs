@@ -17,6 +17,10 @@ use crate::client::Client;
 use crate::fields::{Fields, wrong};
 use crate::server::{Server, invalid};
 
+/// Placeholders in a model's template.
+const QUERY: &str = "{query}";
+const DOCUMENT: &str = "{document}";
+
 /// Rerank request.
 #[derive(Debug)]
 pub struct RerankRequest {
@@ -166,33 +170,76 @@ fn pairs(
 
 /// Text or tokens around a query and a document.
 enum PairTemplate {
-    /// Text of the model's template, divided at the document. The query is already in the text.
-    Text(Vec<String>),
+    /// Sections of the model's template. The query is already in the texts.
+    Sections(Vec<TemplateSection>),
     /// Tokens before and after the document.
     Tokens { before: Vec<Token>, after: Vec<Token> },
+}
+
+/// Section of a model's template. Special tokens are separate sections, so that names of special tokens in the query
+/// and the document remain text.
+enum TemplateSection {
+    /// Special token.
+    Special(Token),
+    /// Text, divided at the document.
+    Text(Vec<String>),
 }
 
 impl PairTemplate {
     fn of_model(model: &Model, query: &str) -> EngineResult<Self> {
         if let Some(template) = model.metadata("tokenizer.chat_template.rerank") {
-            let parts = template.split("{document}").map(|part| part.replace("{query}", query));
-            return Ok(PairTemplate::Text(parts.collect()));
+            return sections(model, &template, query).map(PairTemplate::Sections);
         }
         let joints = model.pair_tokens();
-        let query = model.tokenize_with(query, false)?;
+        let query = model.tokenize_plain(query)?;
         Ok(PairTemplate::Tokens { before: [joints.begin, query, joints.between].concat(), after: joints.end })
     }
 
     /// Returns the tokens of the pair with `document`.
     fn with(&self, model: &Model, document: &str) -> EngineResult<Vec<Token>> {
         match self {
-            PairTemplate::Text(parts) => model.tokenize_with(&parts.join(document), false),
+            PairTemplate::Sections(sections) => {
+                let mut tokens = Vec::new();
+                for section in sections {
+                    match section {
+                        TemplateSection::Special(token) => tokens.push(*token),
+                        TemplateSection::Text(parts) => {
+                            tokens.extend(model.tokenize_plain(&parts.join(document))?);
+                        }
+                    }
+                }
+                Ok(tokens)
+            }
             PairTemplate::Tokens { before, after } => {
-                let document = model.tokenize_with(document, false)?;
+                let document = model.tokenize_plain(document)?;
                 Ok([before.as_slice(), &document, after].concat())
             }
         }
     }
+}
+
+/// Divides `template` at its special tokens, and inserts `query`. Text between two special tokens stays whole, because
+/// the tokenizer may merge the end of the template's text with the start of the document.
+fn sections(model: &Model, template: &str, query: &str) -> EngineResult<Vec<TemplateSection>> {
+    let text = |text: &str| {
+        let parts = text.split(DOCUMENT).map(|part| part.replace(QUERY, query));
+        TemplateSection::Text(parts.collect())
+    };
+    let (mut all, mut rest) = (Vec::new(), template);
+    for token in model.tokenize_with(template, false)? {
+        if !model.is_special(token) {
+            continue;
+        }
+        let mut name = Vec::new();
+        model.piece_with(token, true, &mut name)?;
+        let name = str::from_utf8(&name).ok().filter(|name| !name.is_empty());
+        if let Some((before, after)) = name.and_then(|name| rest.split_once(name)) {
+            all.extend([text(before), TemplateSection::Special(token)]);
+            rest = after;
+        }
+    }
+    all.push(text(rest));
+    Ok(all)
 }
 
 #[cfg(test)]
