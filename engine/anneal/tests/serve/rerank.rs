@@ -116,6 +116,33 @@ fn a_template_is_tokenized_as_one_text_with_its_special_tokens() {
 }
 
 #[test]
+fn a_template_cannot_make_pairs_of_unlimited_size() {
+    let refused = |server: &Server, document: &str| {
+        let (status, answer) = server.post("/v1/rerank", &json!({ "query": "a", "documents": [document] }));
+        assert_eq!(status, 400, "{answer}");
+        answer["error"].clone()
+    };
+    let server = start_with_template(&"{document}".repeat(1000));
+    let error = refused(&server, "b");
+    assert!(
+        error["message"].as_str().is_some_and(|message| message.contains("{document} 1000 times")),
+        "{error}"
+    );
+    // The document alone is short enough, but the template contains it several times.
+    let server = start_with_template(&format!("{{query}}{}", "{document}".repeat(8)));
+    assert_eq!(pair_tokens(&server, "a", "b"), tokens(&server, "abbbbbbbb"));
+    let longest = "steel ".repeat(400);
+    let error = refused(&server, &longest);
+    assert_eq!(
+        (&error["code"], &error["param"]),
+        (&json!("prompt_too_long"), &json!("documents[0]")),
+        "{error}"
+    );
+    // The length of the text is checked before the text is joined and tokenized.
+    assert!(error["message"].as_str().is_some_and(|message| message.contains("bytes")), "{error}");
+}
+
+#[test]
 fn the_best_are_returned_with_their_texts_at_each_path() {
     let server = start(Preset::RankTiny, &[]);
     let body = json!({ "query": QUERY, "documents": DOCUMENTS, "top_n": 2, "return_documents": true });

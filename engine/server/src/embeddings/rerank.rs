@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use llama::error::Result as EngineResult;
+use llama::error::{Error, Result as EngineResult};
 use llama::{Model, Token};
 use serde_json::Value;
 use tokio::time::timeout_at;
@@ -20,6 +20,10 @@ use crate::server::{Server, invalid};
 /// Placeholders in a model's template.
 const QUERY: &str = "{query}";
 const DOCUMENT: &str = "{document}";
+/// Maximum number of placeholders in a template, and maximum size of a template in bytes. Published templates have one
+/// placeholder for each text, and less than a kilobyte.
+const PLACEHOLDERS: usize = 8;
+const TEMPLATE_BYTES: usize = 16 << 10;
 
 /// Rerank request.
 #[derive(Debug)]
@@ -145,7 +149,7 @@ fn pairs(
     for (index, document) in documents.iter().enumerate() {
         let at = format!("documents[{index}]");
         model.check_length(document.len(), n_ctx).map_err(|error| failed(&at, error))?;
-        let pair = join.with(model, document).map_err(|error| failed(&at, error))?;
+        let pair = join.with(model, document, n_ctx).map_err(|error| failed(&at, error))?;
         if pair.is_empty() {
             return Err(ApiError::field(&at, "the query and the document have no tokens"));
         }
@@ -185,9 +189,23 @@ enum TemplateSection {
     Text(Vec<String>),
 }
 
+impl TemplateSection {
+    /// Returns the size of the text with `document` in bytes.
+    fn bytes(&self, document: &str) -> usize {
+        match self {
+            TemplateSection::Special(_) => 0,
+            TemplateSection::Text(parts) => {
+                let own: usize = parts.iter().map(String::len).sum();
+                own.saturating_add(document.len().saturating_mul(parts.len() - 1))
+            }
+        }
+    }
+}
+
 impl PairTemplate {
     fn of_model(model: &Model, query: &str) -> EngineResult<Self> {
         if let Some(template) = model.metadata("tokenizer.chat_template.rerank") {
+            check_template(&template).map_err(Error::Tokenize)?;
             return sections(model, &template, query).map(PairTemplate::Sections);
         }
         let joints = model.pair_tokens();
@@ -195,10 +213,12 @@ impl PairTemplate {
         Ok(PairTemplate::Tokens { before: [joints.begin, query, joints.between].concat(), after: joints.end })
     }
 
-    /// Returns the tokens of the pair with `document`.
-    fn with(&self, model: &Model, document: &str) -> EngineResult<Vec<Token>> {
+    /// Returns the tokens of the pair with `document`, if they may fit into `n_ctx` tokens.
+    fn with(&self, model: &Model, document: &str, n_ctx: u32) -> EngineResult<Vec<Token>> {
         match self {
             PairTemplate::Sections(sections) => {
+                let bytes = sections.iter().map(|section| section.bytes(document)).sum();
+                model.check_length(bytes, n_ctx)?;
                 let mut tokens = Vec::new();
                 for section in sections {
                     match section {
@@ -216,6 +236,26 @@ impl PairTemplate {
             }
         }
     }
+}
+
+/// Checks the size of the pairs that `template` makes.
+fn check_template(template: &str) -> Result<(), String> {
+    const WHAT: &str = "the model's template for pairs (tokenizer.chat_template.rerank)";
+    if template.len() > TEMPLATE_BYTES {
+        return Err(format!(
+            "{WHAT} has {} bytes, but at most {TEMPLATE_BYTES} are supported",
+            template.len()
+        ));
+    }
+    for name in [QUERY, DOCUMENT] {
+        let count = template.matches(name).count();
+        if count > PLACEHOLDERS {
+            return Err(format!(
+                "{WHAT} contains {name} {count} times, but at most {PLACEHOLDERS} are supported"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Divides `template` at its special tokens, and inserts `query`. Text between two special tokens stays whole, because
@@ -245,6 +285,23 @@ fn sections(model: &Model, template: &str, query: &str) -> EngineResult<Vec<Temp
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn templates_with_many_placeholders_are_refused() {
+        let cases = [
+            ("{query} {document}".to_string(), None),
+            ("{query}{document}".repeat(8), None),
+            ("{query}".repeat(9), Some("contains {query} 9 times")),
+            ("{document}".repeat(9), Some("contains {document} 9 times")),
+            ("a".repeat(16 << 10), None),
+            ("a".repeat((16 << 10) + 1), Some("has 16385 bytes")),
+        ];
+        for (template, expected) in cases {
+            let message = check_template(&template).err();
+            assert_eq!(message.is_some(), expected.is_some(), "{message:?}");
+            assert!(message.unwrap_or_default().contains(expected.unwrap_or_default()), "{expected:?}");
+        }
+    }
 
     #[test]
     fn what_cannot_be_meant_is_named() {
