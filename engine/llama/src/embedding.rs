@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gguf::GgufFile;
 use llama_sys as sys;
 
 use crate::batch::{Batch, Decoded};
@@ -161,6 +162,29 @@ impl Embedding {
 }
 
 impl Model {
+    /// True if the model file has a classification head that computes all scores of a text. llama.cpp also loads files
+    /// without a head. It then reads the scores from an embedding, and aborts if the embedding has fewer values
+    /// (src/llama-context.cpp, `LLAMA_POOLING_TYPE_RANK`).
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn has_score_head(&self) -> Result<bool> {
+        // This architecture applies `cls.output` to the embedding of each token, before any pooling.
+        if self.metadata("general.architecture").as_deref() == Some("qwen35") {
+            return Ok(false);
+        }
+        let first = GgufFile::open(self.path())?;
+        let others = first.other_parts()?;
+        let rows = |name: &str| {
+            let mut tensors = std::iter::once(&first).chain(&others).flat_map(GgufFile::tensors);
+            tensors.find(|tensor| tensor.name == name).map(|tensor| tensor.dims.get(1).copied().unwrap_or(1))
+        };
+        // SAFETY: reads a field.
+        let scores = unsafe { sys::llama_model_n_cls_out(self.raw.as_ptr()) };
+        // The last matrix of the head computes the scores.
+        Ok(rows("cls.output.weight").or_else(|| rows("cls.weight")) == Some(u64::from(scores)))
+    }
+
     /// Returns the number of values of an embedding.
     pub fn embedding_width(&self) -> usize {
         // SAFETY: reads a field.

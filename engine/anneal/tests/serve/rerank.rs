@@ -115,6 +115,34 @@ fn a_template_is_tokenized_as_one_text_with_its_special_tokens() {
     assert_eq!(pair_tokens(&server, "{document}", "{query}"), tokens(&server, whole));
 }
 
+/// llama.cpp loads such files, but without a head it would read scores from an embedding, beyond its end.
+#[test]
+fn a_reranker_without_a_head_is_refused_in_words() {
+    let labels = Put::Texts((0..5000).map(|label| label.to_string().into_bytes()).collect());
+    let is_head = |name: &str| name.starts_with("cls.");
+    let cases: [&dyn Fn(&mut Edit); 3] = [
+        &|model| model.tensors.retain(|tensor| !is_head(&tensor.name)),
+        // The remaining matrix has a row for each value of an embedding, but there is one score.
+        &|model| model.tensors.retain(|tensor| !tensor.name.starts_with("cls.output.")),
+        &|model| {
+            model.tensors.retain(|tensor| !is_head(&tensor.name));
+            model.put("bert.classifier.output_labels", labels.clone());
+        },
+    ];
+    for (case, change) in cases.into_iter().enumerate() {
+        let server = start_edited(change);
+        for (path, body, expected) in [
+            ("/v1/rerank", json!({ "query": "a", "documents": ["b"] }), "has no classification head"),
+            ("/v1/embeddings", json!({ "input": "a" }), "this model is a reranker (pooling_type 4)"),
+        ] {
+            let (status, answer) = server.post(path, &body);
+            let message = answer["error"]["message"].as_str().unwrap_or_default();
+            assert!(status == 400 && message.contains(expected), "{case}: {path}: {answer}");
+        }
+        assert_eq!(server.get("/health").0, 200, "{case}");
+    }
+}
+
 #[test]
 fn a_template_cannot_make_pairs_of_unlimited_size() {
     let refused = |server: &Server, document: &str| {
@@ -135,7 +163,7 @@ fn a_template_cannot_make_pairs_of_unlimited_size() {
     let error = refused(&server, &longest);
     assert_eq!(
         (&error["code"], &error["param"]),
-        (&json!("prompt_too_long"), &json!("documents[0]")),
+        (&json!("context_length_exceeded"), &json!("documents[0]")),
         "{error}"
     );
     // The length of the text is checked before the text is joined and tokenized.

@@ -37,9 +37,24 @@ impl Pooling {
         Self::read(Self::number(model).as_deref())
     }
 
-    /// True if `model` is a reranker, which returns a score for a pair of texts instead of embeddings.
-    pub fn is_score(model: &Model) -> bool {
-        Self::number(model).as_deref() == Some("4")
+    /// Checks that `model` is a reranker, which returns a score for a pair of texts instead of embeddings.
+    ///
+    /// # Errors
+    /// If it is not a reranker. Contains the reason.
+    pub fn check_scores(model: &Model) -> Result<(), &'static str> {
+        if Self::number(model).as_deref() != Some("4") {
+            return Err(
+                "its pooling_type is not 4 (rank); use a model that was trained to score pairs of texts",
+            );
+        }
+        match model.has_score_head() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(
+                "its file has no classification head (cls.output.weight) for its scores; convert the model again, \
+                from a checkpoint with the head",
+            ),
+            Err(_) => Err("its file cannot be read again; check that the file still exists"),
+        }
     }
 
     fn number(model: &Model) -> Option<String> {

@@ -30,8 +30,9 @@ pub struct EmbeddingJob {
 pub struct Embedder {
     /// Pooling of token vectors into one embedding. `Err` with the reason if the model has no embeddings.
     pub pooling: Result<Pooling, String>,
-    /// True if the model is a reranker. The thread then computes scores instead of embeddings.
-    pub ranks: bool,
+    /// `Ok` if the model is a reranker. The thread then computes scores instead of embeddings. `Err` with the reason if
+    /// the model is not a reranker.
+    pub scores: Result<(), &'static str>,
     /// Number of dimensions of an embedding.
     pub width: usize,
     /// Maximum number of tokens of a text.
@@ -133,12 +134,12 @@ impl Embedder {
 
 /// Creates the queue for `model`, with its pooling and its maximum text length.
 pub(super) fn embedder(model: &Model, n_ctx: u32, pooling: Option<Pooling>) -> Arc<Embedder> {
-    let ranks = Pooling::is_score(model);
-    let longest = if ranks { longest_pair(model) } else { longest(model, n_ctx) };
+    let scores = Pooling::check_scores(model);
+    let longest = if scores.is_ok() { longest_pair(model) } else { longest(model, n_ctx) };
     Arc::new(Embedder {
         // A requested pooling overrides the model's own, but a reranking model cannot be pooled.
         pooling: Pooling::of(model).map(|own| pooling.unwrap_or(own)),
-        ranks,
+        scores,
         width: model.embedding_width(),
         longest,
         state: Mutex::default(),

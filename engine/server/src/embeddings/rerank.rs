@@ -46,12 +46,8 @@ impl RerankRequest {
     /// # Errors
     /// If the model is not a reranker, or if a field is invalid.
     pub fn take(fields: &mut Fields, server: &Server) -> Result<Self, ApiError> {
-        if !server.embedder.ranks {
-            let message = format!(
-                "the model {:?} is not a reranker: its pooling_type is not 4 (rank); use a model that was trained to \
-                score pairs of texts",
-                server.name
-            );
+        if let Err(why) = server.embedder.scores {
+            let message = format!("the model {:?} is not a reranker: {why}", server.name);
             return Err(ApiError::new(ApiErrorKind::Invalid, message));
         }
         Self::read(fields, server.current().defaults.deadline)

@@ -220,9 +220,9 @@ impl EmbedderWorker {
         self.metrics.embedding_cache.set(0);
         let refused =
             |message: String| EmbeddingFailure::Refused(ApiError::new(ApiErrorKind::Failed, message));
-        let reduction = match self.embedder.ranks {
-            true => Reduction::Score,
-            false => Reduction::Pool(self.embedder.pooling.clone().map_err(refused)?),
+        let reduction = match self.embedder.scores {
+            Ok(()) => Reduction::Score,
+            Err(_) => Reduction::Pool(self.embedder.pooling.clone().map_err(refused)?),
         };
         let evaluator = Evaluator::new(&self.model, reduction, longest, &self.settings, &self.threads);
         let evaluator = evaluator.map_err(|error| match EmbeddingFailure::from(error) {
