@@ -16,8 +16,10 @@ const REPOSITORY: &str = "project";
 const FILE: &str = "file";
 
 /// Texts of a fill-in-the-middle request.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Infill {
+    /// Name of the field that contained the prefix, for errors.
+    pub field: &'static str,
     /// Text before the gap.
     pub prefix: String,
     /// Text after the gap.
@@ -34,11 +36,12 @@ impl Infill {
     /// # Errors
     /// If a field is invalid.
     pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
-        let prefix = fields.text("input_prefix")?.unwrap_or_default();
+        const FIELD: &str = "input_prefix";
+        let prefix = fields.text(FIELD)?.unwrap_or_default();
         let suffix = fields.text("input_suffix")?.unwrap_or_default();
         let extra = extra(fields.take("input_extra"))?;
         let start = fields.text("prompt")?.unwrap_or_default();
-        Ok(Infill { prefix, suffix, start, extra })
+        Ok(Infill { field: FIELD, prefix, suffix, start, extra })
     }
 
     /// Converts `prompt` to a request to fill the gap between `prompt` and `suffix`.
@@ -48,7 +51,8 @@ impl Infill {
     pub fn between(prompt: Prompt, suffix: &str) -> Result<Prompt, ApiError> {
         match prompt {
             Prompt::Text(prefix) => {
-                let infill = Infill { prefix, suffix: suffix.to_string(), ..Infill::default() };
+                let (suffix, start, extra) = (suffix.to_string(), String::new(), Vec::new());
+                let infill = Infill { field: "prompt", prefix, suffix, start, extra };
                 Ok(Prompt::Infill(Box::new(infill)))
             }
             _ => Err(ApiError::field("suffix", "needs a prompt that is a text, not a list of tokens")),

@@ -74,7 +74,8 @@ impl Prompt {
     /// Returns the name of the field that contained the prompt.
     pub fn field(&self) -> &'static str {
         match self {
-            Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Infill(_) => "prompt",
+            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
+            Prompt::Infill(infill) => infill.field,
             Prompt::Messages(conversation) => conversation.field(),
         }
     }

@@ -259,7 +259,8 @@ impl Server {
             Prompt::Infill(infill) => {
                 let names = infill::tokens_of(&self.model, &self.name)?;
                 let (model, size) = (Arc::clone(&self.model), infill.bytes());
-                let failed = |error: Error| self.invalid_field("prompt", &error);
+                let field = infill.field;
+                let failed = |error: Error| self.invalid_field(field, &error);
                 self.model.check_length(size, self.n_ctx).map_err(failed)?;
                 let kind = WorkKind::of_text(size);
                 self.cut(client, kind, move || infill.tokens(&model, &names)).await?.map_err(failed)

@@ -117,8 +117,17 @@ fn what_cannot_be_filled_in_is_refused_in_words() {
         let message = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(status == 400 && message.starts_with(expected), "{path}: {answer}");
     }
-    let long = "a b ".repeat(100_000);
-    assert_eq!(server.post("/infill", &json!({ "input_prefix": long })).0, 400);
+    // The first text is too long for any tokenizer, the second has too many tokens.
+    for long in ["a b ".repeat(100_000), "~".repeat(5000)] {
+        for (path, body, param) in [
+            ("/infill", json!({ "input_prefix": long }), "input_prefix"),
+            ("/infill", json!({ "input_suffix": long }), "input_prefix"),
+            ("/v1/completions", json!({ "prompt": "a", "suffix": long }), "prompt"),
+        ] {
+            let (status, answer) = server.post(path, &body);
+            assert_eq!((status, &answer["error"]["param"]), (400, &json!(param)), "{answer}");
+        }
+    }
     let plain = Server::start(&["--name", "smith"]);
     for (path, body) in [
         ("/infill", json!({ "input_prefix": "a", "input_suffix": "b" })),
