@@ -331,6 +331,20 @@ fn clients_load_and_unload_models() {
         let message = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(matches!(status, 400 | 404) && message.starts_with(expected), "{path}: {answer}");
     }
+    // An invalid request does not load its model.
+    for (body, expected) in [
+        (json!({ "model": "c", "timeout_s": 0 }), "timeout_s: use a number from"),
+        (json!({ "model": "c", "timeout_s": "a" }), "timeout_s: use a number"),
+        (json!({ "model": "c", "force": true }), "force: unknown field"),
+    ] {
+        let (status, answer) = control(&server, "load", &body);
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && message.starts_with(expected), "{answer}");
+    }
+    assert_eq!(
+        (state(&server, "c"), metric(&server, "anneal_model_loads_total", "c")),
+        ("unloaded".into(), 0.0)
+    );
 }
 
 #[test]

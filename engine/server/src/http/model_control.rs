@@ -29,10 +29,10 @@ async fn loaded(registry: &Arc<ModelRegistry>, request: Request) -> Result<Respo
     // The name must be exact, even if other requests with an unknown name get the default model.
     let name = name(&fields)?;
     registry.described_by_name(&name)?;
-    let lease = registry.choose(&mut fields, arrived).await?;
-    patience(&mut fields, lease.current().defaults.deadline)?;
+    fields.take("model");
+    let patience = patience(&mut fields, registry.patience(Some(&name)))?;
     fields.finish()?;
-    drop(lease);
+    drop(registry.lease(Some(&name), arrived + patience).await?);
     done(registry, &name)
 }
 

@@ -279,13 +279,19 @@ impl ModelRegistry {
         }
     }
 
-    fn patience(&self, name: Option<&str>) -> Duration {
+    /// Returns the time limit of requests for the model `name`, or for the default model.
+    pub fn patience(&self, name: Option<&str>) -> Duration {
         let state = self.lock();
         let entry = self.find(&state, name).ok().map(|at| &state.entries[at]);
         entry.map_or(self.current().defaults.deadline, |entry| entry.named.options.deadline)
     }
 
-    async fn lease(self: &Arc<Self>, name: Option<&str>, until: Instant) -> Result<ModelLease, ApiError> {
+    /// Returns a lease of the model `name`, or of the default model. Waits until the model is loaded or `until` has
+    /// passed.
+    ///
+    /// # Errors
+    /// The errors of [`choose`](Self::choose).
+    pub async fn lease(self: &Arc<Self>, name: Option<&str>, until: Instant) -> Result<ModelLease, ApiError> {
         let mut changed = self.changed.subscribe();
         let mut waiting = None;
         loop {
