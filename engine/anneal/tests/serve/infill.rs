@@ -91,11 +91,26 @@ fn the_answer_has_the_text_under_both_names() {
         (joined(&|part| &part["content"]), joined(&|part| &part["choices"][0]["text"])),
         (text.into(), text.into())
     );
-    // Editors send such requests to fill the cache.
-    let mut warm = body;
-    warm["n_predict"] = json!(0);
-    let (status, answer) = server.post("/infill", &warm);
-    assert_eq!((status, &answer["content"]), (200, &json!("")), "{answer}");
+    // Editors send requests for 0 tokens to fill the cache. `n_predict` overrides `max_tokens`.
+    for (n_predict, max_tokens, expected) in [
+        (json!(0), Value::Null, 0),
+        (json!(0), json!(5), 0),
+        (json!(5), json!(0), 5),
+        (json!(5), json!(3), 5),
+        (Value::Null, json!(0), 0),
+        (Value::Null, json!(3), 3),
+    ] {
+        let mut warm = body.clone();
+        warm["n_predict"] = n_predict;
+        warm["max_tokens"] = max_tokens;
+        let (status, answer) = server.post("/infill", &warm);
+        assert_eq!(
+            (status, &answer["usage"]["completion_tokens"]),
+            (200, &json!(expected)),
+            "{warm}: {answer}"
+        );
+        assert_eq!(answer["content"] == "", expected == 0, "{answer}");
+    }
 }
 
 #[test]

@@ -36,14 +36,13 @@ pub(super) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<Completio
     let return_tokens = return_tokens(fields)?;
     let prompt = Prompt::Infill(Box::new(Infill::take(fields)?));
     // `n_predict` is llama-server's name for `max_tokens`.
-    let generates_old = generates(fields, "n_predict");
-    let old = fields.tokens("n_predict")?;
-    let generates_new = generates(fields, "max_tokens");
+    let old = match generates(fields, "n_predict") {
+        true => fields.tokens("n_predict")?,
+        false => Some(0),
+    };
+    let new = (!generates(fields, "max_tokens")).then_some(0);
     let mut generate = Generate::take(fields, prompt, defaults)?;
-    generate.max_tokens = old.unwrap_or(generate.max_tokens);
-    if !generates_old || !generates_new {
-        generate.max_tokens = 0;
-    }
+    generate.max_tokens = old.or(new).unwrap_or(generate.max_tokens);
     generate.logprobs = take_logprobs(fields)?;
     Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
