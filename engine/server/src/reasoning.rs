@@ -118,7 +118,7 @@ impl ReasoningWish {
         let is_on = match kind.as_str() {
             Some("enabled" | "adaptive" | "auto") => true,
             Some("disabled") => false,
-            _ => return Err(wrong("thinking.type", "use enabled, adaptive or disabled", kind)),
+            _ => return Err(wrong("thinking.type", "use enabled, adaptive, auto or disabled", kind)),
         };
         self.is_on = Some(is_on);
         if is_on {
@@ -238,7 +238,7 @@ mod tests {
                 "reasoning.max_tokens: use a whole number from 0",
             ),
             (json!({ "thinking": true }), "thinking: use an object, not true"),
-            (json!({ "thinking": {} }), "thinking.type: use enabled, adaptive or disabled"),
+            (json!({ "thinking": {} }), "thinking.type: use enabled, adaptive, auto or disabled"),
             (json!({ "enable_thinking": "no" }), "enable_thinking: use true or false"),
             (json!({ "thinking_budget_tokens": -2 }), "thinking_budget_tokens: use a whole number from 0"),
             (

@@ -310,7 +310,7 @@ mod tests {
             (with(json!({ "tool_choice": "auto" })), "tool_choice.type: use auto, any, tool or none"),
             (
                 with(json!({ "thinking": { "type": "on" } })),
-                "thinking.type: use enabled, adaptive or disabled",
+                "thinking.type: use enabled, adaptive, auto or disabled",
             ),
             (with(json!({ "stop_sequences": [""] })), "stop_sequences: a stop string must not be empty"),
             (
