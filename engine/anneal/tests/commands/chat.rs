@@ -462,6 +462,8 @@ fn at_a_terminal_thoughts_are_dimmed() {
     keys.write_all(b"hello\r").expect("typed");
     screen.until("\u{1b}[2mtwo");
     screen.until(" two\u{1b}[0m\r\n\r\nFour\r\n");
+    // Before the prompt, the terminal would take ctrl-D as the end of a line.
+    screen.until("> ");
     keys.write_all(b"\x04").expect("typed");
     assert_eq!(child.wait().expect("it ends").code(), Some(0), "{}", screen.seen);
 }
