@@ -189,8 +189,8 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
         ),
         (
             ask(json!([{ "role": "assistant", "tool_calls": [{}] }])),
-            "messages[0]",
-            "missing field `function`",
+            "messages[0].tool_calls[0].function",
+            "use an object with a name and arguments",
         ),
         (more(json!({ "n": 9 })), "n", "use a whole number from 1 to 8"),
         (more(json!({ "logprobs": 1 })), "logprobs", "use true or false"),
