@@ -15,6 +15,8 @@ import tempfile
 import threading
 import urllib.request
 
+from perform_tasks import perform
+
 ANNEAL, CHROMIUM, MODEL = sys.argv[1:4]
 KEY = "the-key-of-the-browser"
 # Time limit, in seconds, for a page to load and send its result.
@@ -176,7 +178,6 @@ class Context:
 def main():
     version = subprocess.run([CHROMIUM, "--version"], capture_output=True, text=True, check=True).stdout.split()
     version = next(word for word in version if word[0].isdigit())
-    failed = False
     with contextlib.ExitStack() as stack:
         context = Context()
         context.folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
@@ -187,14 +188,7 @@ def main():
         config = f'api_key_file = "{keys}"\nallowed_origins = "{origin(context.pages)}"\n'
         context.keyed = stack.enter_context(anneal(context.folder, "keyed", config))
         context.open = stack.enter_context(anneal(context.folder, "open", ""))
-        for client, task, run in TASKS:
-            error = None
-            try:
-                run(context)
-            except Exception as caught:  # Report every failure as a result.
-                error, failed = f"{type(caught).__name__}: {caught}"[:500], True
-            print(json.dumps({"client": client, "version": version, "task": task, "error": error}), flush=True)
-    sys.exit(1 if failed else 0)
+        perform(TASKS, lambda _: version, context)
 
 
 main()

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Literal
 
 from pydantic import BaseModel
+from perform_tasks import perform
 
 ADDRESS, MODEL = sys.argv[1], sys.argv[2]
 OPENAI = {"base_url": f"{ADDRESS}/v1", "api_key": "none"}
@@ -242,12 +243,4 @@ TASKS = [
     ("pydantic-ai-slim", "agent with a typed output", pydantic_ai),
 ]
 
-failed = False
-for client, task, run in TASKS:
-    error = None
-    try:
-        run()
-    except Exception as caught:  # Report every failure as a result.
-        error, failed = f"{type(caught).__name__}: {caught}"[:500], True
-    print(json.dumps({"client": client, "version": version(client), "task": task, "error": error}), flush=True)
-sys.exit(1 if failed else 0)
+perform(TASKS, version)

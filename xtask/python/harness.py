@@ -12,6 +12,8 @@ import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
+from perform_tasks import perform
+
 ADDRESS, MODEL = sys.argv[1], sys.argv[2]
 FOLDER = tempfile.TemporaryDirectory()
 # The task and its data are local, so nothing may be downloaded.
@@ -83,12 +85,4 @@ TASKS = [
     ("lm_eval", "likelihoods of a multiple-choice task", score),
 ]
 
-failed = False
-for client, task, run in TASKS:
-    error = None
-    try:
-        run()
-    except Exception as caught:  # Report every failure as a result.
-        error, failed = f"{type(caught).__name__}: {caught}"[:500], True
-    print(json.dumps({"client": client, "version": version(client), "task": task, "error": error}), flush=True)
-sys.exit(1 if failed else 0)
+perform(TASKS, version)

@@ -8,6 +8,9 @@
 use build_info::Bytes;
 use llama::{Model, Token};
 
+/// Default maximum memory for the checkpoints of a context.
+pub const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
+
 /// Number of tokens between checkpoints in a long text, for prompts that share only a part of it.
 const EVERY: usize = 4096;
 
@@ -115,13 +118,13 @@ impl<S: Copy + PartialEq> Checkpoints<S> {
 
     /// Adds the `state` after `tokens`. Drops the least recently used checkpoints until all fit into `most` bytes, and
     /// returns their number. A checkpoint that alone exceeds `most` is not added and counts as dropped.
-    pub fn add(&mut self, scope: S, tokens: &[Token], state: Vec<u8>, most: Bytes) -> usize {
+    pub fn add(&mut self, scope: S, tokens: Vec<Token>, state: Vec<u8>, most: Bytes) -> usize {
         self.uses += 1;
-        let new = Checkpoint { scope, tokens: tokens.to_vec(), state, used: self.uses };
+        let new = Checkpoint { scope, tokens, state, used: self.uses };
         if Bytes(new.bytes()) > most {
             return 1;
         }
-        self.all.retain(|known| known.scope != scope || known.tokens != tokens);
+        self.all.retain(|known| known.scope != scope || known.tokens != new.tokens);
         self.all.push(new);
         self.shrink(most)
     }
@@ -174,9 +177,9 @@ mod tests {
     #[test]
     fn a_checkpoint_is_found_by_its_scope_and_its_tokens() {
         let mut all = Checkpoints::default();
-        assert_eq!(all.add('a', &[1, 2], vec![0; 8], Bytes(100)), 0);
-        assert_eq!(all.add('a', &[1, 2, 3], vec![1; 8], Bytes(100)), 0);
-        assert_eq!(all.add('b', &[1, 2, 3, 4], vec![2; 8], Bytes(100)), 0);
+        assert_eq!(all.add('a', vec![1, 2], vec![0; 8], Bytes(100)), 0);
+        assert_eq!(all.add('a', vec![1, 2, 3], vec![1; 8], Bytes(100)), 0);
+        assert_eq!(all.add('b', vec![1, 2, 3, 4], vec![2; 8], Bytes(100)), 0);
         let lengths =
             |scope, prompt: &[Token]| all.of(scope, prompt).map(|cut| cut.tokens).collect::<Vec<_>>();
         assert_eq!(lengths('a', &[1, 2, 3, 4]), [2, 3]);
@@ -194,17 +197,17 @@ mod tests {
         let mut all = Checkpoints::default();
         // Each checkpoint takes 4 + 6 bytes.
         for token in 0..4 {
-            assert_eq!(all.add((), &[token], vec![0; 6], Bytes(40)), 0);
+            assert_eq!(all.add((), vec![token], vec![0; 6], Bytes(40)), 0);
         }
         assert!(all.state((), &[0]).is_some());
-        assert_eq!(all.add((), &[4], vec![0; 6], Bytes(40)), 1);
+        assert_eq!(all.add((), vec![4], vec![0; 6], Bytes(40)), 1);
         assert!(all.contains((), &[0]) && !all.contains((), &[1]));
         // The same tokens again replace the old state.
-        assert_eq!(all.add((), &[4], vec![9; 6], Bytes(40)), 0);
+        assert_eq!(all.add((), vec![4], vec![9; 6], Bytes(40)), 0);
         assert_eq!((all.size(), all.state((), &[4])), ((4, Bytes(40)), Some(&[9; 6][..])));
         assert_eq!(all.shrink(Bytes(25)), 2);
         // A state that can never fit does not evict the others.
-        assert_eq!(all.add((), &[5], vec![0; 50], Bytes(40)), 1);
+        assert_eq!(all.add((), vec![5], vec![0; 50], Bytes(40)), 1);
         assert_eq!(all.size(), (2, Bytes(20)));
     }
 }

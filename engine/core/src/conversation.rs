@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use build_info::Bytes;
 use chat::{Inputs, Json, Message, Part, Template, thought_variables};
 use gguf::memory::CTX_STEP;
 use llama::error::{Error, Result};
@@ -43,9 +42,6 @@ pub struct Conversation {
     checkpoints: Checkpoints<()>,
     last: Last,
 }
-
-/// Maximum memory for checkpoints.
-const CHECKPOINT_MEMORY: Bytes = Bytes(1 << 30);
 
 /// The last prompt and its answer, as text and as tokens.
 #[derive(Default)]
@@ -356,7 +352,7 @@ impl Conversation {
     fn evaluate_to_checkpoints(&mut self, tokens: &[Token], held: usize) -> Result<usize> {
         let context = self.session.context();
         let model = Arc::clone(context.model());
-        if !matches!(model.prefix_reuse(), PrefixReuse::Checkpoints | PrefixReuse::StateAlone) {
+        if !model.prefix_reuse().needs_checkpoints() {
             return Ok(held);
         }
         let mut at = held;
@@ -373,7 +369,7 @@ impl Conversation {
             at = position;
             match context.save_checkpoint(ALONE) {
                 Ok(state) => {
-                    self.checkpoints.add((), &tokens[..position], state, CHECKPOINT_MEMORY);
+                    self.checkpoints.add((), tokens[..position].to_vec(), state, checkpoints::DEFAULT_MEMORY);
                 }
                 // Without the checkpoint, the next turn evaluates more tokens.
                 Err(error) => llama::notice::warn(&error.to_string()),

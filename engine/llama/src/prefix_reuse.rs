@@ -19,6 +19,13 @@ pub enum PrefixReuse {
     Never,
 }
 
+impl PrefixReuse {
+    /// True if prompts continue from checkpoints.
+    pub fn needs_checkpoints(self) -> bool {
+        matches!(self, PrefixReuse::Checkpoints | PrefixReuse::StateAlone)
+    }
+}
+
 impl Model {
     /// Returns the way in which the memory can be truncated.
     pub fn prefix_reuse(&self) -> PrefixReuse {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use build_info::words::nearest;
 use chat::BUILTIN_NAMES;
 use engine_core::cache::DEFAULT_BOUND;
+use engine_core::checkpoints;
 use engine_core::speculative::MOST;
 use hub::Name;
 use llama::MAX_SEQUENCES;
@@ -288,7 +289,7 @@ impl Config {
             },
             rules: Rules {
                 reuse: self.prompt_reuse.unwrap_or(true),
-                checkpoint_memory: self.checkpoint_memory.unwrap_or(options::DEFAULT_CHECKPOINT_MEMORY),
+                checkpoint_memory: self.checkpoint_memory.unwrap_or(checkpoints::DEFAULT_MEMORY),
                 step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(options::DEFAULT_STEP_MS))),
                 stall,
                 on_device,

@@ -4,10 +4,30 @@
 //! The state comes first, so that it need not be copied. The checkpoints follow, and each is followed by its number of
 //! tokens and its size. The last number is the number of checkpoints. All numbers are little-endian and have 8 bytes.
 
+use llama::{Model, PrefixReuse};
+
 use crate::checkpoints::CheckpointState;
 
+/// Returns the bytes to store for `state`, the whole state of a sequence of `model`. `cuts` are its checkpoints. The
+/// memory of most models needs none, so their bytes are only the state.
+pub fn stored(model: &Model, state: Vec<u8>, cuts: &[CheckpointState<'_>]) -> Vec<u8> {
+    match model.prefix_reuse() {
+        PrefixReuse::AnyToken => state,
+        _ => join(state, cuts),
+    }
+}
+
+/// Returns the state and the checkpoints in `bytes`, which [`stored`] returned for the same model. `None` if a length
+/// does not fit.
+pub fn parts<'a>(model: &Model, bytes: &'a [u8]) -> Option<(&'a [u8], Vec<CheckpointState<'a>>)> {
+    match model.prefix_reuse() {
+        PrefixReuse::AnyToken => Some((bytes, Vec::new())),
+        _ => split(bytes),
+    }
+}
+
 /// Appends `cuts` to `state`.
-pub fn join(mut state: Vec<u8>, cuts: &[CheckpointState<'_>]) -> Vec<u8> {
+fn join(mut state: Vec<u8>, cuts: &[CheckpointState<'_>]) -> Vec<u8> {
     for cut in cuts {
         state.extend_from_slice(cut.state);
         state.extend_from_slice(&(cut.tokens as u64).to_le_bytes());
@@ -18,7 +38,7 @@ pub fn join(mut state: Vec<u8>, cuts: &[CheckpointState<'_>]) -> Vec<u8> {
 }
 
 /// Returns the state and the checkpoints of `bytes`, which [`join`] wrote. `None` if a length does not fit.
-pub fn split(bytes: &[u8]) -> Option<(&[u8], Vec<CheckpointState<'_>>)> {
+fn split(bytes: &[u8]) -> Option<(&[u8], Vec<CheckpointState<'_>>)> {
     let number = |bytes: &mut &[u8]| -> Option<usize> {
         let (rest, last) = bytes.split_last_chunk::<8>()?;
         *bytes = rest;

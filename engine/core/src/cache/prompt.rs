@@ -11,7 +11,7 @@ use llama::options::DeviceSampling;
 use llama::{PrefixReuse, Token};
 use sampling::Chain;
 
-use super::checkpointed::{join, split};
+use super::checkpointed::{parts, stored};
 use super::entry::Unfit;
 use super::key::CacheKey;
 use super::store::{Loaded, Saved, Store};
@@ -142,10 +142,8 @@ fn put(
     prompt: &[Token],
 ) -> std::result::Result<(usize, Option<Vec<f32>>), Unfit> {
     let refused = |why: String| Unfit::Refused(why);
-    let state = match session.context().model().prefix_reuse() {
-        PrefixReuse::AnyToken => &loaded.content.state,
-        _ => split(&loaded.content.state).ok_or(Unfit::Damaged("its checkpoints have wrong lengths"))?.0,
-    };
+    let (state, _) = parts(session.context().model(), &loaded.content.state)
+        .ok_or(Unfit::Damaged("its checkpoints have wrong lengths"))?;
     session.restore(state).map_err(|error| refused(error.to_string()))?;
     let context = session.context();
     if !context.holds(0, loaded.tokens.len()) {
@@ -179,10 +177,11 @@ fn keep(
         return None;
     }
     let context = session.context();
-    let any_token = context.model().prefix_reuse() == PrefixReuse::AnyToken;
-    let state = |state: Vec<u8>| if any_token { state } else { join(state, &[]) };
     let row = context.logits().map(<[f32]>::to_vec);
-    let taken = row.and_then(|row| Ok((row, state(context.save()?))));
+    let taken = row.and_then(|row| {
+        let state = context.save()?;
+        Ok((row, stored(context.model(), state, &[])))
+    });
     let (row, state) = match taken {
         // NaN logits make the generation fail, so nothing is kept.
         Ok((row, _)) if has_nan(&row) => return None,

@@ -113,9 +113,6 @@ pub(super) const DEFAULT_DRAIN_S: f64 = 30.0;
 /// Default delay that prompts may add between two tokens, in milliseconds.
 pub(super) const DEFAULT_STEP_MS: u32 = 250;
 
-/// Default memory for checkpoints.
-pub(super) const DEFAULT_CHECKPOINT_MEMORY: Bytes = Bytes(1 << 30);
-
 /// Default idle time after which a connection is closed, in seconds.
 pub(super) const DEFAULT_IDLE_S: f64 = 300.0;
 

@@ -132,7 +132,7 @@ where
         }
         let request_log =
             RequestLog::new(request.method().as_str(), routes::logged(request.uri().path()), &peer.client);
-        let path = request.uri().path().to_string();
+        let refuse = routes::refusal_at(request.uri().path());
         let answer = app.call(request);
         let (registry, state) = (Arc::clone(&registry), Arc::clone(&state));
         let early = state.early();
@@ -146,7 +146,7 @@ where
             let work = async {
                 match (preflight, allowed) {
                     (Some(Ok(response)), _) => Ok::<Response, Infallible>(response),
-                    (Some(Err(refusal)), _) | (None, Err(refusal)) => Ok(routes::refuse_at(&path, &refusal)),
+                    (Some(Err(refusal)), _) | (None, Err(refusal)) => Ok(refuse(&refusal)),
                     (None, Ok(_)) => answer.await,
                 }
             };

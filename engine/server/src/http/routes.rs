@@ -298,20 +298,17 @@ pub(super) fn is_watching(path: &str) -> bool {
 async fn nothing_here(request: Request) -> Response {
     let path: String = request.uri().path().chars().take(100).collect();
     let refusal = ApiError::new(ApiErrorKind::NotFound, format!("no endpoint at {path}"));
-    refuse_at(request.uri().path(), &refusal)
+    refusal_at(request.uri().path())(&refusal)
 }
 
 async fn wrong_method(request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    refuse_at(path, &ApiError::new(ApiErrorKind::Method, format!("{method} is not allowed on {path}")))
+    refusal_at(path)(&ApiError::new(ApiErrorKind::Method, format!("{method} is not allowed on {path}")))
 }
 
-/// Returns an error as a response, in the format of the API at `path`.
-pub(super) fn refuse_at(path: &str, refusal: &ApiError) -> Response {
-    match path.starts_with(messages::PATH) {
-        true => messages::refuse(refusal),
-        false => refuse(refusal),
-    }
+/// Returns the function that converts an error to a response in the format of the API at `path`.
+pub(super) fn refusal_at(path: &str) -> fn(&ApiError) -> Response {
+    if path.starts_with(messages::PATH) { messages::refuse } else { refuse }
 }
 
 /// Set of paths that are served at an address.

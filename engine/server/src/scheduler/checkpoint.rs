@@ -9,9 +9,9 @@ use super::state::Scheduler;
 impl Scheduler {
     /// True if the model needs checkpoints to reuse prompts.
     pub(super) fn saves_checkpoints(&self) -> bool {
-        let by_checkpoints =
-            matches!(self.context.model().prefix_reuse(), PrefixReuse::Checkpoints | PrefixReuse::StateAlone);
-        by_checkpoints && self.rules.reuse && !self.checkpoints_too_large
+        self.rules.reuse
+            && !self.checkpoints_too_large
+            && self.context.model().prefix_reuse().needs_checkpoints()
     }
 
     /// Saves a checkpoint if the evaluation of the prompt in slot `at` has paused for it.
@@ -32,8 +32,8 @@ impl Scheduler {
                 ));
             }
             Ok(state) => {
-                let held = self.slots[at].held.clone();
-                self.add_checkpoint(scope, &held, state);
+                let tokens = slot.held.clone();
+                self.add_checkpoint(scope, tokens, state);
                 self.metrics.checkpoints_saved.add(1);
             }
             // Without this checkpoint, later prompts start from an earlier checkpoint or from their beginning.
@@ -42,7 +42,7 @@ impl Scheduler {
     }
 
     /// Adds the `state` after `tokens` to the memory.
-    pub(super) fn add_checkpoint(&mut self, scope: Scope, tokens: &[Token], state: Vec<u8>) {
+    pub(super) fn add_checkpoint(&mut self, scope: Scope, tokens: Vec<Token>, state: Vec<u8>) {
         let dropped = self.checkpoints.add(scope, tokens, state, self.rules.checkpoint_memory);
         self.metrics.checkpoints_dropped.add(dropped as u64);
         self.show_checkpoints();

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use engine_core::cache::checkpointed::{join, split};
+use engine_core::cache::checkpointed::{parts, stored};
 use engine_core::cache::{BLOCK, Loaded, PromptCacheRequest};
 use engine_core::checkpoints::CheckpointState;
 use engine_core::runtime_host::RuntimeHost;
@@ -171,18 +171,19 @@ impl Scheduler {
             return;
         }
         let Some(scope) = self.lasting(scope) else { return };
-        let Some((_, cuts)) = split(&loaded.content.state) else { return };
+        let Some((_, cuts)) = parts(self.context.model(), &loaded.content.state) else { return };
         for cut in cuts.into_iter().filter(|cut| cut.tokens <= keep) {
-            self.add_checkpoint(scope, &loaded.tokens[..cut.tokens], cut.state.to_vec());
+            self.add_checkpoint(scope, loaded.tokens[..cut.tokens].to_vec(), cut.state.to_vec());
         }
     }
 
     /// Returns how many of the first `most` tokens of `loaded` can be restored.
     fn usable(&self, loaded: &Loaded, most: usize) -> usize {
-        let cuts = match self.context.model().prefix_reuse() {
-            PrefixReuse::AnyToken => return most,
-            _ => split(&loaded.content.state).map(|(_, cuts)| cuts),
-        };
+        let model = self.context.model();
+        if model.prefix_reuse() == PrefixReuse::AnyToken {
+            return most;
+        }
+        let cuts = parts(model, &loaded.content.state).map(|(_, cuts)| cuts);
         let ends = cuts.into_iter().flatten().map(|cut| cut.tokens).chain([loaded.tokens.len()]);
         ends.filter(|end| *end <= most).max().unwrap_or(0)
     }
@@ -191,12 +192,8 @@ impl Scheduler {
     fn restore(&mut self, at: usize, loaded: &Loaded, keep: usize) -> Result<()> {
         let failed = |why: &str| Err(Error::State { what: "restore", why: why.to_string() });
         let sequence = self.slots[at].sequence;
-        let (state, cuts) = match self.context.model().prefix_reuse() {
-            PrefixReuse::AnyToken => (&loaded.content.state[..], Vec::new()),
-            _ => match split(&loaded.content.state) {
-                Some(parts) => parts,
-                None => return failed("its checkpoints have wrong lengths"),
-            },
+        let Some((state, cuts)) = parts(self.context.model(), &loaded.content.state) else {
+            return failed("its checkpoints have wrong lengths");
         };
         self.context.restore_sequence(sequence, state)?;
         if !self.context.holds(sequence, loaded.tokens.len()) {
@@ -267,16 +264,10 @@ impl Scheduler {
         }
         match self.context.save_sequence(slot.sequence) {
             Ok(state) => {
-                let state = match self.context.model().prefix_reuse() {
-                    PrefixReuse::AnyToken => state,
-                    _ => {
-                        let mut cuts: Vec<CheckpointState<'_>> =
-                            self.checkpoints.of(scope, &slot.held).collect();
-                        cuts.sort_unstable_by_key(|cut| cut.tokens);
-                        let last = cuts.len().saturating_sub(CUTS);
-                        join(state, &cuts[last..])
-                    }
-                };
+                let mut cuts: Vec<CheckpointState<'_>> = self.checkpoints.of(scope, &slot.held).collect();
+                cuts.sort_unstable_by_key(|cut| cut.tokens);
+                let last = cuts.len().saturating_sub(CUTS);
+                let state = stored(self.context.model(), state, &cuts[last..]);
                 disk.save(scope.digest(), slot.held.clone(), state);
                 slot.saved = slot.held.len();
             }

@@ -110,18 +110,20 @@ pub fn run(workspace: &Workspace, yes: bool, log: &Log, ui: &Ui) -> Result<()> {
     let (_server, address) = start(&anneal, &model, &scratch.path().join("a.sock"))?;
 
     ui.say("testing the server with each client; this takes about a minute");
-    let script = |name: &str| workspace.root().join(name);
-    let mut python = Command::new("python3");
-    python
-        .arg(script(PYTHON))
-        .args([&address, "tiny"])
-        .env("PYTHONPATH", &packages)
-        // litellm otherwise downloads a list of prices.
-        .env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
-    let mut results = tasks(PYTHON, python)?;
-    let mut python = Command::new("python3");
-    python.arg(script(HARNESS_SCRIPT)).args([&address, "tiny"]).env("PYTHONPATH", &harness);
-    results.extend(tasks(HARNESS_SCRIPT, python)?);
+    let python = |script: &str| {
+        let mut python = Command::new("python3");
+        // The module that the scripts share must leave no compiled file in the checkout.
+        python.arg(workspace.root().join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
+        python
+    };
+    let mut clients = python(PYTHON);
+    // litellm otherwise downloads a list of prices.
+    clients.env("PYTHONPATH", &packages).env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+    clients.args([&address, "tiny"]);
+    let mut results = tasks(PYTHON, clients)?;
+    let mut scorer = python(HARNESS_SCRIPT);
+    scorer.args([&address, "tiny"]).env("PYTHONPATH", &harness);
+    results.extend(tasks(HARNESS_SCRIPT, scorer)?);
     match node {
         Some(folder) => {
             // Node looks for packages only in the folders above a script.
@@ -136,8 +138,8 @@ pub fn run(workspace: &Workspace, yes: bool, log: &Log, ui: &Ui) -> Result<()> {
     }
     match program(&CHROMIUM) {
         Some(chromium) => {
-            let mut browser = Command::new("python3");
-            browser.arg(script(BROWSER)).arg(&anneal).arg(chromium).arg(&model);
+            let mut browser = python(BROWSER);
+            browser.arg(&anneal).arg(chromium).arg(&model);
             results.extend(tasks(BROWSER, browser)?);
         }
         None => results.push(TaskResult::skipped("chromium", "chromium is missing (install chromium)")),
