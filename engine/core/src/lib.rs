@@ -20,6 +20,7 @@ pub mod gpu;
 pub mod logits;
 pub mod model;
 mod model_files;
+pub mod numa;
 pub mod option;
 pub mod place;
 pub mod placement;

@@ -30,6 +30,7 @@ mod message;
 mod model;
 mod model_options;
 pub mod notice;
+pub mod numa;
 pub mod offload;
 mod operation_times;
 pub mod options;

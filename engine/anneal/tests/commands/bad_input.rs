@@ -151,7 +151,7 @@ fn prompts_that_do_not_fit() {
 #[test]
 fn flags_that_cannot_be_meant_are_wrong_usage() {
     let model = tiny().to_str().expect("UTF-8");
-    let cases: [(&[&str], &str); 27] = [
+    let cases: [(&[&str], &str); 29] = [
         (&["run", "-m", model, "-p", "a", "-t", "0"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-t", "10000"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-tb", "10000"], "1 to 512 threads"),
@@ -177,6 +177,8 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
             &["run", "-m", model, "-p", "a", "--cpu-list", "900"],
             "CPUs 0 to 511\nhint: choose smaller numbers",
         ),
+        (&["run", "-m", model, "-p", "a", "--numa", "node"], "use node:N, interleave or spread"),
+        (&["run", "-m", model, "-p", "a", "--numa", "node:900"], "no node 900\nhint: choose from the nodes"),
         (&["run", "-m", model, "-p", "a", "-C", "0xFFFF"], "\nhint: give a list of CPUs instead of a mask"),
         (&["quantize", model, model, "q8_0"], "is both input and output"),
         (&["run", "-p", "a"], "--model"),

@@ -23,6 +23,7 @@ mod likelihoods;
 mod log;
 mod logprobs;
 mod models;
+mod numa;
 mod openapi;
 mod pools;
 mod progress;

@@ -36,7 +36,9 @@ use crate::interrupt;
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     args.drafts.refuse()?;
-    let runtime_host = super::read_runtime_host();
+    let mut placing = Requested::default();
+    args.placing.ask(&mut placing);
+    let runtime_host = super::placed_runtime_host(&placing)?;
     if args.roofline {
         interrupt::stop_after(table::interrupt);
         return roof::run(args, &runtime_host);

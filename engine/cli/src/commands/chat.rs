@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
-    let runtime_host = super::read_runtime_host();
+    let runtime_host = super::placed_runtime_host(&requested)?;
     let model = args.hub.one(args.model.as_deref())?;
     let tuned = args.tuning.look_up(&model, &requested.variant, &runtime_host);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &runtime_host)?;

@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
-    let runtime_host = super::read_runtime_host();
+    let runtime_host = super::placed_runtime_host(&requested)?;
     let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
     check(args.chunk, args.chunks)?;

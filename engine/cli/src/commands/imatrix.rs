@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut requested = Requested::default();
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
-    let runtime_host = super::read_runtime_host();
+    let runtime_host = super::placed_runtime_host(&requested)?;
     let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
     super::eval::check(args.chunk, args.chunks)?;

@@ -84,7 +84,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
         requested = requested.or(&file.engine);
         named = named.or(file.model);
     }
-    let runtime_host = super::read_live_with_gpus();
+    let runtime_host = super::place_on_nodes(&requested, super::read_live_with_gpus())?;
     let model = args.hub.any(named.as_deref())?;
     let tuned =
         model.as_deref().and_then(|model| args.tuning.look_up(model, &requested.variant, &runtime_host));

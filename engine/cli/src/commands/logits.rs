@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
-    let runtime_host = super::read_runtime_host();
+    let runtime_host = super::placed_runtime_host(&requested)?;
     let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
     // The text is read before the model is loaded, so that errors in the file are reported early.

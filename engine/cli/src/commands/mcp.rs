@@ -68,7 +68,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut served = config(args)?.served()?;
     served.models.iter_mut().for_each(|named| named.options.socket = None);
-    let runtime_host = super::read_runtime_host();
+    let engine = served.models.first().map(|named| named.engine.clone());
+    let runtime_host = super::placed_runtime_host(&engine.unwrap_or_default())?;
     start(args.load.verbose);
     crate::mcp::own(
         &served,

@@ -33,7 +33,8 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use engine_core::runtime_host::RuntimeHost;
-use engine_core::settings::Settings;
+use engine_core::settings::{Requested, Settings};
+use llama::error::Error;
 
 /// llama.cpp's short flags with several letters. clap would parse each of them as several flags.
 const LLAMA_FLAGS: [&str; 16] = [
@@ -70,6 +71,23 @@ fn read_runtime_host() -> RuntimeHost {
     let runtime_host = RuntimeHost::read();
     runtime_host.switch_cuda();
     tell(runtime_host)
+}
+
+/// Reads the state of the host for a command that loads a model with `requested` options. Places the process on NUMA
+/// nodes first.
+///
+/// # Errors
+/// If the placement is impossible.
+fn placed_runtime_host(requested: &Requested) -> Result<RuntimeHost, Error> {
+    place_on_nodes(requested, read_runtime_host())
+}
+
+/// Places the process on the NUMA nodes that `requested` names. Returns the machine as the process may use it.
+fn place_on_nodes(requested: &Requested, runtime_host: RuntimeHost) -> Result<RuntimeHost, Error> {
+    match requested.numa {
+        Some(placement) => engine_core::numa::place(placement, runtime_host),
+        None => Ok(runtime_host),
+    }
 }
 
 /// Reads the state of the host, including the NVIDIA GPUs, for a command that prints information about the machine.

@@ -147,7 +147,8 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
 fn serve(args: &Args, served: &Served, source: Option<&mut ConfigSource>) -> Result<ExitCode> {
     let strange = Workloads::default().with_environment(config::variables());
     strange.iter().flat_map(|(_, strange)| strange).for_each(|words| notice::warn(words));
-    let runtime_host = super::read_runtime_host();
+    let engine = served.models.first().map(|named| named.engine.clone());
+    let runtime_host = super::placed_runtime_host(&engine.unwrap_or_default())?;
     start(args.load.verbose);
     let mut reload = source.map(|source| || read_again(source));
     let mut hooks = Hooks {

@@ -68,6 +68,11 @@ impl Settings {
             line("threads-batch", &self.prefill_threads, self.prefill_threads.value),
             line("affinity", &self.affinity, self.affinity.value),
             line("cpu-list", &self.cpus, cpus.join(",")),
+            line(
+                "numa",
+                &self.numa,
+                self.numa.value.map_or("the system's".to_string(), |numa| numa.to_string()),
+            ),
             line("poll", &self.poll, self.poll.value),
             line("blas-threads", &self.blas_threads, self.blas_threads_in_words()),
             line("ctx-size", &self.n_ctx, n_ctx),

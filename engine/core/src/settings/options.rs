@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use build_info::{Bytes, Policy};
 use llama::MAX_THREADS;
+use llama::numa::NumaPlacement;
 use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit, Workers};
 use llama::options::{
     Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, MAX_CTX, RequireGpu, SplitMode,
@@ -26,6 +27,7 @@ pub struct Requested {
     pub prefill_threads: Option<u32>,
     pub affinity: Option<Affinity>,
     pub cpus: Option<Vec<u32>>,
+    pub numa: Option<NumaPlacement>,
     pub poll: Option<u32>,
     pub blas_threads: Option<u32>,
     pub n_ctx: Option<u32>,
@@ -320,6 +322,13 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
             Ok(())
         }),
         slot: slot!(cpus),
+    },
+    OptionSpec {
+        name: "numa", flag: Flag::value("WHERE"), key: Key::NONE, group: Group::Placement,
+        default: DefaultValue::depends("the system's placement", "\"node:0\""),
+        help: "Place threads and memory on NUMA nodes: node:N (both on node N), interleave (memory on all nodes in turn), or spread (threads on all nodes in turn, bound to CPUs)",
+        value: Value::Text(Form::Word, parsed!(numa)),
+        slot: slot!(numa),
     },
     OptionSpec {
         name: "blas-threads", flag: Flag::value("N"), key: Key::NONE, group: Group::Placement,

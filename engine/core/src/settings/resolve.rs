@@ -77,6 +77,7 @@ impl Settings {
             prefill_threads: threads.prefill,
             affinity: threads.affinity,
             cpus: threads.cpus,
+            numa: Setting::or_default(requested.asked("numa", requested.numa.map(Some)), None),
             poll: Setting::pick(requested.asked("poll", requested.poll), tuned.poll, DEFAULT_POLL),
             blas_threads: Setting::or_default(
                 requested.asked("blas-threads", requested.blas_threads),

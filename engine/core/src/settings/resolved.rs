@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use build_info::{Bytes, Policy};
+use llama::numa::NumaPlacement;
 use llama::offload::{CpuMoe, Devices, GpuLayers, Offload, TensorSplit, Workers};
 use llama::options::{
     Affinity, CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, RequireGpu, SplitMode,
@@ -31,6 +32,8 @@ pub struct Settings {
     pub affinity: Setting<Affinity>,
     /// Logical CPUs for the threads, one CPU of each core.
     pub cpus: Setting<Vec<u32>>,
+    /// Placement of threads and memory on NUMA nodes. `None` leaves the placement to the system.
+    pub numa: Setting<Option<NumaPlacement>>,
     /// Polling level of waiting threads: 0 sleeps, 100 spins.
     pub poll: Setting<u32>,
     /// Number of threads of the BLAS library; 0 uses the thread count of the current phase (prefill or decode).

@@ -246,7 +246,7 @@ fn what_was_tuned_does_not_count_where_the_model_lies_elsewhere() {
 fn every_setting_is_explained() {
     let settings = Settings::resolve(&Requested::default(), &runtime_host(2)).expect("valid");
     let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-    assert_eq!(names.len(), 39);
+    assert_eq!(names.len(), 40);
     assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
 }
 

@@ -3,11 +3,13 @@
 use build_info::{Policy, ThreadBudget, threads};
 use llama::MAX_THREADS;
 use llama::error::Result;
+use llama::numa::NumaPlacement;
 use llama::options::Affinity;
 
 use super::options::Requested;
 use super::source::{Setting, Source};
 use crate::asked_threads::{self, Asked};
+use crate::numa;
 use crate::runtime_host::RuntimeHost;
 
 /// Resolved settings of the threads.
@@ -73,13 +75,18 @@ pub(super) fn resolve(
         (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
         (None, None) => Setting::new(prefill, record),
     };
-    let cpus = match &requested.cpus {
-        Some(cpus) => Setting::new(cpus.clone(), requested.source("cpu-list")),
-        None => Setting::new(budget.cpus, budget_source),
+    let spreads = requested.numa == Some(NumaPlacement::Spread);
+    let cpus = match (&requested.cpus, &runtime_host.host) {
+        (Some(cpus), _) => Setting::new(cpus.clone(), requested.source("cpu-list")),
+        (None, Some(host)) if spreads => {
+            Setting::new(numa::spread(&budget.cpus, &host.topology.nodes), requested.source("numa"))
+        }
+        _ => Setting::new(budget.cpus, budget_source),
     };
     // A list of CPUs implies that threads are bound to these CPUs.
     let affinity = match (requested.affinity, &requested.cpus) {
         (None, Some(_)) => Setting::new(Affinity::On, requested.source("cpu-list")),
+        (None, None) if spreads => Setting::new(Affinity::On, requested.source("numa")),
         (asked, _) => Setting::pick(requested.asked("affinity", asked), tuned.affinity, Affinity::default()),
     };
     // More threads than cores are accepted if they were measured to be faster.
