@@ -5,6 +5,7 @@
 //! render calls as the model writes them, [`CallFormat::of_template`] chooses a format by the markers that the template
 //! contains.
 
+mod arguments;
 mod derive;
 mod format;
 mod object;

@@ -1,11 +1,13 @@
 //! Channels of gpt-oss (the format that OpenAI calls harmony). An answer consists of messages, and the header of each
 //! message names its channel: `analysis` for thoughts, `final` for the answer, `commentary` for remarks and tool calls.
 //!
-//! Calls to functions that were not offered, and calls whose arguments are not a JSON object, remain text.
+//! Calls to functions that were not offered, and calls whose arguments do not begin like a JSON object, remain text. Once
+//! the arguments have begun, they are emitted as they arrive.
 
 use super::calls::overlap;
-use super::message::{Json, Message};
+use super::message::{Json, Message, THOUGHTS};
 use super::part::{Offered, Part};
+use super::scan::Scan;
 use super::thoughts::SEPARATOR;
 
 const START: &str = "<|start|>";
@@ -31,6 +33,11 @@ pub(super) const CLOSE_AND_ANSWER: &str = "<|end|><|start|>assistant<|channel|>f
 
 /// Text that begins the answer after a prompt.
 pub(super) const ANSWER: &str = "<|channel|>final<|message|>";
+
+/// Returns a message of `thoughts`, and the start of the next message.
+pub(super) fn thoughts(thoughts: &str) -> String {
+    format!("{CHANNEL}analysis{MESSAGE}{thoughts}{END}{START}{ROLE}")
+}
 
 /// Role in the header of the model's messages.
 const ROLE: &str = "assistant";
@@ -62,8 +69,8 @@ pub struct ChannelReader {
     keeps_thoughts: bool,
     /// True if the message's end marker is emitted as text.
     keeps_end: bool,
-    /// Number of bytes at the start of `held` that are not searched again: white space before a message, or a call's
-    /// arguments without an end marker.
+    /// Number of bytes at the start of `held` that are not searched again: white space before a message or before the
+    /// arguments of a call.
     searched: usize,
 }
 
@@ -77,8 +84,12 @@ enum ChannelState {
     Thought,
     /// In text for the user.
     Text,
-    /// In the arguments of a call to the function `name`. If they are invalid, the text begins with `header`.
+    /// Before the arguments of a call to the function `name`. If no object follows, the text begins with `header`.
     Call { name: String, header: String },
+    /// In the arguments of a call.
+    Arguments(Scan),
+    /// After the arguments of a call. Text before the end marker is dropped.
+    AfterArguments,
 }
 
 impl ChannelReader {
@@ -99,7 +110,11 @@ impl ChannelReader {
         if let Some((_, header)) = prompt.rsplit_once(START)
             && header.contains(MESSAGE)
         {
-            reader.push(&format!("{START}{header}"));
+            reader.push(START);
+            // In one piece, the text after each marker would be moved many times.
+            for piece in header.split_inclusive('<') {
+                reader.push(piece);
+            }
             (reader.has_thoughts, reader.has_text, reader.separates) = (false, false, false);
             if matches!(reader.at, ChannelState::Thought | ChannelState::Text) {
                 reader.held.clear();
@@ -143,14 +158,21 @@ impl ChannelReader {
             ChannelState::Between if held.trim().is_empty() => {}
             ChannelState::Between | ChannelState::Header | ChannelState::Text => self.say(&held, &mut parts),
             ChannelState::Thought => self.think(&held, &mut parts),
-            ChannelState::Call { name, header } => self.call(name, &header, &held, "", &mut parts),
+            // A call without arguments.
+            ChannelState::Call { name, .. } if held.trim().is_empty() => {
+                self.begin_call(name, "{}", &mut parts)
+            }
+            ChannelState::Call { header, .. } => self.not_a_call(&(header + &held), &mut parts),
+            ChannelState::Arguments(_) if held.is_empty() => {}
+            ChannelState::Arguments(_) => parts.push(Part::Arguments(held)),
+            ChannelState::AfterArguments => {}
         }
         parts
     }
 
     /// Advances by one step. Returns true if another step may be possible.
     fn step(&mut self, parts: &mut Vec<Part>) -> bool {
-        match self.at {
+        match self.at.clone() {
             ChannelState::Between => self.between(),
             ChannelState::Header => self.header(parts),
             ChannelState::Thought | ChannelState::Text => {
@@ -166,22 +188,68 @@ impl ChannelReader {
                 self.end(end);
                 true
             }
-            ChannelState::Call { .. } => {
-                let Some((at, end)) = first_end(&self.held[self.searched..]) else {
-                    self.searched = self.held.len() - self.overlap();
-                    return false;
-                };
-                let rest = self.held.split_off(std::mem::take(&mut self.searched) + at);
-                let body = std::mem::replace(&mut self.held, rest[end.len()..].to_string());
-                if let ChannelState::Call { name, header } =
-                    std::mem::replace(&mut self.at, ChannelState::Between)
-                {
-                    self.call(name, &header, &body, if ends_message(end) { end } else { "" }, parts);
+            ChannelState::Call { .. } => self.before_arguments(parts),
+            ChannelState::Arguments(scan) => self.arguments(scan, parts),
+            ChannelState::AfterArguments => {
+                let (_, end) = self.until_end();
+                if let Some(end) = end {
+                    self.end(end);
                 }
-                self.end(end);
-                true
+                end.is_some()
             }
         }
+    }
+
+    /// Looks for the first character of a call's arguments.
+    fn before_arguments(&mut self, parts: &mut Vec<Part>) -> bool {
+        let rest = self.held[self.searched..].trim_start();
+        self.searched = self.held.len() - rest.len();
+        let end = ENDS.into_iter().find(|mark| rest.starts_with(mark));
+        if end.is_none() && ENDS.into_iter().any(|mark| mark.starts_with(rest)) {
+            return false;
+        }
+        let is_object = rest.starts_with('{');
+        let rest = rest[end.map_or(0, str::len)..].to_string();
+        let before = self.held[..self.searched].to_string();
+        (self.held, self.searched) = (rest, 0);
+        let ChannelState::Call { name, header } = std::mem::replace(&mut self.at, ChannelState::Text) else {
+            return false;
+        };
+        if let Some(end) = end {
+            self.begin_call(name, "{}", parts);
+            self.end(end);
+        } else if is_object {
+            self.at = ChannelState::Arguments(Scan::default());
+            self.begin_call(name, "", parts);
+        } else {
+            self.keeps_end = true;
+            self.not_a_call(&(header + &before), parts);
+        }
+        true
+    }
+
+    /// Emits arguments up to their last bracket or the end of the message.
+    fn arguments(&mut self, mut scan: Scan, parts: &mut Vec<Part>) -> bool {
+        let (text, end) = self.until_end();
+        let mut length = 0;
+        for next in text.chars() {
+            scan.follow(next);
+            length += next.len_utf8();
+            if scan.depth == 0 {
+                break;
+            }
+        }
+        if length > 0 {
+            parts.push(Part::Arguments(text[..length].to_string()));
+            self.at = ChannelState::Arguments(scan);
+            if scan.depth == 0 {
+                self.at = ChannelState::AfterArguments;
+            }
+        }
+        if let Some(end) = end {
+            self.end(end);
+        }
+        end.is_some()
     }
 
     /// Looks for the start of a message. Other text is an answer without a header.
@@ -294,18 +362,18 @@ impl ChannelReader {
         format!("{separator}{text}")
     }
 
-    /// Emits a call to `name` with the arguments `body`. Invalid arguments become text, between `header` and `end`.
-    fn call(&mut self, name: String, header: &str, body: &str, end: &str, parts: &mut Vec<Part>) {
-        let arguments = body.trim();
-        let arguments = if arguments.is_empty() { "{}" } else { arguments };
-        let is_object = arguments.starts_with('{')
-            && serde_json::from_str::<&serde_json::value::RawValue>(arguments).is_ok();
-        if is_object {
-            parts.extend([Part::Call(name), Part::Arguments(arguments.to_string())]);
-        } else {
-            self.separates = self.has_text;
-            self.say(&format!("{header}{body}{end}"), parts);
+    /// Emits the start of a call to `name`. Its arguments begin with `arguments`.
+    fn begin_call(&mut self, name: String, arguments: &str, parts: &mut Vec<Part>) {
+        parts.push(Part::Call(name));
+        if !arguments.is_empty() {
+            parts.push(Part::Arguments(arguments.to_string()));
         }
+    }
+
+    /// Emits `text`, the start of a message to a function without arguments for it.
+    fn not_a_call(&mut self, text: &str, parts: &mut Vec<Part>) {
+        self.separates = self.has_text;
+        self.say(text, parts);
     }
 }
 
@@ -330,15 +398,14 @@ fn word(text: &str) -> &str {
 /// Returns `messages` with thoughts in the key `thinking`, which the templates of gpt-oss read. These templates reject
 /// a message with both text and thoughts before its tool calls, so the text of such a message is removed.
 pub(super) fn with_thinking(messages: &[Message]) -> Option<Vec<Message>> {
-    const OURS: &str = "reasoning_content";
     const THEIRS: &str = "thinking";
-    let lacks = |message: &Message| message.more.contains_key(OURS) && !message.more.contains_key(THEIRS);
+    let lacks = |message: &Message| message.more.contains_key(THOUGHTS) && !message.more.contains_key(THEIRS);
     if !messages.iter().any(lacks) {
         return None;
     }
     let mut messages = messages.to_vec();
     for message in messages.iter_mut().filter(|message| lacks(message)) {
-        let thoughts: Option<Json> = message.more.get(OURS).cloned();
+        let thoughts: Option<Json> = message.more.get(THOUGHTS).cloned();
         message.more.extend(thoughts.map(|thoughts| (THEIRS.to_string(), thoughts)));
         if message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty()) {
             message.content = None;

@@ -53,15 +53,32 @@ impl ThoughtFormat {
         }
     }
 
-    /// Appends to `prompt` the text that begins the answer proper, after the thoughts.
-    pub(super) fn begin_answer(self, prompt: &mut String) {
+    /// Appends to `prompt` the `thoughts` of an answer, which may be empty, and the text that begins the answer proper.
+    pub(super) fn begin_answer(self, prompt: &mut String, thoughts: &str) {
         match self {
-            ThoughtFormat::Marks(marks) if marks.are_open_after(prompt) => {
-                prompt.truncate(prompt.trim_end().len());
-                prompt.push_str(&format!("\n{}\n\n", marks.close));
+            ThoughtFormat::Marks(marks) => {
+                // Some templates write empty thoughts if they are off.
+                let end = prompt.trim_end();
+                if let Some(before) = end.strip_suffix(marks.close).filter(|_| !thoughts.is_empty()) {
+                    prompt.truncate(before.len());
+                }
+                let is_open = marks.are_open_after(prompt);
+                if !is_open && thoughts.is_empty() {
+                    return;
+                }
+                if is_open {
+                    prompt.truncate(prompt.trim_end().len());
+                }
+                let open = if is_open { "" } else { marks.open };
+                let separator = if thoughts.is_empty() { "" } else { "\n" };
+                prompt.push_str(&format!("{open}{separator}{thoughts}\n{}\n\n", marks.close));
             }
-            ThoughtFormat::Marks(_) => {}
-            ThoughtFormat::Channels => prompt.push_str(channels::ANSWER),
+            ThoughtFormat::Channels => {
+                if !thoughts.is_empty() {
+                    prompt.push_str(&channels::thoughts(thoughts));
+                }
+                prompt.push_str(channels::ANSWER);
+            }
         }
     }
 
@@ -165,13 +182,25 @@ mod tests {
     #[test]
     fn the_answer_begins_after_the_thoughts() {
         let think = ThoughtFormat::default();
-        for (format, prompt, expected) in [
-            (think, "a:\n<think>\n", "a:\n<think>\n</think>\n\n"),
-            (think, "a:\n", "a:\n"),
-            (ThoughtFormat::Channels, "<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>"),
+        let channels = ThoughtFormat::Channels;
+        for (format, prompt, thoughts, expected) in [
+            (think, "a:\n<think>\n", "", "a:\n<think>\n</think>\n\n"),
+            (think, "a:\n", "", "a:\n"),
+            (think, "a:\n<think>\n", "hm", "a:\n<think>\nhm\n</think>\n\n"),
+            (think, "a:\n", "hm", "a:\n<think>\nhm\n</think>\n\n"),
+            (think, "a:\n<think>\n\n</think>\n\n", "", "a:\n<think>\n\n</think>\n\n"),
+            (think, "a:\n<think>\n\n</think>\n\n", "hm", "a:\n<think>\nhm\n</think>\n\n"),
+            (channels, "<|start|>assistant", "", "<|start|>assistant<|channel|>final<|message|>"),
+            (
+                channels,
+                "<|start|>assistant",
+                "hm",
+                "<|start|>assistant<|channel|>analysis<|message|>hm<|end|>\
+                 <|start|>assistant<|channel|>final<|message|>",
+            ),
         ] {
             let mut prompt = prompt.to_string();
-            format.begin_answer(&mut prompt);
+            format.begin_answer(&mut prompt, thoughts);
             assert_eq!(prompt, expected);
             assert!(!format.reader(&prompt, true).is_inside());
         }

@@ -227,11 +227,11 @@ impl Template {
         self.thought_format().reader(prompt, has_begun)
     }
 
-    /// Appends to `prompt`, a conversation in this template, the text that begins the answer proper. A template without
-    /// thoughts needs no such text.
-    pub fn begin_answer(&self, prompt: &mut String) {
+    /// Appends to `prompt`, a conversation in this template, the `thoughts` of an answer, which may be empty, and the
+    /// text that begins the answer proper. A template without thoughts needs no such text.
+    pub fn begin_answer(&self, prompt: &mut String, thoughts: &str) {
         if let Some(format) = self.thoughts {
-            format.begin_answer(prompt);
+            format.begin_answer(prompt, thoughts);
         }
     }
 
@@ -335,20 +335,16 @@ impl Template {
         style: ToolStyle,
         time: Duration,
     ) -> Result<String> {
-        let variables = self.variables(inputs, style)?;
+        let variables = self.variables(inputs, style);
         let (environment, origin) = (Arc::clone(environment), self.origin.clone());
         stack::with_time(&self.origin, time, move || rendered(&environment, variables, &origin))?
     }
 
     /// Builds the variables of the template.
-    fn variables(&self, inputs: &Inputs<'_>, style: ToolStyle) -> Result<Value> {
-        let mut messages = Vec::with_capacity(inputs.messages.len());
-        for (index, message) in inputs.messages.iter().enumerate() {
-            let value = message.value(style);
-            messages.push(value.map_err(|why| Error::Messages(format!("messages[{index}].{why}")))?);
-        }
+    fn variables(&self, inputs: &Inputs<'_>, style: ToolStyle) -> Value {
+        let messages: Value = inputs.messages.iter().map(|message| message.value(style)).collect();
         let mut variables = vec![
-            ("messages", Value::from(messages)),
+            ("messages", messages),
             ("tools", inputs.tools.map_or(Value::from(()), |tools| tools.0.clone())),
             ("documents", Value::from(())),
             ("add_generation_prompt", Value::from(inputs.add_generation_prompt)),
@@ -356,7 +352,7 @@ impl Template {
             ("eos_token", Value::from(self.specials.end.as_str())),
         ];
         variables.extend(inputs.more.iter().map(|(name, value)| (name.as_str(), value.0.clone())));
-        Ok(Value::from_pairs(variables))
+        Value::from_pairs(variables)
     }
 
     /// Splits `prompt` into tokens, special tokens included. If the tokenizer adds a begin token and the template
@@ -418,6 +414,9 @@ impl Template {
 fn names_developer(source: &str) -> bool {
     ["'developer'", "\"developer\""].iter().any(|role| source.contains(role))
 }
+
+/// Variables of templates that depend on other fields of a request and on the model.
+pub const VARIABLES: [&str; 5] = ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token"];
 
 /// Renders the template.
 fn rendered(environment: &Environment<'_>, variables: Value, origin: &str) -> Result<String> {

@@ -123,7 +123,7 @@ impl Conversation {
             more: &self.variables,
         })?;
         if self.answers_at_once {
-            self.template.begin_answer(&mut prompt);
+            self.template.begin_answer(&mut prompt, "");
         }
         Ok(prompt)
     }

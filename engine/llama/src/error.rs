@@ -395,10 +395,6 @@ pub enum Error {
         mend: &'static str,
     },
 
-    /// The messages cannot be rendered as a prompt.
-    #[error("{0}")]
-    Messages(String),
-
     /// The model cannot be fetched from a hub. The source is an error from the hub client, which is not part of this
     /// crate.
     #[error(transparent)]

@@ -72,6 +72,10 @@ impl Conversation {
         let more = match fields.take("chat_template_kwargs") {
             None => Vec::new(),
             Some(Value::Object(map)) => {
+                if let Some(name) = map.keys().find(|name| chat::VARIABLES.contains(&name.as_str())) {
+                    let at = format!("chat_template_kwargs.{name}");
+                    return Err(ApiError::field(&at, "this variable of the template is set by the server"));
+                }
                 map.iter().map(|(name, value)| (name.clone(), value.into())).collect()
             }
             Some(other) => return Err(wrong("chat_template_kwargs", "use an object", &other)),
@@ -147,13 +151,13 @@ impl Conversation {
     }
 
     /// Renders the prompt, up to the start of the answer. If the last message is the assistant's, the prompt ends with
-    /// its text, as in llama-server and Anthropic's API.
+    /// its thoughts and its text, as in llama-server and Anthropic's API.
     ///
     /// # Errors
     /// If the template rejects the conversation or exceeds a limit.
     pub fn prompt(&self, template: &Template) -> EngineResult<String> {
         let (messages, begun) = match self.messages.split_last() {
-            Some((last, rest)) if self.continues => (rest, last.content.as_deref()),
+            Some((last, rest)) if self.continues => (rest, Some(last)),
             _ => (&self.messages[..], None),
         };
         let mut prompt = template.render_with(&Inputs {
@@ -163,9 +167,9 @@ impl Conversation {
             more: &self.more,
         })?;
         if begun.is_some() || self.answers_at_once {
-            template.begin_answer(&mut prompt);
+            template.begin_answer(&mut prompt, begun.map(Message::thoughts).unwrap_or_default());
         }
-        prompt.push_str(begun.unwrap_or_default());
+        prompt.push_str(begun.and_then(|begun| begun.content.as_deref()).unwrap_or_default());
         Ok(prompt)
     }
 }
@@ -495,6 +499,7 @@ mod tests {
                 "tool_choice.function.name: use the name of a function in tools, not \"g\"",
             ),
             (with(r#""chat_template_kwargs": []"#), "chat_template_kwargs: use an object, not a list"),
+            (with(r#""chat_template_kwargs": {"messages": []}"#), "chat_template_kwargs.messages: this variable"),
         ];
         for (json, expected) in cases {
             let found = read(&json).err().map(|refusal| refusal.message).unwrap_or_default();

@@ -103,8 +103,26 @@ fn channels_are_thoughts_text_and_calls() {
     let prompt = post(&server, "/apply-template", &continued);
     let expected = "<|start|>assistant<|message|>hmb<|end|><|start|>user<|message|>c<|end|><|start|>assistant<|channel|>final<|message|>Two and";
     assert!(text(&prompt, "prompt").ends_with(expected), "{prompt}");
-    let (found, _) = message(&server, &forced(" two", continued));
+    let (found, _) = message(&server, &forced(" two", continued.clone()));
     assert_eq!(text(&found, "content"), " two");
+    // The thoughts of the continued message stay in front of it.
+    let mut continued = continued;
+    continued["messages"][3]["reasoning_content"] = "two plus two".into();
+    let prompt = post(&server, "/apply-template", &continued);
+    let expected =
+        format!("c<|end|><|start|>assistant{thoughts}<|start|>assistant<|channel|>final<|message|>Two and");
+    assert!(text(&prompt, "prompt").ends_with(&expected), "{prompt}");
+
+    // The arguments of a call that was cut off.
+    let cut_off = forced(&format!("{call}, \"b\": \"x"), json!({ "tools": tools }));
+    let (found, _) = message(&server, &cut_off);
+    let function = &found["tool_calls"][0]["function"];
+    assert_eq!(function, &json!({ "name": "add", "arguments": "{\"a\": 2, \"b\": \"x" }), "{found}");
+    let mut body = cut_off;
+    body["tools"] = json!([{ "name": "add", "input_schema": { "type": "object" } }]);
+    let answer = post(&server, "/v1/messages", &body);
+    let block = answer["content"].as_array().and_then(|blocks| blocks.last()).expect("a block");
+    assert_eq!(block["input"], json!({ "INVALID_JSON": "{\"a\": 2, \"b\": \"x" }), "{answer}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::partial::No;
+use super::arguments::Arguments;
+use super::partial::{No, overlap};
 use crate::part::{Offered, Part};
 
 /// Maximum nesting depth of a literal.
@@ -22,27 +23,49 @@ pub(super) fn literal(text: &str) -> Option<String> {
     literals.rest.trim().is_empty().then_some(value)
 }
 
-/// Returns the object `text` as JSON; `None` if it is not an object. Its strings are between `quote`, or quoted as in
-/// Python. `convert` converts the value of each key.
+/// Parses the object `text`, whose strings are between `quote`, or quoted as in Python. `convert` converts the value of
+/// each key. `is_over` is true if no more text follows, so that the object may be cut off. Returns `None` if `text` is
+/// not an object.
 pub(super) fn object(
     text: &str,
+    is_over: bool,
     quote: Option<&str>,
     convert: impl Fn(&str, String) -> String,
-) -> Option<String> {
+) -> Option<Arguments> {
     let mut object = Literals { rest: text.trim(), quote };
     object.take('{').then_some(())?;
-    let pair = |object: &mut Literals<'_>| {
-        let (json, value) = object.pair(0)?;
-        let key: String = serde_json::from_str(&json).ok()?;
-        Some(format!("{json}: {}", convert(&key, value)))
-    };
-    let members = object.items('}', pair)?;
-    object.rest.trim().is_empty().then(|| format!("{{{members}}}"))
+    let mut arguments = Arguments::default();
+    loop {
+        object.skip();
+        if object.take('}') {
+            return object.rest.trim().is_empty().then_some(arguments);
+        }
+        let pair = object.key().filter(|_| {
+            object.skip();
+            object.take(':')
+        });
+        let key: Option<String> = pair.and_then(|json| serde_json::from_str(&json).ok());
+        let Some(key) = key.filter(|_| !object.rest.is_empty()) else {
+            arguments.cut_off();
+            return is_over.then_some(arguments);
+        };
+        if is_over && let Some(value) = object.cut_off() {
+            arguments.push_cut_off(&key, &value);
+            return Some(arguments);
+        }
+        let value = object.value(1)?;
+        arguments.push(&key, &convert(&key, value));
+        object.skip();
+        if !object.take(',') && !object.rest.starts_with('}') {
+            arguments.cut_off();
+            return (is_over && object.rest.is_empty()).then_some(arguments);
+        }
+    }
 }
 
 /// Parses a list of calls, `[name(key=value, …), …]`. Values that are not literals are strings up to the next argument.
-/// `is_over` is true if no more text follows, so that closing brackets may be missing. Returns the calls and the length
-/// of the list.
+/// `is_over` is true if no more text follows, so that closing brackets may be missing. If a string or a list was cut
+/// off, so are the arguments. Returns the calls and the length of the list.
 pub(super) fn calls(
     text: &str,
     is_over: bool,
@@ -68,25 +91,37 @@ pub(super) fn calls(
         };
         list.rest = list.rest[function.name.len()..].trim_start();
         list.expect('(')?;
-        let mut arguments = String::new();
+        let mut arguments = Arguments::default();
         loop {
             list.skip();
             if list.rest.is_empty() && is_over || list.take(')') {
                 break;
             }
-            let (key, value) = list.rest.split_once('=').ok_or(No::Incomplete)?;
+            let Some((key, value)) = list.rest.split_once('=') else {
+                // Before its first argument, the text may be something else.
+                if !is_over || arguments.is_empty() {
+                    return Err(No::Incomplete);
+                }
+                arguments.cut_off();
+                list.rest = "";
+                break;
+            };
             let key = key.trim();
             if key.is_empty() || !key.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c)) {
                 return Err(No::Other);
             }
             list.rest = value;
+            if is_over && let Some(value) = list.cut_off() {
+                arguments.push_cut_off(key, &value);
+                list.rest = "";
+                break;
+            }
             let value = list.argument(is_over).ok_or(No::Incomplete)?;
-            arguments.push_str(if arguments.is_empty() { "" } else { ", " });
-            arguments.push_str(&format!("{}: {}", Value::from(key), convert(function, key, value)));
+            arguments.push(key, &convert(function, key, value));
             list.skip();
             list.take(',');
         }
-        parts.extend([Part::Call(function.name.clone()), Part::Arguments(format!("{{{arguments}}}"))]);
+        parts.extend(arguments.call(function));
         list.skip();
         let next = list.take(',');
         list.skip();
@@ -138,6 +173,31 @@ impl Literals<'_> {
         Some(Value::from(begin[..end].trim()).to_string())
     }
 
+    /// Returns the start of a string, a list or an object without an end, as JSON; `None` if the value has an end.
+    fn cut_off(&self) -> Option<String> {
+        let begin = self.rest.trim_start();
+        if let Some(text) = self.quote.and_then(|quote| begin.strip_prefix(quote)) {
+            let quote = self.quote.unwrap_or_default();
+            let text = &text[..text.len() - overlap(text, quote)];
+            return (!text.contains(quote)).then(|| Value::from(text).to_string());
+        }
+        // An apostrophe may begin a text without quotes, which ends with its call.
+        if begin.starts_with('\'') && begin.contains(")]") {
+            return None;
+        }
+        let mut value = Literals { rest: begin, quote: self.quote };
+        if !begin.starts_with(['"', '\'', '[', '{', '('])
+            || value.value(0).is_some()
+            || !value.rest.is_empty()
+        {
+            return None;
+        }
+        match begin.strip_prefix(['"', '\'']) {
+            Some(text) => Some(Value::from(unescaped(text)).to_string()),
+            None => Some(String::new()),
+        }
+    }
+
     fn value(&mut self, depth: u32) -> Option<String> {
         if depth > MAX_DEPTH {
             return None;
@@ -146,7 +206,10 @@ impl Literals<'_> {
         if let Some(quote) = self.quote
             && let Some(after) = self.rest.strip_prefix(quote)
         {
-            let (text, after) = after.split_once(quote)?;
+            let Some((text, after)) = after.split_once(quote) else {
+                self.rest = "";
+                return None;
+            };
             self.rest = after;
             return Some(Value::from(text).to_string());
         }
@@ -207,32 +270,16 @@ impl Literals<'_> {
 
     /// Parses a string in quotes. If its end is missing, no text remains.
     fn text(&mut self) -> Option<String> {
-        let mut characters = self.rest.char_indices();
-        let (_, quote) = characters.next()?;
-        let mut text = String::new();
-        while let Some((at, character)) = characters.next() {
-            match character {
-                '\\' => match characters.next()?.1 {
-                    'n' => text.push('\n'),
-                    't' => text.push('\t'),
-                    'r' => text.push('\r'),
-                    digits @ ('x' | 'u') => {
-                        let length = if digits == 'x' { 2 } else { 4 };
-                        let code: String = characters.by_ref().take(length).map(|(_, digit)| digit).collect();
-                        text.push(char::from_u32(u32::from_str_radix(&code, 16).ok()?).unwrap_or('\u{fffd}'));
-                    }
-                    other @ ('\\' | '\'' | '"' | '/') => text.push(other),
-                    other => text.extend(['\\', other]),
-                },
-                end if end == quote => {
-                    self.rest = &self.rest[at + 1..];
-                    return Some(Value::from(text).to_string());
-                }
-                other => text.push(other),
-            }
-        }
-        self.rest = "";
-        None
+        let quote = self.rest.chars().next()?;
+        let begin = &self.rest[quote.len_utf8()..];
+        let mut escaped = false;
+        let end = begin.find(|next| {
+            let is_end = next == quote && !escaped;
+            escaped = next == '\\' && !escaped;
+            is_end
+        });
+        self.rest = end.map_or("", |end| &begin[end + quote.len_utf8()..]);
+        Some(Value::from(unescaped(&begin[..end?])).to_string())
     }
 
     /// Parses a number or a constant.
@@ -249,4 +296,38 @@ impl Literals<'_> {
         self.rest = &self.rest[word.len()..];
         Some(json.to_string())
     }
+}
+
+/// Returns `text` with the characters for which its escapes stand. Invalid escapes remain as they are.
+fn unescaped(text: &str) -> String {
+    let mut read = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('\\') {
+        read.push_str(before);
+        let escape = after.chars().next();
+        rest = &after[escape.map_or(0, char::len_utf8)..];
+        match escape {
+            Some('n') => read.push('\n'),
+            Some('t') => read.push('\t'),
+            Some('r') => read.push('\r'),
+            Some(same @ ('\\' | '\'' | '"' | '/')) => read.push(same),
+            Some(kind @ ('x' | 'u')) => match code_point(rest, if kind == 'x' { 2 } else { 4 }) {
+                Some((character, after)) => {
+                    read.push(character);
+                    rest = after;
+                }
+                None => read.extend(['\\', kind]),
+            },
+            other => read.extend(std::iter::once('\\').chain(other)),
+        }
+    }
+    read + rest
+}
+
+/// Splits off the character whose code point is the hexadecimal number of `digits` digits at the start of `text`.
+fn code_point(text: &str, digits: usize) -> Option<(char, &str)> {
+    let (code, rest) = text.split_at_checked(digits)?;
+    let is_number = code.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let code = is_number.then(|| u32::from_str_radix(code, 16).ok())??;
+    Some((char::from_u32(code).unwrap_or('\u{fffd}'), rest))
 }

@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use super::partial::No;
+use super::arguments::Arguments;
+use super::partial::{No, overlap};
 use super::python;
 use crate::part::{Offered, Part};
 
@@ -42,8 +43,8 @@ impl TagNotation {
             .to_vec()
     }
 
-    /// Parses the call at the start of `text`, after the marker `open`. `is_over` is true if no more text follows.
-    /// Returns the call and its length.
+    /// Parses the call at the start of `text`, after the marker `open`. `is_over` is true if no more text follows. The
+    /// arguments of a call that was cut off remain without their closing bracket. Returns the call and its length.
     pub(super) fn call(
         &self,
         text: &str,
@@ -59,7 +60,7 @@ impl TagNotation {
         let name = text[..end].trim();
         let function = offered.iter().find(|function| function.name == name).ok_or(No::Other)?;
         let mut rest = text[end + self.after_name.len()..].trim_start();
-        let mut arguments = String::new();
+        let mut arguments = Arguments::default();
         loop {
             if let Some(after) = rest.strip_prefix(&*self.close) {
                 rest = after;
@@ -68,30 +69,54 @@ impl TagNotation {
             if rest.is_empty() && is_over && !arguments.is_empty() {
                 break;
             }
-            let argument = rest.strip_prefix(&*self.key).ok_or_else(|| beginning(rest, &self.key))?;
-            let (key, value, is_text) = self.key_and_value(argument)?;
-            let (value, after) = value.split_once(self.after_value.trim_start()).ok_or(No::Incomplete)?;
+            let argument = match rest.strip_prefix(&*self.key) {
+                Some(argument) => argument,
+                None if is_over && !arguments.is_empty() && self.key.starts_with(rest) => {
+                    arguments.cut_off();
+                    rest = "";
+                    break;
+                }
+                None => return Err(beginning(rest, &self.key)),
+            };
+            let found = self.key_and_value(argument);
+            let Some((key, value, is_text)) = found else {
+                if is_over && !arguments.is_empty() {
+                    arguments.cut_off();
+                    rest = "";
+                    break;
+                }
+                return Err(No::Incomplete);
+            };
+            let end = self.after_value.trim_start();
+            let (value, after) = match value.split_once(end) {
+                Some((value, after)) => (value, Some(after)),
+                None if is_over => (&value[..value.len() - overlap(value, end)], None),
+                None => return Err(No::Incomplete),
+            };
             // The newlines before and after the value belong to the format.
             let value = value.strip_prefix('\n').unwrap_or(value);
             let value = value.strip_suffix('\n').unwrap_or(value);
-            let value = if is_text { Value::from(value).to_string() } else { json(value, function, key) };
-            arguments.push_str(if arguments.is_empty() { "" } else { ", " });
-            arguments.push_str(&format!("{}: {value}", Value::from(key)));
+            let json = if is_text { Value::from(value).to_string() } else { json(value, function, key) };
+            let Some(after) = after else {
+                arguments.push_cut_off(key, &json);
+                rest = "";
+                break;
+            };
+            arguments.push(key, &json);
             rest = after.trim_start();
         }
-        let parts = vec![Part::Call(function.name.clone()), Part::Arguments(format!("{{{arguments}}}"))];
-        Ok((parts, text.len() - rest.len()))
+        Ok((arguments.call(function), text.len() - rest.len()))
     }
 
     /// Splits the text after the marker `key` into the argument's name and the text from the value on. The last result
     /// is true if the marker says that the value is a string.
-    fn key_and_value<'a>(&self, text: &'a str) -> Result<(&'a str, &'a str, bool), No> {
+    fn key_and_value<'a>(&self, text: &'a str) -> Option<(&'a str, &'a str, bool)> {
         let found = |mark: &str| split_at_mark(text, mark);
         let plain = found(&self.value).map(|(key, value)| (key, value, false));
         let marked = self.text_value.as_deref().and_then(found).map(|(key, value)| (key, value, true));
         let first = [plain, marked].into_iter().flatten().min_by_key(|(key, ..)| key.len());
-        let (key, value, is_text) = first.ok_or(No::Incomplete)?;
-        Ok((key.trim(), value, is_text))
+        let (key, value, is_text) = first?;
+        Some((key.trim(), value, is_text))
     }
 }
 

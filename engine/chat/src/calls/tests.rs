@@ -262,11 +262,15 @@ fn hostile_text_stays_text_and_is_no_work() {
         (Hermes, format!("a{}", " ".repeat(1 << 20))),
         (Llama, "\n".repeat(1 << 20)),
         (Mistral, format!("[TOOL_CALLS]x{}", " ".repeat(1 << 20))),
-        (QwenCoder, format!("<tool_call><function=f>{}", "<parameter=a>".repeat(50_000))),
-        (QwenCoder, format!("<tool_call><function=f><parameter=a>{}", "</tool_call>".repeat(50_000))),
         (Glm, format!("<tool_call>f{}", "<arg_key>".repeat(50_000))),
     ] {
         assert_eq!(read(format, &text, 4096).concat(), text);
+    }
+    // The value of an argument has no end.
+    for value in ["<parameter=a>", "</tool_call>"] {
+        let text = value.repeat(50_000);
+        let read = read(QwenCoder, &format!("<tool_call><function=f><parameter=a>{text}"), 4096);
+        assert_eq!(read, [format!("f({{\"a\": \"{text})")]);
     }
     // Arguments are emitted as they arrive.
     for (family, text) in [
@@ -372,5 +376,61 @@ fn white_space_around_calls_is_searched_once() {
     ] {
         // The texts are too long for a message.
         assert!(read(family, &text, 16) == [expected], "{family:?}");
+    }
+}
+
+#[test]
+fn arguments_that_were_cut_off_stay_open() {
+    let cases = [
+        (QwenCoder, "<tool_call><function=f><parameter=text>\nab</par", r#"f({"text": "ab)"#),
+        (QwenCoder, "<tool_call><function=f><parameter=n>1", r#"f({"n": 1)"#),
+        (QwenCoder, "<tool_call><function=f><parameter=n>1</parameter><parameter=te", r#"f({"n": 1)"#),
+        (QwenCoder, "<tool_call><function=f><parameter=n>1</parameter><param", r#"f({"n": 1)"#),
+        (Glm, "<tool_call>f<arg_key>text</arg_key><arg_value>Li", r#"f({"text": "Li)"#),
+        (Glm, "<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value><arg_key>te", r#"f({"n": 1)"#),
+        (Lfm, "<|tool_call_start|>[f(text=\"ab, c", r#"f({"text": "ab, c)"#),
+        (Lfm, "<|tool_call_start|>[f(text='a\\'b\\x4", r#"f({"text": "a'b\\x4)"#),
+        (Lfm, "<|tool_call_start|>[f(n=1, list=[1, 2", r#"f({"n": 1, "list": )"#),
+        (Lfm, "<|tool_call_start|>[f(n=1, te", r#"f({"n": 1)"#),
+        (Lfm, "<|tool_call_start|>[get_heat(), f(text=\"ab", r#"f({"text": "ab)"#),
+    ];
+    for (family, text, expected) in cases {
+        for piece in [1, 3, usize::MAX] {
+            let calls = read(family, text, piece);
+            assert_eq!(calls.last().map(String::as_str), Some(expected), "{text:?} in pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn invalid_escapes_stay_in_strings() {
+    for (written, expected) in [
+        (r"\x4g", r#""\\x4g""#),
+        (r"\u00e9", r#""é""#),
+        (r"\u+123", r#""\\u+123""#),
+        (r"\u12é", r#""\\u12é""#),
+        (r"\q\n", r#""\\q\n""#),
+        (r"a\\", r#""a\\""#),
+    ] {
+        let call = format!("<|tool_call_start|>[f(text=\"{written}\")]<|tool_call_end|>");
+        assert_eq!(read(Lfm, &call, usize::MAX), [format!("f({{\"text\": {expected}}})")], "{written}");
+    }
+}
+
+#[test]
+fn objects_with_marked_strings_may_be_cut_off() {
+    let function = Offered { name: "f".to_string(), parameters: None };
+    for (text, expected) in [
+        ("{a:<|>x<|>,b:2}", "f({\"a\": \"x\", \"b\": 2})"),
+        ("{a:<|>x<|", "f({\"a\": \"x)"),
+        ("{a:<|>x<|>", "f({\"a\": \"x\")"),
+        ("{a:<|>x<|>,b", "f({\"a\": \"x\")"),
+        ("{a:{b:<|>x", "f({\"a\": )"),
+        ("{", "f({)"),
+    ] {
+        let read = |is_over| python::object(text, is_over, Some("<|>"), |_, value| value);
+        let call = read(true).map(|arguments| shown(arguments.call(&function)));
+        assert_eq!(call, Some(vec![expected.to_string()]), "{text}");
+        assert_eq!(read(false).is_some(), text.ends_with('}'), "{text}");
     }
 }

@@ -125,10 +125,16 @@ fn calls_have_a_recipient() {
         ),
         // Text within thoughts is never a call.
         ("", "<|channel|>analysis<|message|>to=functions.add {}<|end|>", "(to=functions.add {})"),
-        // Invalid arguments, and functions that were not offered.
-        ("", &call("{\"a\":"), &call("{\"a\":")),
-        ("", &format!("{TOOL}{{\"a\":"), &format!("{TOOL}{{\"a\":")),
+        // Invalid arguments, and arguments that were cut off.
+        ("", &call("{\"a\":"), "[add {\"a\":]"),
+        ("", &call("{\"a\": x} and"), "[add {\"a\": x}]"),
+        ("", &format!("{TOOL}{{\"a\":"), "[add {\"a\":]"),
+        ("", &format!("{TOOL}{{\"a\": \"<|"), "[add {\"a\": \"<|]"),
+        ("", &format!("{TOOL}\n"), "[add {}]"),
+        ("", &format!("{TOOL}{{\"a\":<|start|>assistant{}", call("{}")), "[add {\"a\":][add {}]"),
         ("", &call("[1]"), &call("[1]")),
+        ("", &format!("{TOOL} <|x"), &format!("{TOOL} <|x")),
+        // Functions that were not offered.
         (
             "",
             "<|channel|>commentary to=functions.sub<|message|>{}<|call|>",
@@ -216,6 +222,25 @@ fn the_template_reads_thoughts_as_thinking() {
         changed.iter().map(shown).collect::<Vec<_>>(),
         [(text("hi"), None), (text("Four"), text("two")), (None, text("hm")), (text("I look."), None)]
     );
+}
+
+#[test]
+fn arguments_are_emitted_as_they_arrive() {
+    let mut reader = ChannelReader::new("").offering(offered());
+    let arguments = |text: &str| Part::Arguments(text.to_string());
+    assert_eq!(reader.push(TOOL), []);
+    assert_eq!(reader.push(" {\"a"), [Part::Call("add".to_string()), arguments("{\"a")]);
+    assert_eq!(reader.push("\": \"}"), [arguments("\": \"}")]);
+    assert_eq!(reader.push("\"} \n"), [arguments("\"}")]);
+    assert_eq!(reader.push("<|call|>"), []);
+    assert_eq!(reader.finish(), []);
+}
+
+/// A text that the answer continues is read in linear time, which this test would otherwise not finish.
+#[test]
+fn a_long_text_is_continued() {
+    let text = "<|start|>assistant<|channel|>final<|message|>".to_string() + &"<|end|>a".repeat(1 << 18);
+    assert_eq!(read(ChannelReader::new(&text), "b", 1), "b");
 }
 
 /// Each piece is searched once: the quadratic work of searching all earlier white space would take many minutes.

@@ -98,8 +98,9 @@ impl CallReader {
             (CallForm::Named { quote, .. }, Some(name)) => {
                 let function = self.offered.iter().find(|function| function.name == name).ok_or(No::Other)?;
                 let typed = |key: &str, value| convert(function, key, value);
-                let json = python::object(text, quote.as_deref(), typed).ok_or(No::Incomplete)?;
-                Ok((vec![Part::Call(name.to_string()), Part::Arguments(json)], text.len()))
+                let arguments =
+                    python::object(text, is_over, quote.as_deref(), typed).ok_or(No::Incomplete)?;
+                Ok((arguments.call(function), text.len()))
             }
             _ => Err(No::Other),
         }

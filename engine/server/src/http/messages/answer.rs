@@ -1,6 +1,6 @@
 //! Answers of the Messages API: content blocks of thoughts, text and tool calls.
 
-use chat::Part;
+use chat::{Part, arguments_object};
 use serde_json::{Value, json};
 
 use super::error;
@@ -109,10 +109,7 @@ impl AnswerFormat for MessagesAnswer {
         let block = |block| match block {
             AnswerBlock::Thought(text) => thinking(&text),
             AnswerBlock::Text(text) => json!({ "type": TEXT, "text": text }),
-            // A call that was cut off has no complete arguments.
-            AnswerBlock::Call { name, arguments } => {
-                tool_use(&name, serde_json::from_str(&arguments).unwrap_or_else(|_| json!({})))
-            }
+            AnswerBlock::Call { name, arguments } => tool_use(&name, arguments_object(&arguments)),
         };
         let blocks: Value = AnswerBlock::of(choice.parts).into_iter().map(block).collect();
         let mut message = self.message(blocks);
