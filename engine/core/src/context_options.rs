@@ -7,6 +7,7 @@ use llama::Model;
 use llama::error::{Error, Result};
 use llama::options::ContextOptions;
 
+use crate::embed::Pooling;
 use crate::settings::{Settings, Source};
 
 /// Returns the context options that `settings` request.
@@ -30,14 +31,17 @@ pub fn context_options(model: &Model, settings: &Settings, interruptible: bool) 
 /// # Errors
 /// If the model cannot generate text.
 pub fn check_generates(model: &Model) -> Result<()> {
-    match model.is_causal() {
-        true => Ok(()),
-        false => Err(Error::NotGenerative {
-            path: model.path().to_path_buf(),
-            what: "computes embeddings and does not generate text\nhint: request embeddings from `anneal \
-            serve` at /v1/embeddings",
-        }),
+    if model.is_causal() {
+        return Ok(());
     }
+    let what = if Pooling::is_rank(model) {
+        "scores pairs of texts and does not generate text\nhint: send a query and documents to `anneal serve` at \
+        /v1/rerank"
+    } else {
+        "computes embeddings and does not generate text\nhint: request embeddings from `anneal serve` at \
+        /v1/embeddings"
+    };
+    Err(Error::NotGenerative { path: model.path().to_path_buf(), what })
 }
 
 /// Returns the size of the context in tokens. The default is limited to the model's training context length; a

@@ -84,7 +84,7 @@ impl Fields {
         match read.and_then(|read| reader.end().map(|()| read)) {
             Ok(Ok(())) => Ok(fields),
             Ok(Err(refusal)) => Err(refusal),
-            Err(error) => refused(format!("the request is not JSON: {error}")),
+            Err(error) => refused(format!("the request {}", fault(&error))),
         }
     }
 
@@ -281,8 +281,24 @@ pub fn text_at<'a>(at: &str, value: &'a Value, key: &str) -> Result<&'a str, Api
 /// that is too deep.
 pub fn not_json(name: &str, error: &serde_json::Error) -> ApiError {
     let name: String = name.chars().take(REPEATED).collect();
-    ApiError::field(&name, format!("is not JSON: {error}"))
+    ApiError::field(&name, format!("{} (counted from the start of the field)", fault(error)))
 }
+
+/// Describes `error`. Two limits of the parser concern valid JSON.
+fn fault(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let position = text.rfind(" at line ").map_or("", |at| &text[at..]);
+    if text.starts_with("recursion limit") {
+        format!("is nested more than {DEPTH} levels deep{position}")
+    } else if text.starts_with("number out of range") {
+        format!("has a number that is out of range{position}")
+    } else {
+        format!("is not JSON: {text}")
+    }
+}
+
+/// Maximum nesting depth of a request and of a field, which is serde_json's.
+pub const DEPTH: usize = 127;
 
 /// Visitor that reads a request into its fields. The inner `Result` reports an error of the request, and the outer
 /// `Result` reports invalid JSON.
@@ -408,12 +424,17 @@ mod tests {
     #[test]
     fn what_is_no_json_is_refused() {
         let deep = "[".repeat(100_000);
-        let cases: [(&[u8], &str); 5] = [
+        let nested = |depth| format!("{{\"tools\": {}{}}}", "[".repeat(depth), "]".repeat(depth));
+        let deep_field = nested(DEPTH + 1);
+        assert!(Fields::read(nested(DEPTH).as_bytes()).is_ok());
+        let cases: [(&[u8], &str); 7] = [
             (b"", "EOF while parsing"),
             (b"{\"prompt\": \"\xff\"}", "not valid UTF-8: byte 12"),
             (b"{\"model\": \"\\ud800\"}", "model: is not JSON"),
             (b"{} {}", "trailing characters"),
-            (deep.as_bytes(), "recursion limit"),
+            (deep.as_bytes(), "the request is nested more than 127 levels deep at line 1 column 128"),
+            (deep_field.as_bytes(), "tools: is nested more than 127 levels deep at line 1 column 128"),
+            (b"{\"x\": 1e999}", "x: has a number that is out of range at line 1 column 5"),
         ];
         for (bytes, expected) in cases {
             let message = Fields::read(bytes).err().map(|refusal| refusal.message).unwrap_or_default();

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use build_info::Bytes;
 use chat::ThoughtReader;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -126,7 +127,10 @@ impl Connection {
             let before = seen;
             seen = unread.len();
             if lead + found.unwrap_or(seen) > limit {
-                let message = format!("the line is longer than {limit} bytes; the connection is closed");
+                let message = format!(
+                    "the line is longer than {} (max_request_bytes); the connection is closed",
+                    Bytes(limit as u64)
+                );
                 self.refuse(&Value::Null, &ApiError::new(ApiErrorKind::TooLarge, message)).await?;
                 self.swallow().await;
                 return Ok(None);

@@ -134,7 +134,7 @@ impl Server {
         let (jobs, submitted) = prepared.unwrap_or_else(|_| {
             self.metrics.count_end(FinishReason::Deadline);
             let message = "the request timed out during preparation: its grammar or schema, or those of other \
-                          requests, took too long";
+                          requests, took too long (timeout_s)";
             Err(ApiError::new(ApiErrorKind::Deadline, message))
         })?;
         match self.inbox.push_all(jobs) {
@@ -322,6 +322,12 @@ impl Server {
             Some(kind) => self.blocking_pool.of(client).run(kind, work).await,
             None => Ok(work()),
         }
+    }
+
+    /// Returns the maximum number of tokens of a text: the size of the context, or a smaller number if the model
+    /// generates no text.
+    pub fn longest_text(&self) -> usize {
+        if self.model.is_causal() { self.n_ctx as usize } else { self.embedder.longest }
     }
 
     /// Converts an error that the field `field` of the request caused.

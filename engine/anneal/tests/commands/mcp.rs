@@ -243,9 +243,10 @@ fn whatever_is_sent_the_next_request_is_answered() {
         ("generate", json!({ "prompt": "a", "grammar": "root ::=" }), "grammar"),
         ("generate", json!({ "prompt": "a ".repeat(100_000) }), "context_length_exceeded"),
         ("generate", json!({ "prompt": "a".repeat(9 << 20) }), "request_too_large"),
+        ("chat", json!({}), "messages: is missing"),
         ("chat", json!({ "messages": [] }), "messages"),
         ("chat", json!({ "messages": [{ "content": "a" }] }), "messages[0].role"),
-        ("embed", json!({}), "texts: use a list"),
+        ("embed", json!({}), "texts: is missing"),
         ("embed", json!({ "texts": [7] }), "texts"),
         ("tokenize", json!({}), "text: is missing"),
         ("tokenize", json!({ "text": 7 }), "text: use a string"),
@@ -259,6 +260,21 @@ fn whatever_is_sent_the_next_request_is_answered() {
     }
     mcp.call(7, "generate", &greedy(3));
     text(&mcp.answer(7));
+}
+
+#[test]
+fn a_text_that_the_time_limit_ended_is_an_error() {
+    let mut mcp = Mcp::start(command(&["-c", "65536"]));
+    let endless = json!({ "prompt": "a", "max_tokens": 60_000, "grammar": LONG, "timeout_s": 1 });
+    mcp.call(1, "generate", &endless);
+    let result = &mcp.answer(1)["result"];
+    assert_eq!(
+        (&result["isError"], &result["structuredContent"]["stop"]),
+        (&json!(true), &json!("deadline"))
+    );
+    assert_eq!(result["content"][0]["text"], result["structuredContent"]["text"]);
+    let why = result["content"][1]["text"].as_str().unwrap_or_default();
+    assert!(why.contains("incomplete") && why.contains("timeout_s"), "{why}");
 }
 
 #[test]

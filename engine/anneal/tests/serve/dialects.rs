@@ -263,7 +263,7 @@ fn an_error_after_the_start_of_a_stream_is_an_event_that_each_client_expects() {
         let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
         data.filter_map(|data| serde_json::from_str(data).ok()).collect::<Vec<Value>>()
     };
-    let message = "the request timed out before its first token";
+    let message = "the request timed out before its first token (timeout_s)";
     let error = |kind: &str| json!({ "message": message, "type": kind, "param": null, "code": "deadline" });
     for (path, body) in [
         ("/v1/chat/completions", json!({ "messages": messages })),

@@ -36,7 +36,25 @@ pub struct Handler {
 struct ToolOutput {
     text: Option<String>,
     value: Value,
+    /// Reason why the text is incomplete, if the client did not ask for its length.
+    cut_off: Option<&'static str>,
 }
+
+impl ToolOutput {
+    /// Creates an output without a text.
+    fn structured(value: Value) -> Self {
+        ToolOutput { text: None, value, cut_off: None }
+    }
+}
+
+/// Reasons of the server for an incomplete text, and their descriptions.
+const CUT_OFF: [(&str, &str); 2] = [
+    (
+        "deadline",
+        "the text is incomplete: the time limit ended it; use a larger timeout_s or a smaller max_tokens",
+    ),
+    ("shutdown", "the text is incomplete: the server was shut down"),
+];
 
 impl Handler {
     /// Creates a handler that uses the server at `place`.
@@ -85,7 +103,8 @@ impl Handler {
                 if !thoughts.is_empty() {
                     line["reasoning_content"] = thoughts.into();
                 }
-                return Ok(ToolOutput { text: Some(text), value: only(&line, &GENERATED) });
+                let cut_off = CUT_OFF.iter().find(|(stop, _)| line["stop"] == *stop).map(|(_, why)| *why);
+                return Ok(ToolOutput { text: Some(text), value: only(&line, &GENERATED), cut_off });
             }
             if let Some(progress) = &mut progress {
                 progress.tell(piece).await;
@@ -107,7 +126,7 @@ impl Handler {
             .next()
             .await
             .map_err(|failure| renamed(failure, "embed", "texts"))?;
-        Ok(ToolOutput { text: None, value: only(&line, &["embeddings", "usage"]) })
+        Ok(ToolOutput::structured(only(&line, &["embeddings", "usage"])))
     }
 
     async fn tokenize(&self, mut arguments: JsonObject) -> Result<ToolOutput, Failure> {
@@ -119,15 +138,13 @@ impl Handler {
         let answer = self.place.post("/tokenize", &request).await;
         let answer = answer.map_err(|failure| renamed(failure, "content", "text"))?;
         let count = answer["tokens"].as_array().map_or(0, Vec::len);
-        Ok(ToolOutput { text: None, value: json!({ "tokens": answer["tokens"], "count": count }) })
+        Ok(ToolOutput::structured(json!({ "tokens": answer["tokens"], "count": count })))
     }
 
     async fn info(&self) -> Result<ToolOutput, Failure> {
         let status = self.place.get("/status").await?;
-        Ok(ToolOutput {
-            text: None,
-            value: only(&status, &["version", "llama_version", "models", "queue", "threads", "memory"]),
-        })
+        let names = ["version", "llama_version", "models", "queue", "threads", "memory"];
+        Ok(ToolOutput::structured(only(&status, &names)))
     }
 }
 
@@ -200,9 +217,16 @@ impl ProgressNotifier {
 /// message and correct its call.
 fn result(answer: Result<ToolOutput, Failure>) -> CallToolResult {
     match answer {
-        Ok(ToolOutput { text: None, value }) => CallToolResult::structured(value),
-        Ok(ToolOutput { text: Some(text), value }) => {
-            let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+        Ok(ToolOutput { text: None, value, .. }) => CallToolResult::structured(value),
+        Ok(ToolOutput { text: Some(text), value, cut_off }) => {
+            let mut content = vec![ContentBlock::text(text)];
+            let mut result = match cut_off {
+                None => CallToolResult::success(content),
+                Some(why) => {
+                    content.push(ContentBlock::text(why));
+                    CallToolResult::error(content)
+                }
+            };
             result.structured_content = Some(value);
             result
         }
@@ -256,7 +280,8 @@ impl ServerHandler for Handler {
             return Err(ErrorData::invalid_params(message, None));
         };
         let arguments = request.arguments.unwrap_or_default();
-        if let Some(message) = tools::unknown(tool, &arguments) {
+        let refused = tools::unknown(tool, &arguments).or_else(|| tools::missing(tool, &arguments));
+        if let Some(message) = refused {
             return Ok(result(Err(wrong(&message))).into());
         }
         tokio::select! {

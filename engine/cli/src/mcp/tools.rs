@@ -57,6 +57,13 @@ pub fn unknown(tool: &Tool, arguments: &JsonObject) -> Option<String> {
     })
 }
 
+/// Returns an error message if `arguments` lack a mandatory argument of `tool`.
+pub fn missing(tool: &Tool, arguments: &JsonObject) -> Option<String> {
+    let required = tool.input_schema.get("required").and_then(Value::as_array)?;
+    let name = required.iter().filter_map(Value::as_str).find(|name| !arguments.contains_key(*name))?;
+    Some(format!("{name}: is missing"))
+}
+
 fn tool(
     name: &'static str,
     title: &str,

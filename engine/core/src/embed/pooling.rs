@@ -28,6 +28,9 @@ impl FromStr for Pooling {
     }
 }
 
+/// Number of llama.cpp for models that score pairs of texts.
+const RANK: &str = "4";
+
 impl Pooling {
     /// Returns the pooling that `model` was trained for; the mean if its file does not specify one.
     ///
@@ -42,7 +45,7 @@ impl Pooling {
     /// # Errors
     /// If it is not a reranker. Contains the reason.
     pub fn check_scores(model: &Model) -> Result<(), &'static str> {
-        if Self::number(model).as_deref() != Some("4") {
+        if !Self::is_rank(model) {
             return Err(
                 "its pooling_type is not 4 (rank); use a model that was trained to score pairs of texts",
             );
@@ -57,6 +60,11 @@ impl Pooling {
         }
     }
 
+    /// True if `model` was trained to score pairs of texts.
+    pub(crate) fn is_rank(model: &Model) -> bool {
+        Self::number(model).as_deref() == Some(RANK)
+    }
+
     fn number(model: &Model) -> Option<String> {
         let architecture = model.metadata("general.architecture").unwrap_or_default();
         model.metadata(&format!("{architecture}.pooling_type"))
@@ -68,8 +76,10 @@ impl Pooling {
             None | Some("0" | "1" | "-1") => Ok(Pooling::Mean),
             Some("2") => Ok(Pooling::First),
             Some("3") => Ok(Pooling::Last),
-            Some("4") => {
-                Err("this model is a reranker (pooling_type 4) and computes no embeddings".to_string())
+            Some(RANK) => {
+                Err("this model is a reranker (pooling_type 4) and computes no embeddings; send a query \
+                and documents to `anneal serve` at /v1/rerank"
+                    .to_string())
             }
             Some(other) => Err(format!("this model's pooling_type {other} is unknown")),
         }

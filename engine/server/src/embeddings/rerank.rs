@@ -137,7 +137,20 @@ fn pairs(
     documents: &[String],
     longest: usize,
 ) -> Result<Vec<Vec<Token>>, ApiError> {
-    let failed = |field: &str, error| ApiError { param: Some(field.to_string()), ..invalid(&error) };
+    let failed = |field: &str, error| {
+        let refusal = match error {
+            // A larger context would not help.
+            Error::TextTooLong { bytes, .. } => ApiError::new(
+                ApiErrorKind::PromptTooLong,
+                format!(
+                    "{field}: the text has {bytes} bytes, but this model accepts at most {longest} tokens for a query \
+                    and a document: shorten it"
+                ),
+            ),
+            other => invalid(&other),
+        };
+        ApiError { param: Some(field.to_string()), ..refusal }
+    };
     let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX);
     model.check_length(query.len(), n_ctx).map_err(|error| failed("query", error))?;
     let join = PairTemplate::of_model(model, query).map_err(|error| failed("query", error))?;

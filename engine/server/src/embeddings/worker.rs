@@ -242,5 +242,5 @@ impl EmbedderWorker {
 
 /// Returns the error for an embedding request that timed out.
 pub fn late() -> ApiError {
-    ApiError::new(ApiErrorKind::Deadline, "the request timed out before its embeddings were computed")
+    ApiError::new(ApiErrorKind::Deadline, "the request timed out before its result was computed (timeout_s)")
 }

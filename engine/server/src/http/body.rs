@@ -90,5 +90,8 @@ impl Drop for Reading<'_> {
 }
 
 pub(super) fn too_large(limit: usize) -> ApiError {
-    ApiError::new(ApiErrorKind::TooLarge, format!("the body is larger than {}", Bytes(limit as u64)))
+    ApiError::new(
+        ApiErrorKind::TooLarge,
+        format!("the body is larger than {} (max_request_bytes)", Bytes(limit as u64)),
+    )
 }

@@ -124,7 +124,7 @@ pub(super) fn without_tokens(done: &Done) -> Option<ApiError> {
     match done.finish {
         _ if done.usage.completion_tokens > 0 => None,
         FinishReason::Deadline => {
-            let message = "the request timed out before its first token";
+            let message = "the request timed out before its first token (timeout_s)";
             Some(ApiError::new(ApiErrorKind::Deadline, message))
         }
         FinishReason::Shutdown => Some(crate::api_error::stopping()),

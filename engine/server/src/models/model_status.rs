@@ -34,7 +34,7 @@ impl ModelEntry {
         });
         if let Some(server) = server {
             object["description"] = server.model.description().into();
-            object["context"] = server.n_ctx.into();
+            object["context"] = server.longest_text().into();
             object["slots"] = server.slots.into();
         }
         if let LoadState::Failed { why, .. } = &self.load_state {

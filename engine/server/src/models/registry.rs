@@ -300,7 +300,7 @@ impl ModelRegistry {
                 return Ok(lease);
             }
             if timeout_at(until.into(), changed.changed()).await.is_err() {
-                let message = "the request timed out before its model was loaded";
+                let message = "the request timed out before its model was loaded (timeout_s)";
                 return Err(ApiError::new(ApiErrorKind::Deadline, message));
             }
         }

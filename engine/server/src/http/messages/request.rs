@@ -35,6 +35,9 @@ pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<
     let choice = choice(fields.take("tool_choice"))?;
     let mut conversation = Conversation::new(fields, messages, tools, &choice)?;
     let config = fields.take("output_config").unwrap_or_default();
+    if !config.is_null() && !config.is_object() {
+        return Err(wrong("output_config", "use an object", &config));
+    }
     match &config["effort"] {
         Value::Null => {}
         Value::String(effort) => conversation.set_default("reasoning_effort", &effort.as_str().into()),
@@ -262,7 +265,10 @@ mod tests {
         let Prompt::Messages(conversation) = generate.prompt else { panic!("messages") };
         let expected = json!({ "reasoning_effort": "low", "enable_thinking": true, "thinking": true });
         assert_eq!(conversation.variables(), expected);
-        body["output_config"]["effort"] = 7.into();
+        body["output_config"] = "low".into();
+        let refused = read(&body).expect_err("a text").message;
+        assert_eq!(refused, "output_config: use an object, not \"low\"");
+        body["output_config"] = json!({ "effort": 7 });
         let refused = read(&body).expect_err("a number").message;
         assert_eq!(refused, "output_config.effort: use a string, not 7");
     }

@@ -181,6 +181,9 @@ fn choice(value: Option<Value>) -> Result<ToolChoice, ApiError> {
 /// Returns the constraint in `value`, the field `text`.
 fn constraint(value: Option<Value>) -> Result<Option<FieldConstraint>, ApiError> {
     let Some(mut value) = value else { return Ok(None) };
+    if !value.is_object() {
+        return Err(wrong("text", "use an object", &value));
+    }
     match value["format"]["type"].as_str() {
         None if value["format"].is_null() => Ok(None),
         Some("text") => Ok(None),
@@ -272,6 +275,7 @@ mod tests {
             (with(json!({ "tool_choice": "required" })), "tool_choice: a required call needs tools"),
             (with(json!({ "tool_choice": { "type": "function" } })), "tool_choice.name: use the name"),
             (with(json!({ "reasoning": { "effort": 1 } })), "reasoning.effort: use a string"),
+            (with(json!({ "text": "short" })), "text: use an object, not \"short\""),
             (
                 with(json!({ "text": { "format": { "type": "xml" } } })),
                 "text.format.type: use text, json_object",
