@@ -38,7 +38,7 @@ fn wrong() -> Vec<(Vec<u8>, &'static str)> {
     .map(|(request, expected)| (request.as_bytes().to_vec(), expected))
     .into();
     cases.push((b"{\"prompt\": \"\xff\xfe\"}".to_vec(), "not valid UTF-8: byte 12"));
-    cases.push(("[".repeat(100_000).into_bytes(), "recursion limit"));
+    cases.push(("[".repeat(100_000).into_bytes(), "nested more than 127 levels deep"));
     // The first prompt is rejected because of its tokens, the second because of its bytes.
     for (count, expected) in
         [(6_000, "the context of this server"), (20_000, "a context of 4096 tokens holds at most")]

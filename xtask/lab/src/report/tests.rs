@@ -171,7 +171,10 @@ fn servers_are_drawn_and_tabled() {
     assert_eq!(report.plots().count(), 1);
     assert!(!markdown.contains("the servers agree"), "{markdown}");
     // Circumstances that reduce the reliability of figures are reported.
-    let unequal = page(&read_all(&[docs("by-hand/serve-qwen-zen4.json")]).unwrap(), false).markdown("plots");
+    let text = std::fs::read_to_string(docs("by-hand/serve-tiny-zen4.json")).unwrap();
+    let mut altered: Value = serde_json::from_str(&text).unwrap();
+    altered["equal"] = json!({ "asked": 32, "same": 1 });
+    let unequal = page(&self::inputs(&[&altered.to_string()]).unwrap(), false).markdown("plots");
     assert!(
         unequal.contains("Of 32 tokens generated for one prompt, the servers agree on the first 1."),
         "{unequal}"
