@@ -27,10 +27,8 @@ const LEAST_RESERVE: Bytes = Bytes::mib(512);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FitVerdict {
-    /// The mapped file and the repacked copy of the weights both fit.
+    /// The weights, the KV cache and the buffers fit.
     Fits,
-    /// The weights fit only once: as the mapped file, or as the repacked copy.
-    FitsWithoutRepack,
     /// The KV cache and the buffers fit, but weights are repeatedly read from the disk.
     StreamsFromDisk,
     /// The KV cache and the buffers do not fit.
@@ -41,7 +39,6 @@ impl fmt::Display for FitVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             FitVerdict::Fits => "fits",
-            FitVerdict::FitsWithoutRepack => "fits without repacking",
             FitVerdict::StreamsFromDisk => "fits only if weights are read from the disk for every token",
             FitVerdict::DoesNotFit => "does not fit",
         })
@@ -92,7 +89,8 @@ pub struct Need {
     pub n_ctx: u32,
     /// Size of the weights.
     pub weights: Bytes,
-    /// Size of the repacked copy of the weights for the CPU backend.
+    /// Size of the weights that the CPU backend repacks. Loading releases the pages of the file while it repacks
+    /// (patch 0013), so these weights are in memory only once.
     pub repacked: Bytes,
     /// Size of the KV cache.
     pub kv: Bytes,
@@ -118,21 +116,15 @@ impl Need {
         Bytes(self.kv.0.saturating_add(self.compute.0))
     }
 
-    /// Returns the memory that is needed if the weights are in memory only once.
-    pub fn once(&self) -> Bytes {
+    /// Returns the memory that is needed to keep the weights in memory.
+    pub fn total(&self) -> Bytes {
         Bytes(self.buffers().0.saturating_add(self.weights.0))
-    }
-
-    /// Returns the memory that is needed if both the weights and their repacked copy are in memory.
-    pub fn with_copy(&self) -> Bytes {
-        Bytes(self.once().0.saturating_add(self.repacked.0))
     }
 
     /// Returns the verdict for a process that may use `usable` memory.
     pub fn verdict(&self, usable: Bytes) -> FitVerdict {
         match usable {
-            usable if self.with_copy() <= usable => FitVerdict::Fits,
-            usable if self.once() <= usable => FitVerdict::FitsWithoutRepack,
+            usable if self.total() <= usable => FitVerdict::Fits,
             usable if self.buffers() <= usable => FitVerdict::StreamsFromDisk,
             _ => FitVerdict::DoesNotFit,
         }
@@ -166,7 +158,7 @@ impl Fit {
         let largest = |cache| largest_context(model, host, n_ubatch, cache, memory.usable);
         Self {
             verdict: need.verdict(memory.usable),
-            fits_when_idle: need.once() <= memory.idle().usable,
+            fits_when_idle: need.total() <= memory.idle().usable,
             largest_context: largest(kv::F16),
             largest_context_q8_0: model.kv.q8_0.and_then(|_| largest(kv::Q8_0)),
             memory,
@@ -175,7 +167,7 @@ impl Fit {
     }
 }
 
-/// Returns the maximum context length, in steps of [`CTX_STEP`], for which the weights (once), the KV cache and the
+/// Returns the maximum context length, in steps of [`CTX_STEP`], for which the weights, the KV cache and the
 /// buffers fit into `usable`.
 pub fn largest_context(
     model: &ModelFacts,
@@ -184,7 +176,7 @@ pub fn largest_context(
     cache: GgmlType,
     usable: Bytes,
 ) -> Option<u32> {
-    let fits = |steps: u32| Need::of(model, host, steps * CTX_STEP, n_ubatch, cache).once() <= usable;
+    let fits = |steps: u32| Need::of(model, host, steps * CTX_STEP, n_ubatch, cache).total() <= usable;
     // llama.cpp rounds a context up to a multiple of the step.
     let trained = model.trained_context.unwrap_or(UNTRAINED_CONTEXT).clamp(1, UNTRAINED_CONTEXT * 16);
     let (mut low, mut high) = (0, u32::try_from(trained.div_ceil(CTX_STEP.into())).unwrap_or(u32::MAX));
@@ -213,8 +205,7 @@ pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
     Bytes(floats.saturating_add(u64::from(n_ctx) * 2).saturating_mul(n_ubatch.into()))
 }
 
-/// Returns the size of the weights that the CPU backend copies and repacks. A tied embedding is copied as the
-/// output matrix.
+/// Returns the size of the weights that the CPU backend repacks. A tied embedding is repacked as the output matrix.
 pub fn repacked_bytes(model: &ModelFacts, host: &Host) -> Bytes {
     let copied = model
         .tensors

@@ -133,7 +133,7 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
 fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<&Offload>) -> Vec<String> {
     let (model, host) = (question.model, question.host);
     let mut notes = model.notes.clone();
-    if fit.verdict > FitVerdict::FitsWithoutRepack && fit.fits_when_idle {
+    if fit.verdict > FitVerdict::Fits && fit.fits_when_idle {
         notes.push(
             "the model would fit if nothing else ran on this machine: close programs that use a lot of memory"
                 .to_string(),

@@ -97,16 +97,11 @@ impl Recommendation {
             "{}: {} weights, {} KV of {} tokens, {} buffers",
             self.fit.verdict, need.weights, need.kv, need.n_ctx, need.compute
         );
-        let (copied, all) = match self.fit.verdict {
-            FitVerdict::Fits => (need.repacked, need.with_copy()),
-            _ => (Bytes(0), need.once()),
-        };
-        if copied > Bytes(0) {
-            text.push_str(&format!(", {copied} repacked copy"));
-        }
         text.push_str(&format!(
-            "; {all} in total, {} usable ({} reserved for the system)",
-            memory.usable, memory.reserve
+            "; {} in total, {} usable ({} reserved for the system)",
+            need.total(),
+            memory.usable,
+            memory.reserve
         ));
         match self.fit.largest_context {
             Some(largest) => text.push_str(&format!("; context up to {largest}")),
@@ -160,7 +155,6 @@ impl Recommendation {
 fn row(choice: &Choice) -> Vec<String> {
     let fits = match choice.verdict {
         FitVerdict::Fits => "yes",
-        FitVerdict::FitsWithoutRepack => "not repacked",
         FitVerdict::StreamsFromDisk => "from disk",
         FitVerdict::DoesNotFit => "no",
     };

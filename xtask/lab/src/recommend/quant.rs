@@ -69,7 +69,7 @@ pub fn advise(
         let need = Need::of(&mixed.model, host, need.n_ctx, n_ubatch, kv::F16);
         let verdict = need.verdict(usable);
         // If weights are read from the disk, memory bandwidth does not limit the speed.
-        let bandwidth = bandwidth.filter(|_| verdict <= FitVerdict::FitsWithoutRepack);
+        let bandwidth = bandwidth.filter(|_| verdict == FitVerdict::Fits);
         Choice {
             quant: quant.name,
             weights: need.weights,
@@ -82,7 +82,7 @@ pub fn advise(
         }
     };
     let choices: Vec<Choice> = mixture::QUANTS.iter().map(choice).collect();
-    let fits = |choice: &&Choice| choice.verdict <= FitVerdict::FitsWithoutRepack;
+    let fits = |choice: &&Choice| choice.verdict == FitVerdict::Fits;
     let most_exact = choices.iter().find(fits).map(|choice| choice.quant);
     let from_usual = choices.iter().position(|choice| choice.quant == USUAL).unwrap_or(0);
     let usual = choices[from_usual..].iter().find(fits).map(|choice| choice.quant);
@@ -119,7 +119,7 @@ fn in_words(model: &ModelFacts, most_exact: &str, usual: &str, verdict: FitVerdi
     } else {
         format!("{usual} for speed; {most_exact} is the most precise that fits")
     };
-    if verdict > FitVerdict::FitsWithoutRepack {
+    if verdict > FitVerdict::Fits {
         text = format!("{} does not stay in memory; {text}", model.quantisation);
     } else if usual == model.quantisation {
         text = format!("keep {usual}; {most_exact} is the most precise that fits");

@@ -100,7 +100,7 @@ impl Runtime {
             None => chosen(default, "llama.cpp's default"),
         };
         let mmap = match fit.verdict {
-            FitVerdict::Fits | FitVerdict::FitsWithoutRepack => {
+            FitVerdict::Fits => {
                 "the weights are mapped from the file, so the next start is fast"
             }
             _ => "the weights do not all fit: mapped pages can be dropped and read again",
@@ -119,7 +119,7 @@ impl Runtime {
                 budget.prefill,
                 format!("all usable cores ({}): arithmetic limits prefill", budget.bound_by),
             ),
-            mmap: chosen(from.mmap.unwrap_or(true) || fit.verdict > FitVerdict::FitsWithoutRepack, mmap),
+            mmap: chosen(from.mmap.unwrap_or(true) || fit.verdict > FitVerdict::Fits, mmap),
             mlock: chosen(from.mlock.unwrap_or(false) && fit.verdict == FitVerdict::Fits, mlock),
             repack: repack(fit),
             kv_type: kv_type(model, fit),
@@ -189,13 +189,13 @@ fn repack(fit: &Fit) -> ChosenValue<bool> {
         FitVerdict::Fits => chosen(
             true,
             format!(
-                "{} are copied; decode is usually faster and prefill often slower: measure with `anneal bench`",
+                "{} are repacked; decode is usually faster and prefill often slower: measure with `anneal bench`",
                 need.repacked
             ),
         ),
         _ => chosen(
             false,
-            format!("the repacked copy would take {} more, and cannot be dropped", need.repacked),
+            format!("{} of repacked weights would not fit, and cannot be read again from the file", need.repacked),
         ),
     }
 }

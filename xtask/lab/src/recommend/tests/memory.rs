@@ -41,9 +41,8 @@ fn a_verdict_follows_from_what_is_needed() {
     let gib = Bytes::gib;
     let need = Need { n_ctx: 256, weights: gib(8), repacked: gib(4), kv: gib(1), compute: gib(1) };
     let cases = [
-        (gib(14), FitVerdict::Fits),
-        (Bytes(gib(14).0 - 1), FitVerdict::FitsWithoutRepack),
-        (gib(10), FitVerdict::FitsWithoutRepack),
+        // Repacked weights need no additional memory.
+        (gib(10), FitVerdict::Fits),
         (Bytes(gib(10).0 - 1), FitVerdict::StreamsFromDisk),
         (gib(2), FitVerdict::StreamsFromDisk),
         (Bytes(gib(2).0 - 1), FitVerdict::DoesNotFit),
@@ -59,7 +58,7 @@ fn a_context_is_as_long_as_the_memory_and_no_longer_than_it_was_trained() {
     let mut host = host("i3-6100");
     let model = shape("llama-3.1-8b", "Q4_K_M");
     // In this memory, the weights and the buffers of a context of 8,192 tokens fit exactly, with the minimum reserve.
-    let need = Need::of(&model, &host, 8192, 256, crate::recommend::kv::F16).once().0;
+    let need = Need::of(&model, &host, 8192, 256, crate::recommend::kv::F16).total().0;
     for (spare, expected) in [(0, 8192), (-1, 7936), (1 << 20, 8192)] {
         let free = (need + (512 << 20)).checked_add_signed(spare).unwrap();
         host.memory.available = Bytes(free);
@@ -83,15 +82,16 @@ fn a_context_is_as_long_as_the_memory_and_no_longer_than_it_was_trained() {
 fn a_context_that_does_not_fit_is_shortened_unless_it_was_asked_for() {
     let mut host = host("zen5-vm");
     let model = shape("llama-3.1-8b", "Q4_K_M");
-    let need = Need::of(&model, &host, 1024, 256, crate::recommend::kv::F16).once().0;
+    let need = Need::of(&model, &host, 1024, 256, crate::recommend::kv::F16).total().0;
     host.memory.available = Bytes(need + (512 << 20));
     let own = answer(&model, &host, None, None);
-    assert_eq!((own.runtime.n_ctx.value, own.fit.verdict), (1024, FitVerdict::FitsWithoutRepack));
+    assert_eq!((own.runtime.n_ctx.value, own.fit.verdict), (1024, FitVerdict::Fits));
     let command = own.command.expect("a command");
     assert!(command.starts_with("target/anneal/native/bin/anneal run -m 'a model.gguf' -c"), "{command}");
-    assert!(!own.runtime.repack.value && command.contains("-c 1024 ") && command.ends_with("--no-repack"));
+    assert!(own.runtime.repack.value && command.contains("-c 1024") && !command.contains("--no-repack"), "{command}");
     let asked = answer(&model, &host, None, Some(30_000));
     assert_eq!((asked.runtime.n_ctx.value, asked.fit.verdict), (30_208, FitVerdict::StreamsFromDisk));
+    assert!(!asked.runtime.repack.value && asked.command.is_some_and(|command| command.ends_with("--no-repack")));
     let beyond = answer(&shape("qwen2.5-1.5b", "Q4_K_M"), &host, None, Some(40_000));
     assert!(beyond.notes.iter().any(|note| note.contains("trained for 32768")), "{:?}", beyond.notes);
 }
@@ -112,11 +112,11 @@ fn a_context_that_fits_with_no_quantisation_is_named_as_the_cause() {
     let shorter = answer(&model, &host, None, Some(largest));
     assert_eq!(
         (shorter.fit.verdict, shorter.runtime.n_ctx.reason.as_str()),
-        (FitVerdict::FitsWithoutRepack, "requested")
+        (FitVerdict::Fits, "requested")
     );
     assert!(shorter.command.is_some() && shorter.quantisation.usual == Some("Q4_K_M"));
     let more = answer(&model, &host, None, Some(largest + 1));
-    assert!(more.fit.verdict > FitVerdict::FitsWithoutRepack);
+    assert!(more.fit.verdict > FitVerdict::Fits);
     // The weights do not fit with any context.
     let large = answer(&shape("llama-3.3-70b", "Q4_K_M"), &host, None, Some(100_000));
     assert!(large.quantisation.text.contains("smaller model"), "{}", large.quantisation.text);
