@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::decode::Decode;
 use crate::device::DeviceCode;
 use crate::dynamic::Dynamic;
-use crate::elf;
+use crate::elf::{self, Image, RangeKind};
 use crate::error::Error;
 use crate::program::Program;
 
@@ -18,15 +18,51 @@ impl Program {
     /// # Errors
     /// If the file is not an ELF file for x86-64, is damaged, or contains no code.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let io = |source| Error::Io { path: path.to_path_buf(), source };
-        let meta = std::fs::metadata(path).map_err(io)?;
-        if !meta.is_file() {
-            return Err(Error::NoFile { path: path.to_path_buf() });
+        Self::parse(&read(path, LARGEST)?, path)
+    }
+
+    /// Reads the file at `path`, which may have at most `largest` bytes, and disassembles only the functions that
+    /// `keep` accepts by their names. Does not read GPU code. The counts of code and padding cover only these
+    /// functions.
+    ///
+    /// # Errors
+    /// If the file is too large, is not an ELF file for x86-64, is damaged, or contains no code.
+    pub fn open_functions(
+        path: &Path,
+        largest: u64,
+        keep: impl Fn(&[String]) -> bool,
+    ) -> Result<Self, Error> {
+        let bytes = read(path, largest)?;
+        let image = elf::read(&bytes, path)?;
+        let mut program = Self::begin(&bytes, path, &image, Vec::new())?;
+        let mut decoder = Decode::default();
+        for section in &image.sections {
+            for range in section.ranges() {
+                if matches!(&range.kind, RangeKind::Function(names) if keep(names)) {
+                    program.code += range.end.saturating_sub(range.start);
+                    decoder.range(section, range, &mut program);
+                }
+            }
         }
-        if meta.len() > LARGEST {
-            return Err(Error::TooLarge { path: path.to_path_buf(), size: meta.len(), most: LARGEST });
-        }
-        Self::parse(&std::fs::read(path).map_err(io)?, path)
+        Ok(program)
+    }
+
+    /// Returns a program without functions.
+    fn begin(bytes: &[u8], path: &Path, image: &Image<'_>, device: Vec<DeviceCode>) -> Result<Self, Error> {
+        let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };
+        Ok(Program {
+            path: path.to_path_buf(),
+            size: bytes.len() as u64,
+            symbols: image.symbols,
+            dynamic: Dynamic::read(bytes).map_err(|error| damaged(error.to_string()))?,
+            device,
+            functions: Vec::new(),
+            instructions: 0,
+            code: 0,
+            padding: 0,
+            data: 0,
+            invalid: 0,
+        })
     }
 
     /// Disassembles a file's content; `path` is only used in errors.
@@ -36,19 +72,9 @@ impl Program {
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, Error> {
         let image = elf::read(bytes, path)?;
         let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };
-        let mut program = Program {
-            path: path.to_path_buf(),
-            size: bytes.len() as u64,
-            symbols: image.symbols,
-            dynamic: Dynamic::read(bytes).map_err(|error| damaged(error.to_string()))?,
-            device: DeviceCode::read(bytes).map_err(damaged)?,
-            functions: Vec::new(),
-            instructions: 0,
-            code: image.sections.iter().map(|section| section.bytes.len() as u64).sum(),
-            padding: 0,
-            data: 0,
-            invalid: 0,
-        };
+        let device = DeviceCode::read(bytes).map_err(damaged)?;
+        let mut program = Self::begin(bytes, path, &image, device)?;
+        program.code = image.sections.iter().map(|section| section.bytes.len() as u64).sum();
         let mut decoder = Decode::default();
         for section in &image.sections {
             for range in section.ranges() {
@@ -57,4 +83,17 @@ impl Program {
         }
         Ok(program)
     }
+}
+
+/// Reads the regular file at `path`, which may have at most `largest` bytes.
+fn read(path: &Path, largest: u64) -> Result<Vec<u8>, Error> {
+    let io = |source| Error::Io { path: path.to_path_buf(), source };
+    let meta = std::fs::metadata(path).map_err(io)?;
+    if !meta.is_file() {
+        return Err(Error::NoFile { path: path.to_path_buf() });
+    }
+    if meta.len() > largest {
+        return Err(Error::TooLarge { path: path.to_path_buf(), size: meta.len(), most: largest });
+    }
+    std::fs::read(path).map_err(io)
 }

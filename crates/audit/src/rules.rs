@@ -121,7 +121,12 @@ impl Pattern {
     /// True if the function has a matching name. Suffixes that compilers append after a dot (`.cold`, `.part.0`,
     /// `.llvm.123`) are ignored.
     pub fn matches(&self, function: &Function) -> bool {
-        function.names.iter().any(|name| self.matches_name(stem(name)))
+        function.names.iter().any(|name| self.matches_symbol(name))
+    }
+
+    /// True if the pattern matches the name of a symbol, without its suffixes.
+    pub(crate) fn matches_symbol(&self, name: &str) -> bool {
+        self.matches_name(stem(name))
     }
 
     fn matches_name(&self, name: &str) -> bool {

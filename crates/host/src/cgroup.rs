@@ -1,4 +1,4 @@
-//! CPU quota and memory limit of this process's control groups, version 1 and 2: the tightest limit among its own group
+//! CPU quota and memory limits of a process's control groups, version 1 and 2: the tightest limit among its own group
 //! and all groups above it.
 
 use std::path::{Component, Path};
@@ -14,6 +14,8 @@ pub(crate) struct CgroupLimits {
     pub cpu_quota: Option<f64>,
     /// Memory limit in bytes.
     pub memory: Option<Bytes>,
+    /// Size in bytes above which the kernel slows the group down and reclaims its memory (`memory.high`, version 2).
+    pub memory_high: Option<Bytes>,
 }
 
 /// Mounted control group hierarchy.
@@ -27,9 +29,11 @@ struct Mount {
     controllers: Option<Vec<String>>,
 }
 
-pub(crate) fn limits(root: &Root, warnings: &mut Vec<String>) -> CgroupLimits {
+/// Returns the limits of `process`, a number or `self`. The kernel writes the names of another process's groups as this
+/// process's namespace sees them, so that this process's mounts apply.
+pub(crate) fn limits(root: &Root, process: &str, warnings: &mut Vec<String>) -> CgroupLimits {
     let mut limits = CgroupLimits::default();
-    let Some(groups) = root.read("/proc/self/cgroup") else { return limits };
+    let Some(groups) = root.read(&format!("/proc/{process}/cgroup")) else { return limits };
     let mounts = mounts(&root.read("/proc/self/mountinfo").unwrap_or_default());
     for line in groups.lines() {
         // `4:cpu,cpuacct:/path`, and `0::/path` for version 2.
@@ -42,6 +46,8 @@ pub(crate) fn limits(root: &Root, warnings: &mut Vec<String>) -> CgroupLimits {
             walk(matching, group, "unified", warnings, |folder, warnings| {
                 limits.take_cpu(version_2_quota(root, folder, warnings));
                 limits.take_memory(memory(root, &format!("{folder}/memory.max"), warnings));
+                let high = memory(root, &format!("{folder}/memory.high"), warnings);
+                limits.memory_high = tighter(limits.memory_high, high);
             });
             continue;
         }
@@ -70,10 +76,14 @@ impl CgroupLimits {
     }
 
     fn take_memory(&mut self, limit: Option<Bytes>) {
-        self.memory = match (self.memory, limit) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        self.memory = tighter(self.memory, limit);
+    }
+}
+
+fn tighter(one: Option<Bytes>, other: Option<Bytes>) -> Option<Bytes> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Detection of a machine's properties.
 
-use build_info::Host;
 use build_info::host::{Gpu, Limits};
+use build_info::{Bytes, Host};
 
 use crate::gpu::{self, Driver};
 use crate::root::Root;
@@ -32,6 +32,25 @@ pub fn driver(root: &Root) -> (Driver, Vec<String>) {
     (driver, warnings)
 }
 
+/// Limits of another process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProcessLimits {
+    /// Affinity mask, CPU quota and memory limit. The mask may contain CPUs that are offline.
+    pub limits: Limits,
+    /// Size in bytes above which the kernel slows the process's control group down and reclaims its memory
+    /// (`memory.high`).
+    pub memory_high: Option<Bytes>,
+}
+
+/// Returns the limits of process `pid` on the machine behind `root`, and warnings.
+pub fn limits_of(root: &Root, pid: u32) -> (ProcessLimits, Vec<String>) {
+    let (mut warnings, process) = (Vec::new(), pid.to_string());
+    let affinity = system::affinity(root, &process, &mut warnings).unwrap_or_default();
+    let groups = cgroup::limits(root, &process, &mut warnings);
+    let limits = Limits { affinity, cpu_quota: groups.cpu_quota, memory: groups.memory };
+    (ProcessLimits { limits, memory_high: groups.memory_high }, warnings)
+}
+
 /// Detects the properties of the machine behind `root`.
 pub fn detect(root: &Root) -> Detected {
     let mut warnings = Vec::new();
@@ -48,7 +67,7 @@ pub fn detect(root: &Root) -> Detected {
             cpuinfo.get().cpu(root.arch(), &mut warnings)
         }
     };
-    let allowed = system::affinity(root, &mut warnings);
+    let allowed = system::affinity(root, "self", &mut warnings);
     let online = topology::online(root, &cpuinfo, allowed.as_deref(), &mut warnings);
     let topology = topology::read(root, &online, &cpuinfo, leaves.as_ref(), &mut warnings);
     // The mask may contain CPUs that are offline.
@@ -56,7 +75,7 @@ pub fn detect(root: &Root) -> Detected {
         Some(allowed) => allowed.into_iter().filter(|cpu| online.binary_search(cpu).is_ok()).collect(),
         None => online,
     };
-    let groups = cgroup::limits(root, &mut warnings);
+    let groups = cgroup::limits(root, "self", &mut warnings);
     let host = Host {
         arch: root.arch().to_string(),
         hostname: system::hostname(root),

@@ -25,7 +25,7 @@ mod topology;
 mod x86;
 
 pub use cpuid::Cpuid;
-pub use detect::{Detected, detect, driver, gpus};
+pub use detect::{Detected, ProcessLimits, detect, driver, gpus, limits_of};
 pub use gpu::{Card, Driver};
 pub use nvml::ComputeMode;
 pub use root::Root;

@@ -46,22 +46,23 @@ pub(crate) fn kib_field(text: &str, name: &str) -> Option<Bytes> {
     Some(Bytes(kib.checked_mul(1024)?))
 }
 
-/// Returns the CPUs of the affinity mask, which may include offline CPUs; `None` if the mask cannot be read.
-pub(crate) fn affinity(root: &Root, warnings: &mut Vec<String>) -> Option<Vec<u32>> {
-    let status = root.read("/proc/self/status").unwrap_or_default();
+/// Returns the CPUs of the affinity mask of `process`, a number or `self`, which may include offline CPUs; `None` if
+/// the mask cannot be read.
+pub(crate) fn affinity(root: &Root, process: &str, warnings: &mut Vec<String>) -> Option<Vec<u32>> {
+    let path = format!("/proc/{process}/status");
+    let status = root.read(&path).unwrap_or_default();
     if let Some(list) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) {
         match cpulist::parse(list) {
             Ok(cpus) if !cpus.is_empty() => return Some(cpus),
-            Ok(_) => warnings.push("the affinity mask in /proc/self/status is empty".to_string()),
-            Err(why) => warnings.push(format!("cannot read the affinity mask in /proc/self/status: {why}")),
+            Ok(_) => warnings.push(format!("the affinity mask in {path} is empty")),
+            Err(why) => warnings.push(format!("cannot read the affinity mask in {path}: {why}")),
         }
-    } else if root.is_live() {
+    } else if root.is_live() && process == "self" {
         // Without /proc, the standard library reports how many CPUs this process may use, but not which.
         let count = std::thread::available_parallelism().ok()?;
         return Some((0..u32::try_from(count.get()).ok()?).collect());
     } else {
-        warnings
-            .push("cannot read the affinity mask: /proc/self/status has no Cpus_allowed_list".to_string());
+        warnings.push(format!("cannot read the affinity mask: {path} has no Cpus_allowed_list"));
     }
     None
 }

@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["build-info", "llama-source"],
     &["host"],
     &["gguf", "measure", "roofline", "toolchain"],
-    &["llama-link", "llama-sys", "ship"],
+    &["diagnosis", "llama-link", "llama-sys", "ship"],
     &["llama", "store"],
     &["chat", "hub", "sampling"],
     &["engine-core"],

@@ -31,6 +31,7 @@ enum Command {
     Serve(Box<commands::serve::Args>),
     Mcp(Box<commands::mcp::Args>),
     Top(commands::top::Args),
+    Why(commands::why::Args),
     Worker(commands::worker::Args),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
@@ -55,7 +56,7 @@ enum Command {
 const GROUPS: [Group; 4] = [
     ("Run", &["run", "chat"]),
     ("Serve", &["serve", "mcp", "top", "worker"]),
-    ("Measure", &["bench", "tune", "eval", "info"]),
+    ("Measure", &["bench", "tune", "eval", "info", "why"]),
     ("Models", &["quantize", "imatrix", "tokenize"]),
 ];
 
@@ -95,6 +96,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
         Command::Serve(args) => commands::serve::run(&args),
         Command::Mcp(args) => commands::mcp::run(&args),
         Command::Top(args) => commands::top::run(&args),
+        Command::Why(args) => commands::why::run(&args),
         Command::Worker(args) => commands::worker::run(&args),
         Command::Info(args) => commands::info::run(&args, &required()),
         Command::Quantize(args) => commands::quantize::run(&args),

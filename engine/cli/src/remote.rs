@@ -1,14 +1,17 @@
 //! Client of a running server: over its Unix socket, over TCP, or from inside the server's process.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::Duration;
 use std::{fmt, io};
 
 use axum::body::{Body, to_bytes};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use axum::http::{Method, Request};
+use axum::http::{Method, Request, StatusCode};
+use hyper::body::Body as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -93,6 +96,12 @@ struct PeerLimits {
     /// Maximum size of an answer or a line, in bytes.
     longest: usize,
 }
+
+/// Maximum length in bytes of a line in [`ServerAddress::text_lines`].
+const LONGEST_LINE: usize = 1 << 20;
+
+/// Sender of requests on a connection.
+type Sender = http1::SendRequest<Body>;
 
 /// Limits in normal use. The time between tokens has no limit: a long prompt on a CPU, a queue, or an answer in a
 /// single line may take hours. Instead, the client queries the health of a server that was silent for five minutes. A
@@ -278,19 +287,8 @@ impl ServerAddress {
     }
 
     async fn http(&self, method: Method, path: &str, body: Body, limits: &PeerLimits) -> Result<Value> {
-        let (host, key) = match self {
-            ServerAddress::Address { authority, key } => (authority.as_str(), key.as_deref()),
-            _ => ("localhost", None),
-        };
-        let mut request = Request::builder().method(method).uri(path).header(HOST, host);
-        request = request.header(CONTENT_TYPE, "application/json");
-        if let Some(key) = key {
-            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
-        }
-        let request = request.body(body).map_err(|why| self.odd(&why))?;
-        let stream = self.connect(limits).await?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|why| self.gone(&why))?;
+        let (mut sender, connection) = self.handshake(limits).await?;
+        let request = self.request(method, path, body)?;
         let answered = async {
             let response = sender.send_request(request).await.map_err(|why| self.gone(&why))?;
             let status = response.status();
@@ -305,6 +303,68 @@ impl ServerAddress {
             Some(error) => Err(refused(error)),
             None => Ok(value),
         }
+    }
+
+    fn request(&self, method: Method, path: &str, body: Body) -> Result<Request<Body>> {
+        let (host, key) = match self {
+            ServerAddress::Address { authority, key } => (authority.as_str(), key.as_deref()),
+            _ => ("localhost", None),
+        };
+        let mut request = Request::builder().method(method).uri(path).header(HOST, host);
+        request = request.header(CONTENT_TYPE, "application/json");
+        if let Some(key) = key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        request.body(body).map_err(|why| self.odd(&why))
+    }
+
+    async fn handshake(&self, limits: &PeerLimits) -> Result<(Sender, impl Future + use<>)> {
+        let stream = self.connect(limits).await?;
+        http1::handshake(TokioIo::new(stream)).await.map_err(|why| self.gone(&why))
+    }
+
+    /// Sends a request to a server of any kind, and passes each line of the answer to `line` until `line` returns
+    /// false or the answer ends. `body` is the body of a `POST`; without a body, the request is a `GET`. Dropping the
+    /// returned future closes the connection.
+    ///
+    /// # Errors
+    /// If the server does not answer, or answers with another status than 200.
+    pub async fn text_lines(
+        &self,
+        path: &str,
+        body: Option<&Value>,
+        mut line: impl FnMut(&str) -> bool,
+    ) -> Result<()> {
+        let (mut sender, connection) = self.handshake(&LIMITS).await?;
+        let request = match body {
+            Some(body) => self.request(Method::POST, path, Body::from(body.to_string()))?,
+            None => self.request(Method::GET, path, Body::empty())?,
+        };
+        let answered = async {
+            let response = sender.send_request(request).await.map_err(|why| self.gone(&why))?;
+            let status = response.status();
+            if status != StatusCode::OK {
+                return Err(self.odd(&format_args!("status {status}")));
+            }
+            let mut frames = response.into_body();
+            let mut rest = Vec::new();
+            while let Some(frame) = poll_fn(|context| Pin::new(&mut frames).poll_frame(context)).await {
+                let Ok(data) = frame.map_err(|why| self.gone(&why))?.into_data() else { continue };
+                rest.extend_from_slice(&data);
+                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                    let whole: Vec<u8> = rest.drain(..=end).collect();
+                    if !line(String::from_utf8_lossy(&whole).trim_end()) {
+                        return Ok(());
+                    }
+                }
+                if rest.len() > LONGEST_LINE {
+                    return Err(self.odd(&format_args!("a line of more than {LONGEST_LINE} bytes")));
+                }
+            }
+            line(&String::from_utf8_lossy(&rest));
+            Ok(())
+        };
+        drive(answered, connection).await
     }
 
     /// Sends `request` as a line of JSON. Returns the lines of the answer. Dropping the returned value cancels the

@@ -1,6 +1,6 @@
 //! Tests of the JSON Schemas in docs/src, which are generated from the types of the files that programs read.
 
-use build_info::{BuildInfo, MeasuredRow, TuningRecord};
+use build_info::{BuildInfo, Diagnosis, MeasuredRow, TuningRecord};
 
 fn check(name: &str, schema: schemars::Schema) {
     let path = format!("{}/../../docs/src/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -22,4 +22,5 @@ fn the_schemas_in_docs_are_those_of_the_types() {
     check("build/build_info.schema.json", schemars::schema_for!(BuildInfo));
     check("tune/tuning-record.schema.json", schemars::schema_for!(TuningRecord));
     check("tune/bench-row.schema.json", schemars::schema_for!(MeasuredRow));
+    check("tune/why.schema.json", schemars::schema_for!(Diagnosis));
 }

@@ -1,6 +1,8 @@
 //! Figures of a process that sysinfo does not provide, from its folder in `/proc` (proc(5)).
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +27,55 @@ impl ProcFolder {
     /// Returns the folder of `process`, a number or `self`, on a machine whose files are below `root`.
     pub fn below(root: &Path, process: &str) -> Self {
         Self(root.join("proc").join(process))
+    }
+
+    /// Returns the folder of every process that this user can see, with the process's number.
+    pub fn all(root: &Path) -> Vec<(u32, Self)> {
+        let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        entries.filter_map(number).map(|pid: u32| (pid, Self::below(root, &pid.to_string()))).collect()
+    }
+
+    /// Returns the path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Returns the process's name, at most 15 bytes; `None` if the process has ended.
+    pub fn name(&self) -> Option<String> {
+        Some(self.read("comm")?.trim_end().to_string())
+    }
+
+    /// Returns the process's command line; empty for a thread of the kernel, or if the process has ended.
+    pub fn command_line(&self) -> Vec<String> {
+        self.words("cmdline")
+    }
+
+    /// Returns the variables of the process's environment at its start whose names `keep` accepts. `None` if this user
+    /// may not read them.
+    pub fn environment(&self, keep: impl Fn(&str) -> bool) -> Option<BTreeMap<String, String>> {
+        fs::File::open(self.0.join("environ")).ok()?;
+        let words = self.words("environ").into_iter();
+        let pairs =
+            words.filter_map(|word| word.split_once('=').map(|(a, b)| (a.to_string(), b.to_string())));
+        Some(pairs.filter(|(name, _)| keep(name)).collect())
+    }
+
+    /// Returns the zero-terminated texts in a file.
+    fn words(&self, name: &str) -> Vec<String> {
+        // The kernel limits the size of arguments and environment to a quarter of the stack's limit.
+        const LARGEST: u64 = 16 << 20;
+        let mut bytes = Vec::new();
+        let read =
+            fs::File::open(self.0.join(name)).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes));
+        if read.is_err() {
+            return Vec::new();
+        }
+        let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+        if text.is_empty() {
+            return Vec::new();
+        }
+        text.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
     }
 
     /// Returns the peak of the process's resident memory in bytes (`VmHWM`); `None` if the process has ended.
@@ -68,8 +119,10 @@ impl ProcFolder {
         Some(Duration::from_nanos(sum))
     }
 
-    fn read(&self, name: &str) -> Option<String> {
-        fs::read_to_string(self.0.join(name)).ok()
+    pub(super) fn read(&self, name: &str) -> Option<String> {
+        let bytes = fs::read(self.0.join(name)).ok()?;
+        // A process may choose a name that is not UTF-8.
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -111,7 +164,7 @@ impl Counters {
 }
 
 /// Returns the number after `name` in the text of a status file.
-fn field(text: &str, name: &str) -> Option<u64> {
+pub(super) fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -143,6 +196,25 @@ mod tests {
             assert_eq!(process.peak_resident(), expected, "{text}");
         }
         assert!(ProcFolder::this().peak_resident().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn words_and_variables_are_separated_by_zeros() {
+        let root = tempfile::tempdir().unwrap();
+        let process = ProcFolder::below(root.path(), "7");
+        assert_eq!((process.command_line(), process.environment(|_| true)), (Vec::new(), None));
+        fs::create_dir_all(process.path()).unwrap();
+        fs::write(process.path().join("cmdline"), "a\0--b\0\0c d\0").unwrap();
+        fs::write(process.path().join("environ"), "A=1\0KEY=2\0B=x=y\0odd\0").unwrap();
+        fs::write(process.path().join("comm"), b"a\xff\n").unwrap();
+        assert_eq!(process.command_line(), ["a", "--b", "", "c d"]);
+        let kept = process.environment(|name| name != "KEY").unwrap();
+        assert_eq!(
+            kept.into_iter().collect::<Vec<_>>(),
+            [("A".into(), "1".into()), ("B".into(), "x=y".into())]
+        );
+        assert_eq!(process.name().as_deref(), Some("a\u{fffd}"));
+        assert_eq!(ProcFolder::all(root.path()).len(), 1);
     }
 
     #[test]

@@ -4,13 +4,17 @@
 //! figures that sysinfo does not provide:
 //!
 //! - [`ProcFolder`] reads proc(5): peak resident memory, separate user and system time, the CPU time of children,
-//!   page faults, context switches.
+//!   page faults, context switches, [threads](ProcFolder::thread_readings), [mapped files](ProcFolder::memory_map) and
+//!   [sockets](ProcFolder::listeners).
 //! - [`own_cpu_time`], [`thread_time`] and [`ThreadClock`] read clocks of the kernel, which count nanoseconds.
 //!   `/proc` counts hundredths of a second.
 //! - [`Throttling`] reads control groups.
 
 mod clock;
 mod folder;
+mod memory;
+mod sockets;
+mod tasks;
 mod throttling;
 
 use std::collections::BTreeMap;
@@ -19,6 +23,9 @@ use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate
 
 pub use clock::{ThreadClock, own_cpu_time, thread_time};
 pub use folder::{Counters, ProcFolder, TICKS_PER_SECOND};
+pub use memory::{MappedFile, MemoryMap, ProcessMemory};
+pub use sockets::Listener;
+pub use tasks::ThreadReading;
 pub use throttling::Throttling;
 
 /// Returns the resident memory of process `pid` in bytes; `None` if the process has ended.

@@ -6,7 +6,16 @@ use std::path::{Path, PathBuf};
 /// Counters of the control groups of a process, from its own up to the root.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Throttling {
-    counters: Vec<u64>,
+    counters: Vec<Periods>,
+}
+
+/// Periods of one control group's CPU quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Periods {
+    /// Number of periods in which the group ran.
+    all: u64,
+    /// Number of periods in which the group was throttled.
+    throttled: u64,
 }
 
 impl Throttling {
@@ -24,21 +33,35 @@ impl Throttling {
             }
             folders
         });
-        Self { counters: counters.filter_map(|folder| throttled(&folder.join("cpu.stat"))).collect() }
+        Self { counters: counters.filter_map(|folder| periods(&folder.join("cpu.stat"))).collect() }
     }
 
     /// Returns the total number of throttled periods of the most throttled group; `None` if no group reports a
     /// number.
     pub fn total(&self) -> Option<u64> {
-        self.counters.iter().copied().max()
+        self.counters.iter().map(|periods| periods.throttled).max()
     }
 
     /// Returns the number of throttled periods since `before`, of the most throttled group.
     pub fn since(&self, before: &Self) -> Option<u64> {
-        if self.counters.len() != before.counters.len() {
-            return None;
-        }
-        self.counters.iter().zip(&before.counters).map(|(now, then)| now.saturating_sub(*then)).max()
+        self.changes(before)?.map(|periods| periods.throttled).max()
+    }
+
+    /// Returns the share of the periods since `before` in which the most throttled group was throttled, from 0 to 1.
+    /// `None` if no group reports periods, or if no period began since `before`.
+    pub fn share_since(&self, before: &Self) -> Option<f64> {
+        let ran = self.changes(before)?.filter(|periods| periods.all > 0);
+        ran.map(|periods| (periods.throttled as f64 / periods.all as f64).min(1.0)).max_by(f64::total_cmp)
+    }
+
+    /// Returns the periods of each group since `before`; `None` if the groups are not the same.
+    fn changes<'a>(&'a self, before: &'a Self) -> Option<impl Iterator<Item = Periods> + 'a> {
+        let pairs = (self.counters.len() == before.counters.len())
+            .then(|| self.counters.iter().zip(&before.counters))?;
+        Some(pairs.map(|(now, then)| Periods {
+            all: now.all.saturating_sub(then.all),
+            throttled: now.throttled.saturating_sub(then.throttled),
+        }))
     }
 }
 
@@ -60,9 +83,10 @@ fn group(root: &Path, line: &str) -> Option<(PathBuf, PathBuf)> {
     Some((mount, PathBuf::from(seen)))
 }
 
-fn throttled(file: &Path) -> Option<u64> {
+fn periods(file: &Path) -> Option<Periods> {
     let text = fs::read_to_string(file).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("nr_throttled "))?.trim().parse().ok()
+    let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok();
+    Some(Periods { all: number("nr_periods ").unwrap_or(0), throttled: number("nr_throttled ")? })
 }
 
 #[cfg(test)]
@@ -84,15 +108,19 @@ mod tests {
         ];
         for (cgroup, folders) in cases {
             write("proc/self/cgroup", cgroup);
-            let set = |counts: [u64; 2]| {
+            let set = |periods: u64, counts: [u64; 2]| {
                 for (folder, count) in folders.iter().zip(counts) {
-                    write(&format!("{folder}/cpu.stat"), &format!("nr_periods 10\nnr_throttled {count}\n"));
+                    let text = format!("nr_periods {periods}\nnr_throttled {count}\n");
+                    write(&format!("{folder}/cpu.stat"), &text);
                 }
                 Throttling::read(root.path(), "self")
             };
-            let before = set([1, 1]);
+            let (before, after) = (set(10, [1, 1]), set(18, [2, 5]));
             assert_eq!(before.total(), Some(1), "{cgroup}");
-            assert_eq!(set([2, 5]).since(&before), Some(if folders.len() > 1 { 4 } else { 1 }), "{cgroup}");
+            let most = if folders.len() > 1 { 4 } else { 1 };
+            assert_eq!(after.since(&before), Some(most), "{cgroup}");
+            assert_eq!(after.share_since(&before), Some(most as f64 / 8.0), "{cgroup}");
+            assert_eq!(after.share_since(&after), None, "no period has passed");
             folders
                 .iter()
                 .for_each(|folder| fs::remove_file(root.path().join(folder).join("cpu.stat")).unwrap());

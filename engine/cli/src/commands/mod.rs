@@ -15,6 +15,7 @@ pub mod tokenize;
 pub mod top;
 pub mod tune;
 pub mod tune_worker;
+pub mod why;
 pub mod worker;
 
 mod bar;

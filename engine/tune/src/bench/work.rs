@@ -195,6 +195,11 @@ impl Work {
         self.weights
     }
 
+    /// Returns the number of bytes of weights that one generated token reads.
+    pub fn bytes_per_token(&self) -> u64 {
+        self.graph(1, 1.0).bytes as u64
+    }
+
     /// Returns the cost of a graph with `n` tokens, of which `logits` tokens need logits.
     fn graph(&self, n: u32, logits: f64) -> Amount {
         let tokens = f64::from(n);
