@@ -1,7 +1,7 @@
 //! Diagnosis of a running llama.cpp process: reads what the process does, and names the causes of a low speed.
 //!
 //! - [`find`] finds the process by its number, its name, or the port that it listens on.
-//! - [`Watch`] counts what the process does for a second or two, and [`observe`] adds its files, limits and settings.
+//! - [`ProcessWatch`] counts what the process does for a second or two, and [`observe`] adds its files, limits and settings.
 //!   They only read `/proc`, `/sys` and mapped files; nothing is traced, stopped or changed.
 //! - [`diagnose`] is a pure function from an [`Observation`] to a [`Diagnosis`](build_info::Diagnosis). Its [`RULES`]
 //!   are one table. A rule needs evidence: a wrong cause is worse than a missing one.
@@ -33,5 +33,5 @@ pub use observation::{
 };
 pub use page::page;
 pub use program::ProgramKind;
-pub use read::{Watch, Window, observe};
+pub use read::{ProcessWatch, Window, observe};
 pub use rules::{RULES, Rule};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use build_info::diagnosis::ProcessActivity;
 use build_info::host::CoreKind;
-use build_info::{Bytes, Host, Policy, Roofline, ThreadBudget, threads};
+use build_info::{Bytes, Host, Policy, Roofline, ThreadBudget, threads, words};
 use host::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
@@ -303,7 +303,9 @@ impl Observation {
         let asked = self.flags.threads.max(self.flags.threads_batch);
         let working = self.working();
         match asked {
-            Some(asked) if asked >= working => Some((asked, format!("its settings ask for {asked} threads"))),
+            Some(asked) if asked >= working => {
+                Some((asked, format!("its settings ask for {}", words::count(asked, "thread"))))
+            }
             _ if self.is_working() && working > 0 => {
                 Some((working, format!("{working} of its threads computed at the same time")))
             }
@@ -351,6 +353,18 @@ impl Observation {
     /// Returns the CPU use of other processes on the allowed CPUs, in cores.
     pub fn neighbour_cores(&self) -> f64 {
         self.neighbours.iter().map(|neighbour| neighbour.cores).sum()
+    }
+
+    /// Describes the CPU use of other processes, and names the busiest.
+    pub fn busiest_neighbour(&self) -> String {
+        let all = self.neighbour_cores();
+        match self.neighbours.first() {
+            Some(first) => format!(
+                "other processes used {all:.1} cores; the busiest was {} (process {}) with {:.1}",
+                first.name, first.pid, first.cores
+            ),
+            None => format!("other processes used {all:.1} cores"),
+        }
     }
 
     /// Returns the tightest memory limit of the process: the limit of its control group, the size from which the kernel

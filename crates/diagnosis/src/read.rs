@@ -14,7 +14,7 @@ use crate::command_line::{self, Flags};
 use crate::observation::{Observation, SeenSpeed};
 use crate::program::ProgramKind;
 
-pub use watch::{Watch, Window};
+pub use watch::{ProcessWatch, Window};
 
 /// Completes `window` to an observation: adds the settings, limits, files and libraries of the process, on the
 /// machine `host` whose files are below `root`. `bytes_per_token` computes the bytes of weights that a token reads,

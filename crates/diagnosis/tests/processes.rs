@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use build_info::Diagnosis;
 use build_info::diagnosis::{HealthVerdict, ProcessActivity};
-use diagnosis::{Observation, ProcessTarget, SeenSpeed, Watch, diagnose, find, observe, page};
+use diagnosis::{Observation, ProcessTarget, ProcessWatch, SeenSpeed, diagnose, find, observe, page};
 
 /// Compiled stand-in in a folder of its own.
 struct Program(base::TempDir, PathBuf);
@@ -51,7 +51,7 @@ struct Running(Child);
 impl Running {
     fn observe(&self) -> Observation {
         let root = Path::new("/");
-        let mut watch = Watch::begin(root, self.0.id()).expect("a process");
+        let mut watch = ProcessWatch::begin(root, self.0.id()).expect("a process");
         watch.sample_until(|elapsed| elapsed > Duration::from_millis(700));
         let host = host::detect(&host::Root::live().without_gpus()).host;
         observe(root, &host, watch.end().expect("a process"), SeenSpeed::default(), |_| None)

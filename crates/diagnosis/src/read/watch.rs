@@ -13,7 +13,7 @@ use crate::observation::{Neighbour, ObservedMemory, ThreadFacts};
 const LEAST: f64 = 0.05;
 
 /// Running observation of one process.
-pub struct Watch {
+pub struct ProcessWatch {
     root: PathBuf,
     pid: u32,
     begun: Instant,
@@ -96,7 +96,7 @@ fn machine_ticks(root: &Path) -> Option<(u64, u64)> {
     Some((ticks.iter().fold(0, |sum, ticks| sum.saturating_add(*ticks)), *ticks.get(7)?))
 }
 
-impl Watch {
+impl ProcessWatch {
     /// Begins the observation of process `pid` on the machine whose files are below `root`. `None` if the process has
     /// ended.
     pub fn begin(root: &Path, pid: u32) -> Option<Self> {
@@ -251,9 +251,9 @@ mod tests {
     #[test]
     fn rates_are_differences_per_second() {
         let fake = Fake(base::scratch("watch").unwrap());
-        assert!(Watch::begin(fake.0.path(), 7).is_none());
+        assert!(ProcessWatch::begin(fake.0.path(), 7).is_none());
         fake.set('R', 100, 1_000_000_000, 10);
-        let mut watch = Watch::begin(fake.0.path(), 7).unwrap();
+        let mut watch = ProcessWatch::begin(fake.0.path(), 7).unwrap();
         watch.sample();
         fake.set('D', 200, 2_000_000_000, 110);
         watch.sample();

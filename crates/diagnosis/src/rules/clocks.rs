@@ -2,7 +2,7 @@
 
 use build_info::diagnosis::SlowPhase;
 
-use super::{Finding, Rule, Slowdown};
+use super::finding::{Finding, Rule, Slowdown};
 use crate::observation::Observation;
 
 /// The CPU runs far below its highest frequency while it computes.

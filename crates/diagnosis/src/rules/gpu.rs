@@ -2,7 +2,7 @@
 
 use build_info::diagnosis::SlowPhase;
 
-use super::{Finding, Rule, Slowdown};
+use super::finding::{Finding, Rule, Slowdown};
 use crate::observation::{LibraryPurpose, Observation};
 
 /// Layers were meant for a GPU, but the program cannot use one.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use build_info::diagnosis::SlowPhase;
 
-use super::{Finding, Rule, Slowdown};
+use super::finding::{Finding, Rule, Slowdown};
 use crate::observation::{KernelFacts, LibraryPurpose, Observation};
 
 /// Kernels for CPUs before Haswell.

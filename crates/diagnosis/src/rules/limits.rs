@@ -2,7 +2,7 @@
 
 use build_info::diagnosis::SlowPhase;
 
-use super::{Finding, Rule, Slowdown, of_lost_time, percent};
+use super::finding::{Finding, Rule, Slowdown, of_lost_time, percent};
 use crate::observation::Observation;
 
 /// A CPU quota stops the process.
@@ -35,12 +35,19 @@ fn throttled(o: &Observation) -> Option<Finding> {
     })
 }
 
-fn niced(o: &Observation) -> Option<Finding> {
+/// True if other processes make a process of low priority wait.
+pub fn is_held_up(o: &Observation) -> bool {
     const WAITS: f64 = 0.05;
     const CORES: f64 = 0.3;
     let is_low = |nice: i32, policy: u32| nice > 0 || policy == IDLE;
-    let slow = o.team().find(|thread| is_low(thread.nice, thread.policy))?;
-    let share = o.wait_share().filter(|share| *share > WAITS && o.neighbour_cores() >= CORES)?;
+    o.team().any(|thread| is_low(thread.nice, thread.policy))
+        && o.wait_share().is_some_and(|share| share > WAITS)
+        && o.neighbour_cores() >= CORES
+}
+
+fn niced(o: &Observation) -> Option<Finding> {
+    let share = o.wait_share().filter(|_| is_held_up(o))?;
+    let slow = o.team().max_by_key(|thread| (thread.policy == IDLE, thread.nice))?;
     let level = match slow.policy {
         IDLE => "its scheduling policy is idle".to_string(),
         _ => format!("its nice value is {}", slow.nice),
@@ -51,7 +58,7 @@ fn niced(o: &Observation) -> Option<Finding> {
         slowdown: of_lost_time(share),
         evidence: vec![
             level,
-            super::neighbours::busiest(o),
+            o.busiest_neighbour(),
             format!("its threads were ready to run but had no CPU for {} of their time", percent(share)),
         ],
         change: format!("start it without nice, or as root: renice -n 0 -p {}", o.pid),

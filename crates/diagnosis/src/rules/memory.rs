@@ -3,7 +3,7 @@
 use build_info::Bytes;
 use build_info::diagnosis::{ProcessActivity, SlowPhase};
 
-use super::{Finding, Rule, Slowdown, of_lost_time, percent};
+use super::finding::{Finding, Rule, Slowdown, of_lost_time, percent};
 use crate::observation::Observation;
 
 /// The weights fit into memory, but the weights and the context do not.

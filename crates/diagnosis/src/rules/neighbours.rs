@@ -2,7 +2,7 @@
 
 use build_info::diagnosis::SlowPhase;
 
-use super::{Finding, Rule, of_lost_time, percent};
+use super::finding::{Finding, Rule, of_lost_time, percent};
 use crate::observation::Observation;
 
 /// Other processes use the same CPUs.
@@ -10,24 +10,12 @@ pub const BUSY: Rule = Rule { id: "busy-neighbours", explains: &[], judge: busy 
 /// The hypervisor gives CPU time to other guests.
 pub const STOLEN: Rule = Rule { id: "stolen-cpu-time", explains: &[], judge: stolen };
 
-/// Names the busiest other process.
-pub fn busiest(o: &Observation) -> String {
-    let all = o.neighbour_cores();
-    match o.neighbours.first() {
-        Some(first) => format!(
-            "other processes used {all:.1} cores; the busiest was {} (process {}) with {:.1}",
-            first.name, first.pid, first.cores
-        ),
-        None => format!("other processes used {all:.1} cores"),
-    }
-}
-
 fn busy(o: &Observation) -> Option<Finding> {
     const CORES: f64 = 0.3;
     const WAITS: f64 = 0.1;
     let share = o.wait_share().filter(|share| *share >= WAITS && o.is_working())?;
     // Threads beyond the number of CPUs wait even without neighbours.
-    let is_crowded = o.working() as usize > o.allowed().len();
+    let is_crowded = o.team_size().is_some_and(|(threads, _)| threads as usize > o.allowed().len());
     if o.neighbour_cores() < CORES || is_crowded {
         return None;
     }
@@ -36,7 +24,7 @@ fn busy(o: &Observation) -> Option<Finding> {
         phase: SlowPhase::Both,
         slowdown: of_lost_time(share),
         evidence: vec![
-            busiest(o),
+            o.busiest_neighbour(),
             format!("its threads were ready to run but had no CPU for {} of their time", percent(share)),
         ],
         change: "end or move the other processes, lower their priority, or give this process fewer threads"

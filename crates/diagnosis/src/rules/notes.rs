@@ -55,7 +55,12 @@ fn swapped(o: &Observation) -> Option<String> {
 }
 
 fn niced(o: &Observation) -> Option<String> {
-    let nice = o.threads.iter().map(|thread| thread.nice).max().filter(|nice| *nice > 0)?;
+    let nice = o
+        .threads
+        .iter()
+        .map(|thread| thread.nice)
+        .max()
+        .filter(|nice| *nice > 0 && !super::limits::is_held_up(o))?;
     Some(format!(
         "its nice value is {nice}: if other processes need the CPUs, it gets less time than they do"
     ))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use build_info::Bytes;
 use build_info::diagnosis::SlowPhase;
 
-use super::{Finding, Rule, Slowdown, percent};
+use super::finding::{Finding, Rule, Slowdown, percent};
 use crate::observation::Observation;
 
 /// Threads read weights from the memory of other nodes.

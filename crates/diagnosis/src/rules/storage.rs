@@ -2,7 +2,7 @@
 
 use build_info::diagnosis::{ProcessActivity, SlowPhase};
 
-use super::{Finding, Rule, Slowdown};
+use super::finding::{Finding, Rule, Slowdown};
 use crate::observation::Observation;
 
 /// The model is loaded from a slow file system.

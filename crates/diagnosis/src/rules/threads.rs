@@ -3,7 +3,7 @@
 use build_info::diagnosis::SlowPhase;
 use build_info::{Policy, threads, words};
 
-use super::{Finding, Rule, Slowdown, percent};
+use super::finding::{Finding, Rule, Slowdown, percent};
 use crate::observation::Observation;
 
 /// Share of the team's time without a CPU above which the team has too few CPUs.
@@ -129,9 +129,14 @@ fn over_cpus(o: &Observation) -> Option<Finding> {
     })
 }
 
-fn waits(o: &Observation) -> Option<String> {
-    let share = o.wait_share().filter(|share| o.is_working() && *share > 0.0)?;
-    Some(format!("its threads were ready to run but had no CPU for {} of their time", percent(share)))
+/// Returns evidence that the threads lack CPUs, and other processes that take CPUs.
+fn waits(o: &Observation) -> Vec<String> {
+    let share = o.wait_share().filter(|share| o.is_working() && *share > 0.0);
+    let waits = share.map(|share| {
+        format!("its threads were ready to run but had no CPU for {} of their time", percent(share))
+    });
+    let others = waits.as_ref().filter(|_| o.neighbour_cores() >= 0.3).map(|_| o.busiest_neighbour());
+    waits.into_iter().chain(others).collect()
 }
 
 fn on_siblings(o: &Observation) -> Option<Finding> {
@@ -199,11 +204,15 @@ fn single(o: &Observation) -> Option<Finding> {
     if threads != 1 || cores < 2 || !is_sure || !is_busy {
         return None;
     }
+    let gain = gain(o, 1, cores);
+    let mut evidence = vec![seen, format!("{cores} cores are usable, limited by: {}", o.budget().bound_by)];
+    evidence.extend(gain.map(|gain| format!("they read memory {gain:.1} times as fast as one core")));
     Some(Finding {
         title: format!("one thread computes, but {cores} cores are usable"),
-        phase: SlowPhase::Both,
-        slowdown: gain(o, 1, cores).map_or(Slowdown::Estimated(f64::from(cores.min(4))), Slowdown::Measured),
-        evidence: vec![seen, format!("{cores} cores are usable, limited by: {}", o.budget().bound_by)],
+        // The memory limits only decode; prompts gain from every core.
+        phase: if gain.is_some() { SlowPhase::Decode } else { SlowPhase::Both },
+        slowdown: gain.map_or(Slowdown::Estimated(f64::from(cores.min(4))), Slowdown::Measured),
+        evidence,
         change: use_budget(o),
     })
 }

@@ -2,7 +2,7 @@
 
 use build_info::diagnosis::SlowPhase;
 
-use super::{Finding, Rule, Slowdown, of_lost_time, percent};
+use super::finding::{Finding, Rule, Slowdown, of_lost_time, percent};
 use crate::observation::{LibraryPurpose, Observation};
 
 /// OpenMP's threads spin although others need the CPUs.
@@ -46,7 +46,7 @@ fn spinning(o: &Observation) -> Option<Finding> {
         slowdown: of_lost_time(share),
         evidence: vec![
             format!("its environment has {setting}"),
-            super::neighbours::busiest(o),
+            o.busiest_neighbour(),
             format!("its threads were ready to run but had no CPU for {} of their time", percent(share)),
         ],
         change: "start it without this variable, or with OMP_WAIT_POLICY=passive, and with fewer threads"

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use diagnosis::{Observation, ProcessTarget, SeenSpeed, Watch, Window, diagnose, find, observe, page};
+use diagnosis::{Observation, ProcessTarget, ProcessWatch, SeenSpeed, Window, diagnose, find, observe, page};
 use host::Root;
 use host::process::{Listener, ProcFolder};
 use llama::error::Error;
@@ -50,6 +50,9 @@ pub struct Args {
 /// Folder below which the files of this machine are.
 const ROOT: &str = "/";
 
+/// Minimum duration of an observation.
+const LEAST: Duration = Duration::from_millis(300);
+
 pub fn run(args: &Args) -> Result<ExitCode> {
     let key =
         args.api_key_file.as_deref().map(keys::read).transpose()?.and_then(|keys| keys.into_iter().next());
@@ -84,14 +87,11 @@ fn watch(
     seconds: Duration,
 ) -> Result<(Window, SeenSpeed)> {
     let ended = || anyhow::anyhow!("process {pid} has ended");
-    let mut watch = Watch::begin(Path::new(ROOT), pid).with_context(ended)?;
+    let mut watch = ProcessWatch::begin(Path::new(ROOT), pid).with_context(ended)?;
     let asker = address.map(|address| Asker::start(address, asks, seconds)).transpose()?;
     // A request that has ended leaves an idle process, so that the observation ends with the request.
-    let is_over = |elapsed: Duration| match &asker {
-        Some(asker) if asks => asker.has_ended(),
-        _ => elapsed >= seconds,
-    };
-    watch.sample_until(is_over);
+    let is_answered = || asks && asker.as_ref().is_some_and(Asker::has_ended);
+    watch.sample_until(|elapsed| elapsed >= seconds || elapsed >= LEAST && is_answered());
     let window = watch.end().with_context(ended)?;
     let answer = match asker {
         Some(asker) => asker.finish(),

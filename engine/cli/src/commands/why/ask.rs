@@ -1,5 +1,7 @@
 //! Requests to the server under diagnosis: its metrics, and a short completion.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,10 @@ pub struct AskedSpeed {
 }
 
 /// Thread that sends the requests while the process is observed.
-pub struct Asker(JoinHandle<AskedSpeed>);
+pub struct Asker {
+    thread: JoinHandle<AskedSpeed>,
+    has_text: Arc<AtomicBool>,
+}
 
 impl Asker {
     /// Starts the requests to `address`. If `completes` is true, generates text for at most `seconds`.
@@ -40,38 +45,48 @@ impl Asker {
     pub fn start(address: ServerAddress, completes: bool, seconds: Duration) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start the asynchronous runtime")?;
-        let work = move || runtime.block_on(ask(&address, completes, seconds));
+        let has_text = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&has_text);
+        let work = move || runtime.block_on(ask(&address, completes, seconds, &told));
         let thread = std::thread::Builder::new().name("ask".to_string()).spawn(work);
-        Ok(Self(thread.context("cannot start a thread")?))
+        Ok(Self { thread: thread.context("cannot start a thread")?, has_text })
     }
 
-    /// True if all requests have ended.
+    /// True if the server has generated text, and all requests have ended.
     pub fn has_ended(&self) -> bool {
-        self.0.is_finished()
+        self.thread.is_finished() && self.has_text.load(Ordering::Relaxed)
     }
 
     /// Waits for the end of the requests.
     pub fn finish(self) -> AskedSpeed {
-        self.0.join().unwrap_or_else(|_| AskedSpeed { seen: None, why: "the request failed".to_string() })
+        self.thread
+            .join()
+            .unwrap_or_else(|_| AskedSpeed { seen: None, why: "the request failed".to_string() })
     }
 }
 
-async fn ask(address: &ServerAddress, completes: bool, seconds: Duration) -> AskedSpeed {
+async fn ask(
+    address: &ServerAddress,
+    completes: bool,
+    seconds: Duration,
+    has_text: &AtomicBool,
+) -> AskedSpeed {
+    let begun = Instant::now();
     let before = metrics(address).await;
-    let completed = match completes {
-        true => Some(complete(address, seconds).await),
-        false => {
-            if before.is_some() {
-                tokio::time::sleep(seconds).await;
+    let why = match completes {
+        true => match complete(address, seconds).await {
+            Ok(seen) => {
+                has_text.store(true, Ordering::Relaxed);
+                return AskedSpeed { seen: Some(seen), why: String::new() };
             }
-            None
-        }
+            Err(why) => why,
+        },
+        false => "its metrics show no speed; measure it with --request".to_string(),
     };
-    let why = match completed {
-        Some(Ok(seen)) => return AskedSpeed { seen: Some(seen), why: String::new() },
-        Some(Err(why)) => why,
-        None => "it has no metrics of its speed; measure it with --request".to_string(),
-    };
+    if before.is_none() {
+        return AskedSpeed { seen: None, why };
+    }
+    tokio::time::sleep(seconds.saturating_sub(begun.elapsed())).await;
     let after = metrics(address).await;
     let seen = before.zip(after).and_then(|(before, after)| speeds(&before, &after));
     AskedSpeed { seen, why }
