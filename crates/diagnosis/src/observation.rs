@@ -263,11 +263,13 @@ impl Observation {
     /// Returns the activity of the process.
     pub fn activity(&self) -> ProcessActivity {
         const YOUNG_S: f64 = 120.0;
-        const READS: f64 = 8e6;
-        let reads =
-            self.memory.read_bytes_per_s.unwrap_or(0.0) > READS || self.memory.major_faults_per_s > 50.0;
         let is_young = self.uptime_s.is_some_and(|age| age < YOUNG_S);
-        if reads && is_young && self.speed.decode.is_none() {
+        // A model that does not fit is read from the disk forever.
+        let fits = match (&self.model, self.memory_limit()) {
+            (Some(model), Some((limit, _))) => model.weights < limit,
+            _ => true,
+        };
+        if self.reads_pages() && is_young && fits && self.speed.decode.is_none() {
             return ProcessActivity::Loading;
         }
         let is_blocked = self.threads.iter().any(|thread| thread.blocked > 0.2);
@@ -275,6 +277,15 @@ impl Observation {
             true => ProcessActivity::Working,
             false => ProcessActivity::Idle,
         }
+    }
+
+    /// True if the process reads many pages from a disk. One page fault may read several megabytes, so that the bytes
+    /// count as well as the faults.
+    pub fn reads_pages(&self) -> bool {
+        const FAULTS: f64 = 20.0;
+        const BYTES: f64 = 8e6;
+        self.memory.major_faults_per_s >= FAULTS
+            || self.memory.read_bytes_per_s.is_some_and(|bytes| bytes >= BYTES)
     }
 
     /// True if the process computes.

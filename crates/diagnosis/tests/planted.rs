@@ -86,6 +86,11 @@ const PLANTED: &[(&str, &str, Change)] = &[
         o.flags.threads = Some(8);
         idle(o);
     }),
+    ("threads-over-quota", "2 threads in a container of 1.5 cores", |o| {
+        o.host.limits.cpu_quota = Some(1.5);
+        o.threads = team(2, 2);
+        o.throttled = Some(0.4);
+    }),
     ("throttled", "another process in the container uses the quota", |o| {
         o.host.limits.cpu_quota = Some(8.0);
         o.throttled = Some(0.6);
@@ -158,6 +163,13 @@ const PLANTED: &[(&str, &str, Change)] = &[
         o.memory_high = Some(Bytes::gib(2));
         block(o, 0.8, 3000.0);
         o.model.as_mut().expect("a model").resident = Some(Bytes::gib(2));
+    }),
+    ("model-over-memory", "a young server under a limit of 700 MiB, with large reads", |o| {
+        o.host.limits.memory = Some(Bytes::mib(700));
+        o.uptime_s = Some(20.0);
+        o.speed = SeenSpeed::default();
+        block(o, 0.6, 6.0);
+        o.memory.read_bytes_per_s = Some(60e6);
     }),
     ("context-over-memory", "a context of 4 GiB under a limit of 6 GiB", |o| {
         o.host.limits.memory = Some(Bytes::gib(6));
@@ -237,6 +249,11 @@ const HEALTHY: &[(&str, Change)] = &[
         o.host.limits.cpu_quota = Some(4.0);
         o.threads = team(4, 4);
         o.throttled = Some(0.01);
+    }),
+    ("2 threads in a container of 1.5 cores that rests often enough", |o| {
+        o.host.limits.cpu_quota = Some(1.5);
+        o.threads = team(2, 2);
+        o.throttled = Some(0.0);
     }),
     ("4 threads on the performance cores of a hybrid CPU", |o| {
         hybrid(o);

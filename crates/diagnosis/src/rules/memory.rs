@@ -22,18 +22,18 @@ pub const EVICTED: Rule = Rule { id: "evicted-weights", explains: &[], judge: ev
 /// Weights in small pages.
 pub const NO_HUGE_PAGES: Rule = Rule { id: "no-huge-pages", explains: &[], judge: no_huge_pages };
 
-/// Page faults from a disk per second above which the process lacks memory.
-const FAULTS: f64 = 20.0;
 /// Memory that a process needs besides weights and cache: code, buffers, the vocabulary.
 const REST: Bytes = Bytes::mib(64);
 
 /// Returns evidence that the process waits for pages, and the slowdown.
 fn faults(o: &Observation) -> Option<(Vec<String>, Slowdown)> {
-    let (rate, blocked) = (o.memory.major_faults_per_s, o.blocked_share());
-    if rate < FAULTS || o.activity() == ProcessActivity::Idle {
+    let (faults, blocked) = (o.memory.major_faults_per_s, o.blocked_share());
+    if !o.reads_pages() || o.activity() == ProcessActivity::Idle {
         return None;
     }
-    let mut evidence = vec![format!("{rate:.0} page faults per second were served from a disk")];
+    let bytes = o.memory.read_bytes_per_s.map(|bytes| format!(", and it read {:.0} MB/s", bytes / 1e6));
+    let bytes = bytes.unwrap_or_default();
+    let mut evidence = vec![format!("{faults:.0} page faults per second were served from a disk{bytes}")];
     if blocked > 0.0 {
         evidence.push(format!("a thread waited for the disk in {} of the samples", percent(blocked)));
     }

@@ -45,8 +45,7 @@ fn partial_offload(o: &Observation) -> Option<String> {
 }
 
 fn swapped(o: &Observation) -> Option<String> {
-    let is_used = o.memory.major_faults_per_s >= 20.0;
-    (o.memory.swapped >= Bytes::mib(64) && !is_used).then(|| {
+    (o.memory.swapped >= Bytes::mib(64) && !o.reads_pages()).then(|| {
         format!(
             "{} of its memory are in swap, but it did not need them during the observation",
             o.memory.swapped

@@ -35,12 +35,11 @@ pub fn is_remote(name: &str) -> bool {
 }
 
 fn slow_storage(o: &Observation) -> Option<Finding> {
-    const FAULTS: f64 = 20.0;
     let model = o.model.as_ref()?;
     let kind = model.file_system.as_deref().filter(|kind| is_remote(kind))?;
     let rate = o.memory.read_bytes_per_s.filter(|rate| *rate > 0.0);
     let is_loading = o.activity() == ProcessActivity::Loading;
-    let is_paging = o.is_working() && o.memory.major_faults_per_s > FAULTS;
+    let is_paging = o.is_working() && o.reads_pages();
     if !is_loading && !is_paging {
         return None;
     }
