@@ -18,22 +18,28 @@ pub mod digest;
 mod fetch;
 mod folder;
 mod origin;
+mod other;
 mod patch;
 mod pins;
 mod progress;
+mod releases;
 mod staging;
 mod store;
 mod tools;
 mod tree;
+mod trial;
 mod workspace;
 
 pub use origin::Origin;
+pub use other::OtherSource;
 pub use patch::Patch;
 pub use pins::{CratePin, GitPin, Pins, SdistPin};
 pub use progress::FetchProgress;
+pub use releases::{Release, ReleaseList};
 pub use store::Store;
 pub use tools::{SourceTool, Tools};
 pub use tree::Tree;
+pub use trial::{PatchFit, PatchTrial};
 pub use workspace::{
     check, crate_manifest, ensure, patches, patches_dir, pins_file, root_for_build_script, workspace_pins,
 };

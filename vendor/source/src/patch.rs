@@ -2,13 +2,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use sha256::Sha256;
 
 use crate::digest::Listing;
 use crate::progress::FetchProgress;
 use crate::tools::{Tools, run};
+
+/// Hint for a missing git.
+pub(crate) const INSTALL_GIT: &str = "install git, which applies the patches";
 
 /// Patch with a valid header.
 #[derive(Clone, Debug)]
@@ -17,9 +21,13 @@ pub struct Patch {
     pub name: String,
     /// SHA-256 of the patch file.
     pub digest: Sha256,
+    /// Reason for the patch, from its header `Why:`, as one line.
+    pub why: String,
+    /// Condition under which the patch can be removed, from its header `Upstream:`, as one line.
+    pub upstream: Option<String>,
     /// Disadvantage of a build without the patch, from its header `Optional:`. `None` if the patch must apply.
-    optional: Option<String>,
-    path: PathBuf,
+    pub optional: Option<String>,
+    pub(crate) path: PathBuf,
 }
 
 /// Loads the patches in `dir`, in the order of application: ascending by name.
@@ -35,26 +43,61 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let name =
             path.file_name().and_then(|name| name.to_str()).context("a patch whose name is not UTF-8")?;
-        ensure!(
-            header(&text, "Why").is_some(),
-            "the patch {name} does not say why it exists\nhint: add a line `Why: …` above its first diff (see {})",
-            dir.join("README.md").display()
-        );
-        let optional = header(&text, "Optional");
-        patches.push(Patch { name: name.to_string(), digest: Sha256::of(&text), optional, path });
+        let why = header(&text, "Why").with_context(|| {
+            format!(
+                "the patch {name} does not say why it exists\nhint: add a line `Why: …` above its first diff (see {})",
+                dir.join("README.md").display()
+            )
+        })?;
+        patches.push(Patch {
+            name: name.to_string(),
+            digest: Sha256::of(&text),
+            why,
+            upstream: header(&text, "Upstream"),
+            optional: header(&text, "Optional"),
+            path,
+        });
     }
     patches.sort_by(|one, other| one.name.as_bytes().cmp(other.name.as_bytes()));
     Ok(patches)
 }
 
-/// Returns the value of the header `key:` above the first diff.
+/// Returns the value of the header `key:` above the first diff, as one line. The value ends at an empty line or at the
+/// next header.
 fn header(patch: &[u8], key: &str) -> Option<String> {
-    String::from_utf8_lossy(patch)
-        .lines()
-        .take_while(|line| !line.starts_with("diff ") && !line.starts_with("--- "))
-        .filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
-        .map(|text| text.trim().to_string())
-        .find(|text| !text.is_empty())
+    let text = String::from_utf8_lossy(patch);
+    let mut above = text.lines().take_while(|line| !line.starts_with("diff ") && !line.starts_with("--- "));
+    let first = above.find_map(|line| {
+        let value = line.strip_prefix(key)?.strip_prefix(':')?.trim();
+        (!value.is_empty()).then_some(value)
+    })?;
+    let rest = above.take_while(|line| !line.trim().is_empty() && !is_header(line)).map(str::trim);
+    Some(std::iter::once(first).chain(rest).collect::<Vec<_>>().join(" "))
+}
+
+/// True if `line` begins a header, such as `Upstream: …`.
+fn is_header(line: &str) -> bool {
+    line.split_once(':').is_some_and(|(name, _)| {
+        name.starts_with(|first: char| first.is_ascii_uppercase())
+            && name.chars().all(|letter| letter.is_ascii_alphabetic() || letter == '-')
+    })
+}
+
+/// Creates the command that applies `patch` to `tree`, with further arguments of `git apply`.
+pub(crate) fn git_apply(patch: &Patch, tree: &Path, tools: &Tools, further: &[&str]) -> Command {
+    let mut git = tools.git();
+    git.args(["-c", "apply.ignoreWhitespace=no", "apply", "--verbose", "--whitespace=nowarn", "-p1"])
+        .args(further)
+        .arg("--")
+        .arg(&patch.path)
+        .current_dir(tree)
+        // The messages are parsed.
+        .env("LC_ALL", "C")
+        // The store lies in the target folder of a repository. If git found that repository, it would resolve the
+        // patch's paths from the top of the repository, find no paths below this folder, and succeed without a
+        // change.
+        .env("GIT_CEILING_DIRECTORIES", tree.parent().unwrap_or(tree));
+    git
 }
 
 /// Applies `patch` to `tree`, whose listing is `before`. Returns the new listing, or `None` if the patch is optional
@@ -67,34 +110,20 @@ pub(crate) fn apply(
     progress: FetchProgress<'_>,
 ) -> Result<Option<Listing>> {
     let tree = tree.canonicalize().with_context(|| format!("cannot open {}", tree.display()))?;
-    let above = tree.parent().context("the tree has no parent folder")?;
-    let git = |further: &[&str]| {
-        let mut git = tools.git();
-        git.args(["-c", "apply.ignoreWhitespace=no", "apply", "--verbose", "--whitespace=nowarn", "-p1"])
-            .args(further)
-            .arg("--")
-            .arg(&patch.path)
-            .current_dir(&tree)
-            // The store lies in the target folder of a repository. If git found that repository, it would resolve the
-            // patch's paths from the top of the repository, find no paths below this folder, and succeed without a
-            // change.
-            .env("GIT_CEILING_DIRECTORIES", above);
-        git
-    };
-    const HINT: &str = "install git, which applies the patches";
+    let git = |further: &[&str]| git_apply(patch, &tree, tools, further);
     if let Some(lost) = &patch.optional
-        && run(&mut git(&["--check"]), HINT).is_err()
+        && run(&mut git(&["--check"]), INSTALL_GIT).is_err()
     {
         // A missing git is still an error. Otherwise, machines with git and machines without git would build
         // different trees.
-        run(tools.git().arg("--version"), HINT)?;
+        run(tools.git().arg("--version"), INSTALL_GIT)?;
         progress(&format!(
             "the patch {} does not apply to this llama.cpp and is skipped: {lost}",
             patch.name
         ));
         return Ok(None);
     }
-    run(&mut git(&[]), HINT).with_context(|| {
+    run(&mut git(&[]), INSTALL_GIT).with_context(|| {
         format!(
             "the patch {} does not apply to this llama.cpp\nhint: recreate it, or remove it if upstream contains the \
              change",
@@ -126,6 +155,15 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(header(text.as_bytes(), "Why").is_some(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_header_ends_at_the_next_header_or_an_empty_line() {
+        let text = b"Why: it is\nslow on: some machines\nOptional: slow\n\nUpstream: sent\n\nmore\n--- a/x\n";
+        let cases = [("Why", "it is slow on: some machines"), ("Optional", "slow"), ("Upstream", "sent")];
+        for (key, expected) in cases {
+            assert_eq!(header(text, key).as_deref(), Some(expected), "{key}");
         }
     }
 }

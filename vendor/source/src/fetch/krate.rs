@@ -63,8 +63,25 @@ fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
     Ok(())
 }
 
+/// Fetches the version that `manifest` names, and updates the lock file next to the manifest.
+///
+/// # Errors
+/// If the version does not exist or the network is not available.
+pub(crate) fn resolve(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
+    run(in_place(tools, manifest).args(["fetch", "--manifest-path"]).arg(manifest), INSTALL_CARGO).with_context(
+        || {
+            format!(
+                "cannot fetch the crate {} {}\nhint: `cargo xtask vendor status` lists the published versions; a version \
+                 that was never downloaded needs network access once",
+                pin.package, pin.version
+            )
+        },
+    )?;
+    Ok(())
+}
+
 /// Returns the folder in which cargo unpacked the crate. Does not use the network.
-fn locate(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<PathBuf> {
+pub(crate) fn locate(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct CrateMetadata {
         packages: Vec<Package>,

@@ -1,5 +1,7 @@
 //! Command `vendor`.
 
+mod status;
+
 use anyhow::Result;
 use build::stages::CheckoutLock;
 use build::tools;
@@ -10,7 +12,10 @@ use build::setup;
 
 /// Options of `vendor`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     #[command(flatten)]
     source: tools::SourceArgs,
     /// Compare every unpacked file with the original
@@ -21,8 +26,17 @@ pub struct Args {
     yes: bool,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List the pinned version, newer versions, and the reason for each patch
+    Status(status::Args),
+}
+
 /// Downloads the sources, or verifies them.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    if let Some(Command::Status(args)) = args.command {
+        return status::run(args, ui);
+    }
     let workspace = Workspace::find()?;
     args.source.store(&workspace)?;
     let _lock = CheckoutLock::take(&workspace)?;
