@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 tools: conversation.tools.as_ref(),
                 more: &conversation.more.into_iter().collect::<Vec<_>>(),
             }),
-            Err(error) => Err(llama::error::Error::Messages(error.to_string())),
+            Err(error) => Err(llama::error::Error::Usage(error.to_string())),
         };
         let result = match rendered {
             Ok(text) => serde_json::json!({ "text": text }),

@@ -7,7 +7,7 @@ use llama::Model;
 use llama::error::{Error, Result};
 use llama::options::ContextOptions;
 
-use crate::embed::Pooling;
+use crate::embed::pooling::Pooling;
 use crate::settings::{Settings, Source};
 
 /// Returns the context options that `settings` request.

@@ -107,7 +107,7 @@ fn reason(error: &str) -> String {
     let lines = || error.lines().map(str::trim).filter(|line| !line.is_empty());
     let cause = lines().skip_while(|line| *line != "Caused by:").nth(1);
     let found = cause.or_else(|| lines().find(|line| line.starts_with("error:")));
-    let line = found.or_else(|| lines().last()).unwrap_or("cargo failed");
+    let line = found.or_else(|| lines().next_back()).unwrap_or("cargo failed");
     line.trim_start_matches("error: ").to_string()
 }
 

@@ -26,7 +26,7 @@ pub struct Args {
 
 /// State of the pinned sources and the patches.
 #[derive(Serialize)]
-struct Status {
+struct VendorStatus {
     package: String,
     version: String,
     llama_version: String,
@@ -83,7 +83,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     trials.resize(patches.len(), None);
     let pin = &store.pins.krate;
     let published = list.find(&pin.version).and_then(|release| release.published.clone());
-    let status = Status {
+    let status = VendorStatus {
         package: pin.package.clone(),
         version: pin.version.clone(),
         llama_version: pin.llama.clone(),
@@ -130,7 +130,7 @@ fn days_since(time: &str, now: SystemTime) -> Option<u64> {
     Some(now.duration_since(then).ok()?.as_secs() / (24 * 60 * 60))
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for VendorStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let age = match (&self.published, self.age_days) {
             (Some(published), Some(days)) => {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn an_unreachable_registry_is_named() {
-        let mut status = Status {
+        let mut status = VendorStatus {
             package: "x".to_string(),
             version: "1.0.0".to_string(),
             llama_version: "0.6.0".to_string(),
