@@ -44,6 +44,10 @@ fn write(out: &mut String, diagnosis: &Diagnosis) -> std::fmt::Result {
     speeds(out, diagnosis)?;
     writeln!(out)?;
     match diagnosis.verdict {
+        // A cause may hide behind a failed reading.
+        HealthVerdict::Healthy if !diagnosis.unread.is_empty() => {
+            writeln!(out, "no cause of a low speed was found, but some readings failed")?
+        }
         HealthVerdict::Healthy => writeln!(out, "healthy: no cause of a low speed was found")?,
         HealthVerdict::Unexplained => writeln!(
             out,

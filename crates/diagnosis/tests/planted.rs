@@ -364,6 +364,17 @@ fn a_low_speed_without_a_cause_is_not_called_healthy() {
 }
 
 #[test]
+fn a_process_that_could_not_be_read_is_not_called_healthy() {
+    let mut observation = healthy();
+    assert!(page(&diagnose(&observation)).contains("\nhealthy: "));
+    observation.unread.push("the mapped files of process 4711".to_string());
+    let text = page(&diagnose(&observation));
+    assert!(!text.contains("healthy") && text.contains("some readings failed"), "{text}");
+    let empty = diagnose(&Observation::default());
+    assert!(empty.notes.iter().any(|note| note.contains("neither a model")), "{empty:?}");
+}
+
+#[test]
 fn the_most_expensive_cause_is_first() {
     let mut observation = healthy();
     for id in ["no-huge-pages", "kernels-without-avx2", "traced"] {

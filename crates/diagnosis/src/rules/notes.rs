@@ -7,11 +7,16 @@ use crate::observation::{LibraryPurpose, Observation};
 
 /// All notes.
 const NOTES: &[fn(&Observation) -> Option<String>] =
-    &[idle, loading, large_types, partial_offload, swapped, niced, unknown_kernels, blas];
+    &[stranger, idle, loading, large_types, partial_offload, swapped, niced, unknown_kernels, blas];
 
 /// Returns the notes about `observation`.
 pub fn notes(observation: &Observation) -> Vec<String> {
     NOTES.iter().filter_map(|note| note(observation)).collect()
+}
+
+fn stranger(o: &Observation) -> Option<String> {
+    let is_known = o.model.is_some() || o.kernels.is_some() || !o.libraries.is_empty();
+    (!is_known).then(|| "neither a model nor a library of ggml was found in this process".to_string())
 }
 
 fn idle(o: &Observation) -> Option<String> {
