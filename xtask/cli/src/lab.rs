@@ -11,7 +11,8 @@ use build::ui::{Global, Ui};
 use build::workspace::Workspace;
 
 /// Names of the commands of the lab.
-pub const COMMANDS: [&str; 6] = ["bench", "gpu-check", "optimize", "recommend", "report", "validate"];
+pub const COMMANDS: [&str; 7] =
+    ["bench", "gpu-check", "optimize", "recommend", "report", "upgrade", "validate"];
 
 /// Returns the global options if `words`, the arguments of this program, name a lab command or ask for its help. The
 /// lab parses all words again and reports other errors in them.
@@ -75,6 +76,7 @@ mod tests {
             "help recommend",
             "help bench compare",
             "--verbose gpu-check run",
+            "upgrade --to latest",
         ] {
             assert!(asked(line).is_some(), "{line}");
         }

@@ -79,6 +79,9 @@ enum Command {
     Recommend(InLab),
     /// Fetch, verify and patch the llama.cpp sources
     Vendor(vendor::Args),
+    /// Replace llama.cpp by another version if nothing gets worse
+    #[command(disable_help_flag = true)]
+    Upgrade(InLab),
     /// Download or synthesise models for tests and examples
     Model(model::Args),
     /// Measure builds: speed, latency, memory, servers
@@ -122,7 +125,7 @@ enum Command {
 /// Groups of commands in the help.
 const GROUPS: [Group; 6] = [
     ("Build", &["build-native", "build-portable", "build-cuda", "build", "pgo", "bolt", "optimize"]),
-    ("Prepare", &["doctor", "setup", "vendor", "model"]),
+    ("Prepare", &["doctor", "setup", "vendor", "upgrade", "model"]),
     ("Measure", &["bench", "validate", "recommend", "report", "gpu-check"]),
     ("Inspect", &["show", "detect", "plan", "audit", "gate"]),
     ("Ship", &["dist", "publish", "install", "uninstall"]),
@@ -168,6 +171,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         | Command::Bench(_)
         | Command::Validate(_)
         | Command::Report(_)
+        | Command::Upgrade(_)
         | Command::GpuCheck(_) => lab::run(ui),
     }
 }

@@ -6,6 +6,7 @@ mod optimize;
 mod recommend;
 mod report;
 mod threads;
+mod upgrade;
 mod validate;
 
 use anyhow::Result;
@@ -33,6 +34,8 @@ enum Command {
     Bench(bench::Args),
     /// Decide whether a build or setting may replace another
     Validate(validate::Args),
+    /// Replace llama.cpp by another version if nothing gets worse
+    Upgrade(upgrade::Args),
     /// Write one HTML page with all measurements
     Report(report::Args),
     /// Test a build on another machine's NVIDIA GPU
@@ -46,6 +49,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Recommend(args) => recommend::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),
         Command::Validate(args) => validate::run(args, ui),
+        Command::Upgrade(args) => upgrade::run(args, ui),
         Command::Report(args) => report::run(args, ui),
         Command::GpuCheck(args) => gpu_check::run(args, ui),
     }

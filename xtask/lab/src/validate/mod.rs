@@ -33,14 +33,13 @@ pub use page::Page;
 pub use race::Sizes;
 pub use speed::Rules;
 pub use subject::{Side, Subject, flags};
-pub use verdict::Verdict;
+pub use verdict::{Check, CheckState, Verdict};
 
 use self::engine::Broken;
 use self::long::{Long, Text};
 use self::output::{Output, Talk};
 use self::speed::Speed;
 use self::subject::{About, wrong_flags};
-use self::verdict::{Check, CheckState};
 
 /// Settings of a validation.
 #[derive(Clone, Debug)]

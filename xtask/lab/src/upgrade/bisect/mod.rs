@@ -1,0 +1,418 @@
+//! Search for the version at which a figure fell or the output changed.
+//!
+//! Every version is built in its own folder and compared with the first version. The state is written after each
+//! verdict, so that a stopped search resumes.
+
+mod judge;
+mod search;
+mod versions;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use base::exit;
+use build::compare::{CandidateBuild, Contest, Phase, Provenance, RunShape};
+use build::fs;
+use build::process;
+use build::ui;
+use build_info::{BuildInfo, Policy};
+use llama_source::OtherSource;
+use measure::Ratio;
+use serde::{Deserialize, Serialize};
+
+use self::judge::Ends;
+use self::search::{SearchStep, VersionVerdict};
+use super::candidate::Workshop;
+pub use versions::between;
+
+/// Exit code with which a command skips a version, as in `git bisect run`.
+const SKIP: i32 = 125;
+
+/// Text that the engines continue.
+const PROMPT: &str = "The quick brown fox jumps over the lazy dog, and the five boxing wizards";
+
+/// Number of tokens of the answers that are compared.
+const ANSWER: &str = "64";
+
+/// Maximum size of the state file in bytes.
+const LARGEST: u64 = 16 << 20;
+
+/// Criterion of a search.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Criterion {
+    /// Speed of a phase: prefill, decode or load.
+    Speed(Phase),
+    /// Greedy tokens of the model.
+    Output,
+    /// Exit code of a shell command: 0 is good, 125 skips the version, any other code is bad.
+    Command(String),
+}
+
+impl fmt::Display for Criterion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Criterion::Speed(phase) => f.pad(phase.name()),
+            Criterion::Output => f.pad("output"),
+            Criterion::Command(command) => f.pad(command),
+        }
+    }
+}
+
+impl FromStr for Criterion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "prefill" => Ok(Criterion::Speed(Phase::Prefill)),
+            "decode" => Ok(Criterion::Speed(Phase::Decode)),
+            "load" => Ok(Criterion::Speed(Phase::Load)),
+            "output" => Ok(Criterion::Output),
+            "" => Err("the command is empty\nhint: use prefill, decode, load, output or a command".to_string()),
+            command => Ok(Criterion::Command(command.to_string())),
+        }
+    }
+}
+
+impl TryFrom<String> for Criterion {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Criterion> for String {
+    fn from(criterion: Criterion) -> Self {
+        criterion.to_string()
+    }
+}
+
+/// Search, with everything that determines its verdicts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SearchSettings {
+    /// Name of the profile.
+    pub profile: String,
+    /// Versions in order, the good end first.
+    pub versions: Vec<OtherSource>,
+    /// Criterion of the verdicts.
+    pub by: Criterion,
+    /// Path of the model.
+    pub model: PathBuf,
+    /// Numbers of tokens.
+    pub shape: RunShape,
+    /// Maximum number of pairs of one measurement.
+    pub pairs: usize,
+}
+
+/// State of a search, which is also its result.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BisectState {
+    /// Settings. A state with other settings is not resumed.
+    pub settings: SearchSettings,
+    /// Ratio to the good end below which a version is bad.
+    threshold: Option<f64>,
+    /// Verdicts of the versions, in order.
+    verdicts: Vec<Option<VersionVerdict>>,
+    /// Evidence for each verdict: a ratio, or a reason for skipping.
+    evidence: Vec<String>,
+    /// Versions that contain the change, if the search is finished.
+    found: Vec<OtherSource>,
+}
+
+impl BisectState {
+    /// Returns the state in `path` if it has these settings, else a new state.
+    pub fn resume(settings: SearchSettings, path: &Path) -> Self {
+        let kept = base::read(path, LARGEST).ok().and_then(|text| serde_json::from_slice::<Self>(&text).ok());
+        let count = settings.versions.len();
+        let fits = |kept: &Self| {
+            kept.settings == settings && kept.verdicts.len() == count && kept.evidence.len() == count
+        };
+        kept.filter(fits).unwrap_or_else(|| Self {
+            threshold: None,
+            verdicts: vec![None; count],
+            evidence: vec![String::new(); count],
+            found: Vec::new(),
+            settings,
+        })
+    }
+
+    /// Returns an estimate of the remaining time, if every build takes as long as the present build did.
+    pub fn estimate(&self, present: &BuildInfo) -> Duration {
+        let build: f64 = present.stages.iter().map(|stage| stage.seconds.max(0.0)).sum();
+        let known = self.verdicts.iter().flatten().count();
+        let builds = search::expected_measurements(self.verdicts.len()).saturating_sub(known);
+        Duration::try_from_secs_f64(build * builds as f64).unwrap_or(Duration::MAX)
+    }
+
+    /// Returns the largest number of builds that are still needed if no version is skipped.
+    pub fn builds(&self) -> usize {
+        let known = self.verdicts.iter().flatten().count();
+        search::expected_measurements(self.verdicts.len()).saturating_sub(known)
+    }
+
+    /// Runs the search and writes the state to `path` after each verdict.
+    ///
+    /// # Errors
+    /// If the ends do not differ in the expected direction, an end cannot be built, verdicts contradict each other, or
+    /// the user stops the search.
+    pub fn run(&mut self, workshop: &Workshop, path: &Path) -> Result<()> {
+        let last = self.verdicts.len() - 1;
+        let good = self.built(0, workshop).context("cannot build the good version")?;
+        if self.verdicts[0].is_none() || self.verdicts[last].is_none() {
+            let bad = self.built(last, workshop).context("cannot build the bad version")?;
+            self.judge_ends(&good, &bad, workshop)?;
+            self.keep(path)?;
+        }
+        loop {
+            match search::next(&self.verdicts).context("the ends of the search have no verdict")? {
+                SearchStep::Measure(number) => {
+                    let (verdict, evidence) = self.measure(number, &good, workshop)?;
+                    let version = &self.settings.versions[number];
+                    workshop.ui.done(&verdict.to_string(), format_args!("{version}: {evidence}"));
+                    (self.verdicts[number], self.evidence[number]) = (Some(verdict), evidence);
+                    self.keep(path)?;
+                }
+                SearchStep::Found(numbers) => {
+                    self.found = numbers.iter().map(|number| self.settings.versions[*number].clone()).collect();
+                    return self.keep(path);
+                }
+                SearchStep::Contradiction { bad, good } => {
+                    let versions = &self.settings.versions;
+                    bail!(
+                        "{} is bad, but {} after it is good: the figure did not fall only once\nhint: search a shorter \
+                         range, or remove {} and try again on a quieter machine",
+                        versions[bad],
+                        versions[good],
+                        path.display()
+                    );
+                }
+            }
+        }
+    }
+
+    fn keep(&self, path: &Path) -> Result<()> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        }
+        fs::write_atomically(path, &serde_json::to_vec_pretty(self)?)
+    }
+
+    /// Builds version `number`.
+    fn built(&self, number: usize, workshop: &Workshop) -> Result<CandidateBuild> {
+        let version = &self.settings.versions[number];
+        workshop.ui.say(format_args!("version {} of {}: {version}", number + 1, self.settings.versions.len()));
+        let candidate = workshop.fetch(version)?;
+        let outcome = workshop.build(&candidate)?;
+        CandidateBuild::at(&format!("{number}"), &outcome.folder)
+    }
+
+    /// Confirms that the ends differ in the expected direction.
+    fn judge_ends(&mut self, good: &CandidateBuild, bad: &CandidateBuild, workshop: &Workshop) -> Result<()> {
+        let last = self.verdicts.len() - 1;
+        let (evidence, is_worse) = match &self.settings.by {
+            Criterion::Speed(phase) => {
+                let ratio = self.ratio(*phase, good, bad, None, workshop)?.0;
+                let phase = phase.name();
+                match judge::ends(&ratio) {
+                    Ends::Worse { threshold } => self.threshold = Some(threshold),
+                    Ends::Better => {
+                        bail!("{phase} is faster in the bad version: {ratio}\nhint: exchange the ends of the range")
+                    }
+                    Ends::Same => {
+                        return Err(exit::try_again(format!(
+                            "{phase} shows no difference between the ends: {ratio}\nhint: try again with a larger --pairs"
+                        )));
+                    }
+                }
+                (ratio.to_string(), true)
+            }
+            _ => {
+                let (first, second) = (self.passes(good, good)?, self.passes(good, bad)?);
+                let Some(true) = first else { bail!("the good version fails the criterion {}", self.settings.by) };
+                ("fails".to_string(), second == Some(false))
+            }
+        };
+        if !is_worse {
+            bail!("both ends are equal by the criterion {}\nhint: choose other ends", self.settings.by);
+        }
+        (self.verdicts[0], self.evidence[0]) = (Some(VersionVerdict::Good), "the good end".to_string());
+        (self.verdicts[last], self.evidence[last]) = (Some(VersionVerdict::Bad), evidence);
+        Ok(())
+    }
+
+    /// Builds and judges one version. A version that cannot be told is measured again, then skipped.
+    fn measure(
+        &self,
+        number: usize,
+        good: &CandidateBuild,
+        workshop: &Workshop,
+    ) -> Result<(VersionVerdict, String)> {
+        let build = match self.built(number, workshop) {
+            Ok(build) => build,
+            Err(error) if process::interrupted() => return Err(error),
+            Err(error) => {
+                let why = format!("{error:#}");
+                let why = why.lines().next().unwrap_or_default().to_string();
+                return Ok((VersionVerdict::Skipped, format!("cannot be built: {why}")));
+            }
+        };
+        let Criterion::Speed(phase) = &self.settings.by else {
+            return Ok(match self.passes(good, &build)? {
+                Some(true) => (VersionVerdict::Good, "passes".to_string()),
+                Some(false) => (VersionVerdict::Bad, "fails".to_string()),
+                None => (VersionVerdict::Skipped, "the command skips this version".to_string()),
+            });
+        };
+        let threshold = self.threshold.context("the state has no threshold")?;
+        let (mut ratio, samples) = self.ratio(*phase, good, &build, None, workshop)?;
+        if judge::version(&ratio, threshold).is_none() {
+            ratio = self.ratio(*phase, good, &build, Some(samples), workshop)?.0;
+        }
+        let verdict = judge::version(&ratio, threshold).unwrap_or(VersionVerdict::Skipped);
+        Ok((verdict, format!("{ratio}, threshold {threshold:.3}")))
+    }
+
+    /// Races `build` against `good` in `phase`. Samples of an earlier race are added.
+    fn ratio(
+        &self,
+        phase: Phase,
+        good: &CandidateBuild,
+        build: &CandidateBuild,
+        earlier: Option<[Vec<f64>; 2]>,
+        workshop: &Workshop,
+    ) -> Result<(Ratio, [Vec<f64>; 2])> {
+        let settings = &self.settings;
+        let contest = Contest {
+            builds: &[good.clone(), build.clone()],
+            models: std::slice::from_ref(&settings.model),
+            shapes: &[settings.shape],
+            phases: &[phase],
+            threads: build_info::threads::budget(&workshop.host, Policy::Balanced).decode,
+            pairs: settings.pairs,
+            precision: 0.0,
+            text: None,
+            raw: None,
+            provenance: Provenance::now(&workshop.host, "cargo xtask upgrade --bisect".to_string()),
+            note: None,
+        };
+        let comparison = contest.run(workshop.ui)?;
+        let figure = comparison.figures.first().context("the race measured nothing")?;
+        let mut samples = earlier.unwrap_or_default();
+        for (all, result) in samples.iter_mut().zip(&figure.results) {
+            all.extend(&result.samples);
+        }
+        Ok((phase.quantity().ratio(&samples[1], &samples[0]), samples))
+    }
+
+    /// Returns true if `build` passes the criterion, `None` to skip it.
+    fn passes(&self, good: &CandidateBuild, build: &CandidateBuild) -> Result<Option<bool>> {
+        match &self.settings.by {
+            Criterion::Command(command) => {
+                let status = Command::new("sh")
+                    .args(["-c", command])
+                    .env("ANNEAL", &build.path)
+                    .env("MODEL", &self.settings.model)
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .status()
+                    .context("cannot run the command")?;
+                process::check_interrupted()?;
+                let code = status.code().with_context(|| format!("a signal ended the command: {status}"))?;
+                Ok((code != SKIP).then_some(code == 0))
+            }
+            _ => Ok(Some(self.tokens(good)? == self.tokens(build)?)),
+        }
+    }
+
+    /// Returns the greedy tokens of `build`.
+    fn tokens(&self, build: &CandidateBuild) -> Result<Vec<i64>> {
+        #[derive(Deserialize)]
+        struct Answer {
+            tokens: Vec<i64>,
+        }
+        let output = Command::new(&build.path)
+            .args(["run", "--json", "--greedy", "--ignore-eos", "-n", ANSWER, "-p", PROMPT, "-m"])
+            .arg(&self.settings.model)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("cannot run {}", build.path.display()))?;
+        process::check_interrupted()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+            bail!("{} failed: {said}", build.path.display());
+        }
+        let answer: Answer =
+            serde_json::from_slice(&output.stdout).context("cannot parse the output of anneal run --json")?;
+        Ok(answer.tokens)
+    }
+}
+
+impl fmt::Display for BisectState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.found.iter().map(OtherSource::to_string).collect();
+        match names.as_slice() {
+            [] => writeln!(f, "not finished")?,
+            [one] => writeln!(f, "{} changed in {one}", self.settings.by)?,
+            many => {
+                let by = &self.settings.by;
+                writeln!(f, "{by} changed in one of {}; skipped versions hide which", many.join(", "))?;
+            }
+        }
+        let rows = self.settings.versions.iter().zip(&self.verdicts).zip(&self.evidence);
+        let rows = rows.filter_map(|((version, verdict), evidence)| {
+            Some(vec![version.to_string(), (*verdict)?.to_string(), evidence.clone()])
+        });
+        writeln!(f, "\n{}", ui::columns(&["version", "verdict", "ratio to the good version [95 % interval]"], rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(by: &str) -> SearchSettings {
+        SearchSettings {
+            profile: "native".to_string(),
+            versions: ["0.1.1", "0.1.2", "0.1.3"].map(|text| text.parse().unwrap()).to_vec(),
+            by: by.parse().unwrap(),
+            model: PathBuf::from("m.gguf"),
+            shape: RunShape { prompt: 16, generate: 50, depth: 0 },
+            pairs: 6,
+        }
+    }
+
+    #[test]
+    fn a_stopped_search_resumes_only_with_its_own_settings() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("upgrade/bisect.json");
+        let mut state = BisectState::resume(settings("decode"), &path);
+        assert_eq!(state.verdicts, [None; 3]);
+        state.verdicts[0] = Some(VersionVerdict::Good);
+        state.verdicts[2] = Some(VersionVerdict::Bad);
+        state.threshold = Some(0.95);
+        state.keep(&path).unwrap();
+        let again = BisectState::resume(settings("decode"), &path);
+        assert_eq!((again.verdicts, again.threshold, again.found.len()), (state.verdicts.clone(), Some(0.95), 0));
+        assert_eq!(BisectState::resume(settings("test -x $ANNEAL"), &path).verdicts, [None; 3]);
+        // Damaged or foreign files are no state.
+        for text in ["", "{", "{\"verdicts\": []}"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(BisectState::resume(settings("decode"), &path).verdicts, [None; 3], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_criterion_is_a_figure_or_a_command() {
+        for text in ["prefill", "decode", "load", "output", "test -x $ANNEAL"] {
+            assert_eq!(text.parse::<Criterion>().map(|by| by.to_string()).as_deref(), Ok(text));
+        }
+        assert_eq!("decode".parse(), Ok(Criterion::Speed(Phase::Decode)));
+        assert_eq!("tokenize".parse(), Ok(Criterion::Command("tokenize".to_string())));
+        assert!("".parse::<Criterion>().is_err());
+    }
+}
