@@ -47,7 +47,8 @@ impl FromStr for OtherSource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let is_version = text.split('.').count() == 3 && text.split('.').all(|part| part.parse::<u32>().is_ok());
+        let is_version =
+            text.split('.').count() == 3 && text.split('.').all(|part| part.parse::<u32>().is_ok());
         match text {
             "sdist" => Ok(OtherSource::Sdist),
             _ if is_version => Ok(OtherSource::Crate(text.to_string())),
@@ -134,12 +135,18 @@ impl Store {
     /// # Errors
     /// If the tree cannot be copied, a patch is invalid, or git is missing.
     pub fn try_patches(&self, tree: &Tree) -> Result<Vec<PatchTrial>> {
-        try_patches(&tree.path, &patch::load(&self.patches)?, &self.root.join("sources/downloads"), &self.tools)
+        try_patches(
+            &tree.path,
+            &patch::load(&self.patches)?,
+            &self.root.join("sources/downloads"),
+            &self.tools,
+        )
     }
 
     /// Fetches another version of the crate with a generated manifest. Returns its pin and the path of the manifest.
     fn other_crate(&self, version: &str, progress: FetchProgress<'_>) -> Result<(CratePin, PathBuf)> {
-        let folder = std::path::absolute(self.root.join("sources/downloads").join(format!("crate-{version}")))?;
+        let folder =
+            std::path::absolute(self.root.join("sources/downloads").join(format!("crate-{version}")))?;
         let manifest = folder.join("Cargo.toml");
         let own = &self.pins.krate;
         let pin = CratePin { version: version.to_string(), ..own.clone() };
@@ -160,8 +167,9 @@ impl Store {
                 write("Cargo.toml", with_version(&text, &own.package, version)?.as_bytes())?;
                 // Beginning with this workspace's lock file keeps the versions of all other crates, which need not be
                 // downloaded again.
-                let lock = fs::read(self.crate_manifest.with_file_name("Cargo.lock"))
-                    .with_context(|| format!("cannot read the lock file of {}", self.crate_manifest.display()))?;
+                let lock = fs::read(self.crate_manifest.with_file_name("Cargo.lock")).with_context(|| {
+                    format!("cannot read the lock file of {}", self.crate_manifest.display())
+                })?;
                 write("Cargo.lock", &lock)?;
                 fetch::krate::resolve(&pin, &manifest, &self.tools)?;
                 fetch::krate::locate(&pin, &manifest, &self.tools)?
@@ -179,9 +187,8 @@ impl Store {
     /// # Errors
     /// If a file cannot be read, or has an unexpected form.
     pub fn pin_files(&self, workspace: &Self, pins_file: &Path) -> Result<Vec<(PathBuf, String)>> {
-        let read = |path: &Path| {
-            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-        };
+        let read =
+            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
         let (old, new) = (&workspace.pins.krate, &self.pins.krate);
         let manifest = with_version(&read(&workspace.crate_manifest)?, &old.package, &new.version)?;
         let lock = read(&self.crate_manifest.with_file_name("Cargo.lock"))?;

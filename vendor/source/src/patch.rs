@@ -45,7 +45,8 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
             path.file_name().and_then(|name| name.to_str()).context("a patch whose name is not UTF-8")?;
         let why = header(&text, "Why").with_context(|| {
             format!(
-                "the patch {name} does not say why it exists\nhint: add a line `Why: …` above its first diff (see {})",
+                "the patch {name} does not say why it exists\nhint: add a line `Why: …` above its first diff \
+                 (see {})",
                 dir.join("README.md").display()
             )
         })?;

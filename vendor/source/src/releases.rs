@@ -97,7 +97,8 @@ impl Store {
         if std::env::var_os("CARGO_NET_RETRY").is_none() {
             cargo.env("CARGO_NET_RETRY", "0");
         }
-        let asked = run(cargo.args(["info", "--quiet", "--color=never", package]), "install Rust with rustup");
+        let asked =
+            run(cargo.args(["info", "--quiet", "--color=never", package]), "install Rust with rustup");
         asked.map(|_| ()).map_err(|error| reason(&format!("{error:#}")))
     }
 }
@@ -193,7 +194,8 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_failure_is_one_line() {
-        let text = "`cargo info` failed (exit status: 101):\n    error: failed to query\n\n    Caused by:\n      no host";
+        let text =
+            "`cargo info` failed (status: 101):\n  error: failed to query\n\n    Caused by:\n      no host";
         assert_eq!(reason(text), "no host");
         assert_eq!(reason("`cargo info` failed:\n    error: could not find `x`"), "could not find `x`");
         assert_eq!(reason(""), "cargo failed");

@@ -165,7 +165,8 @@ fn failed_hunks(said: &str, patch: &str) -> Vec<String> {
 /// Returns the header of the hunk of `file` that begins at `line` of the original.
 fn hunk_at<'a>(patch: &'a str, file: &str, line: &str) -> Option<&'a str> {
     let of_file = patch.lines().skip_while(|text| text.strip_prefix("+++ b/") != Some(file)).skip(1);
-    let mut hunks = of_file.take_while(|text| !text.starts_with("+++ ")).filter(|text| text.starts_with("@@ -"));
+    let mut hunks =
+        of_file.take_while(|text| !text.starts_with("+++ ")).filter(|text| text.starts_with("@@ -"));
     hunks.find(|hunk| hunk[4..].split([',', ' ']).next() == Some(line))
 }
 
@@ -179,10 +180,17 @@ mod tests {
                     Hunk #3 succeeded at 700 (offset 12 lines).\nHunk #4 succeeded at 9.\nChecking patch y.c...\n";
         assert_eq!(moved_hunks(said), ["a/x.c: hunk 2, 5 lines up", "a/x.c: hunk 3, 12 lines down"]);
         assert_eq!(moved_hunks("Checking patch x...\nApplied patch x cleanly.\n"), [""; 0]);
-        let patch = "--- a/x.c\n+++ b/x.c\n@@ -12,3 +12,4 @@ int main(void)\n one\n@@ -120,3 +121,4 @@ other\n";
+        let patch =
+            "--- a/x.c\n+++ b/x.c\n@@ -12,3 +12,4 @@ int main(void)\n one\n@@ -120,3 +121,4 @@ other\n";
         let cases = [
-            ("error: patch failed: x.c:120\nerror: x.c: patch does not apply\n", "x.c: @@ -120,3 +121,4 @@ other"),
-            ("error: while searching for:\n one\n\nerror: patch failed: x.c:12\n", "x.c: @@ -12,3 +12,4 @@ int main(void)"),
+            (
+                "error: patch failed: x.c:120\nerror: x.c: patch does not apply\n",
+                "x.c: @@ -120,3 +121,4 @@ other",
+            ),
+            (
+                "error: while searching for:\n one\n\nerror: patch failed: x.c:12\n",
+                "x.c: @@ -12,3 +12,4 @@ int main(void)",
+            ),
             ("error: patch failed: y.c:7\n", "y.c:7"),
             ("error: z.c: No such file or directory\n", "z.c: No such file or directory"),
         ];

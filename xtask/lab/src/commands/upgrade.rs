@@ -44,8 +44,8 @@ pub struct Args {
     /// Restore the pins and the build from before the last upgrade
     #[arg(long, conflicts_with_all = ["to", "model", "dry_run"])]
     rollback: bool,
-    /// Find the version, after GOOD and up to BAD, at which a figure fell or the output changed: crate versions, folders,
-    /// or commits of the clone in --git-url
+    /// Find the version, after GOOD and up to BAD, at which a figure fell or the output changed: crate versions,
+    /// folders, or commits of the clone in --git-url
     #[arg(long, value_name = "GOOD..BAD", requires = "by", conflicts_with_all = ["to", "dry_run", "rollback"])]
     bisect: Option<String>,
     /// Criterion of the search: prefill, decode, load, output, or a shell command that gets the program in $ANNEAL and
@@ -130,7 +130,8 @@ fn named(store: &Store, text: &str) -> Result<OtherSource> {
 fn is_current(store: &Store, other: &OtherSource, workspace: &Workspace, profile: &str) -> bool {
     let pin = &store.pins.krate;
     let built = BuildInfo::read(&workspace.current(profile).join("build_info.json"));
-    *other == OtherSource::Crate(pin.version.clone()) && built.is_ok_and(|info| info.source.digest == pin.digest)
+    *other == OtherSource::Crate(pin.version.clone())
+        && built.is_ok_and(|info| info.source.digest == pin.digest)
 }
 
 fn upgrade(args: &Args, workshop: &Workshop, other: &OtherSource) -> Result<()> {
@@ -158,7 +159,9 @@ fn upgrade(args: &Args, workshop: &Workshop, other: &OtherSource) -> Result<()> 
     fs::write_atomically(&path, &serde_json::to_vec_pretty(&record)?)?;
     if record.decision == Decision::Kept {
         let files = match other {
-            OtherSource::Crate(_) => candidate.store.pin_files(&workshop.store, &llama_source::pins_file())?,
+            OtherSource::Crate(_) => {
+                candidate.store.pin_files(&workshop.store, &llama_source::pins_file())?
+            }
             // The default origin stays `crate`, whose pin has no other version.
             _ => Vec::new(),
         };

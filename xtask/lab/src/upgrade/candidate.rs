@@ -97,8 +97,8 @@ impl<'a> Workshop<'a> {
         if info.base_plan.is_some() {
             return Err(exit::usage(format!(
                 "the current build of {name} is a PGO or BOLT build, and a plain build of another version would be \
-                 compared with it\nhint: run `cargo xtask build --profile {name} --plain`, upgrade, and run pgo or bolt \
-                 again"
+                 compared with it\nhint: run `cargo xtask build --profile {name} --plain`, upgrade, and run pgo or \
+                 bolt again"
             )));
         }
         let folder =

@@ -144,7 +144,8 @@ fn validated(
     };
     let scratch = Scratch::make(workspace, "upgrade")?;
     let driver = host::nvml::driver_seems_loaded().then_some(host::nvml::LibrarySource::System);
-    Validation { a: &a, b: &b, options: &options, out: None, scratch: scratch.path(), driver, provenance }.run(ui)
+    Validation { a: &a, b: &b, options: &options, out: None, scratch: scratch.path(), driver, provenance }
+        .run(ui)
 }
 
 /// Compares speed at depth, load time and peak memory.
@@ -225,7 +226,11 @@ impl fmt::Display for UpgradeRecord {
             Decision::Kept => writeln!(f, "kept: {} {} replaces {}", to.origin, to.version, from.version)?,
             Decision::Left => writeln!(f, "not kept: {} {} stays", from.origin, from.version)?,
             Decision::CannotTell => {
-                writeln!(f, "cannot tell: {} {} stays until the machine is quieter", from.origin, from.version)?;
+                writeln!(
+                    f,
+                    "cannot tell: {} {} stays until the machine is quieter",
+                    from.origin, from.version
+                )?;
             }
         }
         for reason in &self.reasons {
@@ -243,8 +248,10 @@ impl fmt::Display for UpgradeRecord {
 
 /// Returns the path of the record of the upgrade to `version`.
 pub fn record_path(workspace: &Workspace, version: &str) -> PathBuf {
-    let plain: String =
-        version.chars().map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' }).collect();
+    let plain: String = version
+        .chars()
+        .map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' })
+        .collect();
     workspace.anneal().join("upgrade").join(format!("to-{}.json", Path::new(&plain).display()))
 }
 

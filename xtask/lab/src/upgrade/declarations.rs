@@ -53,7 +53,9 @@ impl fmt::Display for ApiChange {
         match self {
             ApiChange::Removed { name } => write!(f, "{name} was removed"),
             ApiChange::Changed { name, was, now } => write!(f, "{name} was `{was}` and is `{now}`"),
-            ApiChange::NewConstant { name, constant } => write!(f, "enum {name} has a new constant {constant}"),
+            ApiChange::NewConstant { name, constant } => {
+                write!(f, "enum {name} has a new constant {constant}")
+            }
         }
     }
 }
@@ -212,7 +214,9 @@ fn differing_parts(was: &str, now: &str) -> (String, String) {
     let fields = |text: &str| -> Option<Vec<String>> {
         let (_, body) = text.split_once('{')?;
         let (body, _) = body.rsplit_once('}')?;
-        Some(body.split(';').map(|field| field.trim().to_string()).filter(|field| !field.is_empty()).collect())
+        Some(
+            body.split(';').map(|field| field.trim().to_string()).filter(|field| !field.is_empty()).collect(),
+        )
     };
     let only = |own: &[String], other: &[String]| {
         let own: Vec<&str> = own.iter().filter(|field| !other.contains(field)).map(String::as_str).collect();
@@ -352,7 +356,10 @@ mod tests {
         let all = parsed(HEADER);
         let cases = [
             ("llama_pos", "typedef int32_t llama_pos"),
-            ("ggml_log_callback", "typedef void ( * ggml_log_callback ) ( enum ggml_log_level level , const char * text )"),
+            (
+                "ggml_log_callback",
+                "typedef void ( * ggml_log_callback ) ( enum ggml_log_level level , const char * text )",
+            ),
             ("ggml_type", "enum ggml_type"),
             ("GGML_TYPE_F32", "GGML_TYPE_F32 = 0"),
             ("GGML_TYPE_F16", "GGML_TYPE_F16"),
@@ -377,20 +384,29 @@ mod tests {
     #[test]
     fn only_differences_that_the_engine_uses_are_listed() {
         let old = parsed(HEADER);
-        let used = old.used_by(["let p = unsafe { llama_default() }; // llama_unused", "llama_old(1); GGML_TYPE_F16"]);
+        let used = old
+            .used_by(["let p = unsafe { llama_default() }; // llama_unused", "llama_old(1); GGML_TYPE_F16"]);
         let names = ["GGML_TYPE_F16", "ggml_type", "llama_default", "llama_old", "llama_params", "llama_pos"];
         assert_eq!(used.iter().map(String::as_str).collect::<Vec<_>>(), names);
         let cases: [(&str, &str, &[&str]); 7] = [
             ("// first", "// the first", &[]),
             ("llama_unused(void)", "llama_unused(int a)", &[]),
-            ("int32_t a;", "int64_t a; bool b;", &["llama_params was `int32_t a` and is `int64_t a; bool b`"]),
+            (
+                "int32_t a;",
+                "int64_t a; bool b;",
+                &["llama_params was `int32_t a` and is `int64_t a; bool b`"],
+            ),
             (
                 "int llama_old(llama_pos p)",
                 "int llama_old(llama_pos q)",
                 &["llama_old was `int llama_old ( llama_pos p )` and is `int llama_old ( llama_pos q )`"],
             ),
             ("llama_default(", "llama_defaults(", &["llama_default was removed"]),
-            ("GGML_TYPE_F16,", "GGML_TYPE_F16, GGML_TYPE_Q4,", &["enum ggml_type has a new constant GGML_TYPE_Q4"]),
+            (
+                "GGML_TYPE_F16,",
+                "GGML_TYPE_F16, GGML_TYPE_Q4,",
+                &["enum ggml_type has a new constant GGML_TYPE_Q4"],
+            ),
             ("GGML_TYPE_F16,", "", &["GGML_TYPE_F16 was removed"]),
         ];
         for (from, to, expected) in cases {

@@ -6,8 +6,8 @@
 
 pub mod bisect;
 mod candidate;
-mod declarations;
 mod decision;
+mod declarations;
 mod pins;
 mod source_check;
 

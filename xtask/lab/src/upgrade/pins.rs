@@ -94,7 +94,11 @@ impl Adopted {
     fn check(&self, workspace: &Workspace) -> Result<()> {
         for file in &self.files {
             let inside = file.path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-            ensure!(inside, "the record of the upgrade names {}, which is not in the checkout", file.path.display());
+            ensure!(
+                inside,
+                "the record of the upgrade names {}, which is not in the checkout",
+                file.path.display()
+            );
             let path = workspace.root().join(&file.path);
             let text = fs::text(&path)?;
             ensure!(
@@ -103,7 +107,8 @@ impl Adopted {
                 path.display()
             );
         }
-        let plain = !self.folder.contains('/') && !self.folder.starts_with('.') && !self.profile.contains('/');
+        let plain =
+            !self.folder.contains('/') && !self.folder.starts_with('.') && !self.profile.contains('/');
         ensure!(plain, "the record of the upgrade is damaged\nhint: remove {}", record(workspace).display());
         Ok(())
     }
@@ -173,7 +178,8 @@ mod tests {
     impl Checkout {
         fn adopted(&self) -> Adopted {
             let root = self.workspace.root();
-            let files = vec![(root.join("lock"), "new lock".to_string()), (root.join("pins"), "new".to_string())];
+            let files =
+                vec![(root.join("lock"), "new lock".to_string()), (root.join("pins"), "new".to_string())];
             let versions = ["1", "2"].map(String::from);
             let folder = self.workspace.current("native").canonicalize().unwrap();
             Adopted::new(&self.workspace, "native", versions, &folder, files).unwrap()
@@ -195,7 +201,8 @@ mod tests {
             assert_eq!(checkout.state(), before, "nothing changes before the decision");
             let part = Adopted { files: adopted.files[..written].to_vec(), ..adopted.clone() };
             part.write(&checkout.workspace).unwrap();
-            fs::write_atomically(&record(&checkout.workspace), &serde_json::to_vec(&adopted).unwrap()).unwrap();
+            fs::write_atomically(&record(&checkout.workspace), &serde_json::to_vec(&adopted).unwrap())
+                .unwrap();
             if linked {
                 fs::switch_link(&checkout.workspace.current("native"), Path::new("native-new")).unwrap();
                 assert_eq!(checkout.state(), ("new lock".into(), "new".into(), "native-new".into()));

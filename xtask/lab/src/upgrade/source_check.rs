@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::declarations::{ApiChange, Declarations};
 
 /// Folders with the sources that use llama.cpp's C API, relative to the checkout.
-const USERS: [&str; 4] = ["engine/llama/src", "vendor/llama-link/src", "vendor/llama-link/csrc", "vendor/llama-sys/csrc"];
+const USERS: [&str; 4] =
+    ["engine/llama/src", "vendor/llama-link/src", "vendor/llama-link/csrc", "vendor/llama-sys/csrc"];
 
 /// Maximum size of a source file in bytes.
 const LARGEST: u64 = 16 << 20;
@@ -90,8 +91,8 @@ pub struct Trees {
 }
 
 impl SourceCheck {
-    /// Checks `trees.other`, which is `version`. `unpatched` is the same version without patches, `store` provides the patches, and `cxx`
-    /// is the C++ compiler.
+    /// Checks `trees.other`, which is `version`. `unpatched` is the same version without patches, `store` provides
+    /// the patches, and `cxx` is the C++ compiler.
     ///
     /// # Errors
     /// If a file cannot be read, or the compiler cannot be started.
@@ -104,8 +105,10 @@ impl SourceCheck {
         workspace: &Workspace,
     ) -> Result<Self> {
         let sources = sources(workspace)?;
-        let (present, other) =
-            (Declarations::of_headers(&trees.present.headers())?, Declarations::of_headers(&trees.other.headers())?);
+        let (present, other) = (
+            Declarations::of_headers(&trees.present.headers())?,
+            Declarations::of_headers(&trees.other.headers())?,
+        );
         let used: BTreeSet<String> = present.used_by(sources.iter().map(String::as_str));
         Ok(Self {
             from: SourceName::of(&trees.present, &trees.present.version),
@@ -135,16 +138,25 @@ impl fmt::Display for SourceCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let same = if self.same_files { " (the same files)" } else { "" };
         writeln!(f, "from     {}\nto       {}{same}\n", self.from, self.to)?;
-        let rows = self.patches.iter().map(|trial| {
-            (trial.name.trim_end_matches(".patch").to_string(), trial.to_string())
-        });
+        let rows = self
+            .patches
+            .iter()
+            .map(|trial| (trial.name.trim_end_matches(".patch").to_string(), trial.to_string()));
         f.write_str(&ui::reasons(["patch", "state"], rows, ui::page_width()))?;
         writeln!(f)?;
         match self.api.as_slice() {
-            [] => writeln!(f, "C API    unchanged in the {} that the engine uses", count(self.used, "declaration"))?,
+            [] => writeln!(
+                f,
+                "C API    unchanged in the {} that the engine uses",
+                count(self.used, "declaration")
+            )?,
             changes => {
                 let many = count(changes.len(), "difference");
-                writeln!(f, "C API    {many} in the {} that the engine uses:", count(self.used, "declaration"))?;
+                writeln!(
+                    f,
+                    "C API    {many} in the {} that the engine uses:",
+                    count(self.used, "declaration")
+                )?;
                 changes.iter().try_for_each(|change| writeln!(f, "         - {change}"))?;
             }
         }
@@ -235,15 +247,22 @@ mod tests {
             llama_version: "0.6.0".to_string(),
             ggml_version: "0.26.0".to_string(),
         };
-        let patch = |name: &str, fit| PatchTrial { name: name.to_string(), fit, hunks: Vec::new(), after: Vec::new() };
-        let patches = vec![patch("0001-a.patch", PatchFit::Applies), patch("0002-b.patch", PatchFit::Contained)];
+        let patch = |name: &str, fit| PatchTrial {
+            name: name.to_string(),
+            fit,
+            hunks: Vec::new(),
+            after: Vec::new(),
+        };
+        let patches =
+            vec![patch("0001-a.patch", PatchFit::Applies), patch("0002-b.patch", PatchFit::Contained)];
         SourceCheck { from: name("1"), to: name("2"), same_files: false, patches, used: 7, api, shim }
     }
 
     #[test]
     fn only_what_prevents_a_build_is_an_obstacle() {
         let name = String::from("llama_x");
-        let changed = ApiChange::Changed { name: name.clone(), was: "int".to_string(), now: "long".to_string() };
+        let changed =
+            ApiChange::Changed { name: name.clone(), was: "int".to_string(), now: "long".to_string() };
         let removed = ApiChange::Removed { name };
         let broken = ShimError { file: "shim.cpp".to_string(), error: "no member".to_string() };
         let cases = [
@@ -262,7 +281,8 @@ mod tests {
 
     #[test]
     fn the_first_error_of_a_compiler_names_file_and_line() {
-        let said = "In file included from /x/a.cpp:1:\n/x/y/llama.h:3:5: error: unknown type name 'z'\nmore\n";
+        let said =
+            "In file included from /x/a.cpp:1:\n/x/y/llama.h:3:5: error: unknown type name 'z'\nmore\n";
         assert_eq!(first_error(said), "llama.h:3:5: error: unknown type name 'z'");
         assert_eq!(first_error(""), "the compiler failed without a message");
     }

@@ -113,7 +113,8 @@ fn try_on(store: &Store, to: &str, ui: &Ui) -> Result<(Tried, Vec<PatchTrial>)> 
     let progress = ui.progress("fetch");
     let mut say = |line: &str| progress.message(line);
     let other = store.named(to)?;
-    let tree = store.of_other(&other, &mut say).and_then(|(other, origin)| other.unpatched(&origin, &mut say));
+    let tree =
+        store.of_other(&other, &mut say).and_then(|(other, origin)| other.unpatched(&origin, &mut say));
     progress.finish();
     let tree = tree?;
     let version = match &tree.origin {
@@ -134,7 +135,11 @@ impl fmt::Display for VendorStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let age = match (&self.published, self.age_days) {
             (Some(published), Some(days)) => {
-                format!(", published {} ({} ago)", &published.get(..10).unwrap_or(published), count(days, "day"))
+                format!(
+                    ", published {} ({} ago)",
+                    &published.get(..10).unwrap_or(published),
+                    count(days, "day")
+                )
             }
             _ => ", date of publication unknown".to_string(),
         };
@@ -165,8 +170,10 @@ impl fmt::Display for VendorStatus {
         writeln!(f)?;
         let rows = self.patches.iter().map(|patch| {
             let state = patch.trial.as_ref().map(|trial| format!("{trial}\n")).unwrap_or_default();
-            let without = patch.optional.as_ref().map(|lost| format!("\nOptional: {lost}")).unwrap_or_default();
-            let upstream = patch.upstream.as_ref().map(|text| format!("\nUpstream: {text}")).unwrap_or_default();
+            let without =
+                patch.optional.as_ref().map(|lost| format!("\nOptional: {lost}")).unwrap_or_default();
+            let upstream =
+                patch.upstream.as_ref().map(|text| format!("\nUpstream: {text}")).unwrap_or_default();
             let name = patch.name.trim_end_matches(".patch").to_string();
             (name, format!("{state}{}{without}{upstream}", patch.why))
         });

@@ -28,8 +28,8 @@ pub fn ends(ratio: &Ratio) -> Ends {
     }
 }
 
-/// Judges a version by its `ratio` to the first version. `None` if the interval contains the threshold, or there are too
-/// few pairs.
+/// Judges a version by its `ratio` to the first version. Returns `None` if the interval contains the threshold, or
+/// if there are too few pairs.
 pub fn version(ratio: &Ratio, threshold: f64) -> Option<VersionVerdict> {
     if ratio.pairs < measure::FEWEST_PAIRS || ratio.low.is_nan() || ratio.high.is_nan() {
         None

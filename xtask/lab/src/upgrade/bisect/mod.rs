@@ -72,7 +72,9 @@ impl FromStr for Criterion {
             "decode" => Ok(Criterion::Speed(Phase::Decode)),
             "load" => Ok(Criterion::Speed(Phase::Load)),
             "output" => Ok(Criterion::Output),
-            "" => Err("the command is empty\nhint: use prefill, decode, load, output or a command".to_string()),
+            "" => {
+                Err("the command is empty\nhint: use prefill, decode, load, output or a command".to_string())
+            }
             command => Ok(Criterion::Command(command.to_string())),
         }
     }
@@ -178,7 +180,8 @@ impl BisectState {
                     self.keep(path)?;
                 }
                 SearchStep::Found(numbers) => {
-                    self.found = numbers.iter().map(|number| self.settings.versions[*number].clone()).collect();
+                    self.found =
+                        numbers.iter().map(|number| self.settings.versions[*number].clone()).collect();
                     return self.keep(path);
                 }
                 SearchStep::Contradiction { bad, good } => {
@@ -205,7 +208,11 @@ impl BisectState {
     /// Builds version `number`.
     fn built(&self, number: usize, workshop: &Workshop) -> Result<CandidateBuild> {
         let version = &self.settings.versions[number];
-        workshop.ui.say(format_args!("version {} of {}: {version}", number + 1, self.settings.versions.len()));
+        workshop.ui.say(format_args!(
+            "version {} of {}: {version}",
+            number + 1,
+            self.settings.versions.len()
+        ));
         let candidate = workshop.fetch(version)?;
         let outcome = workshop.build(&candidate)?;
         CandidateBuild::at(&format!("{number}"), &outcome.folder)
@@ -221,11 +228,13 @@ impl BisectState {
                 match judge::ends(&ratio) {
                     Ends::Worse { threshold } => self.threshold = Some(threshold),
                     Ends::Better => {
-                        bail!("{phase} is faster in the bad version: {ratio}\nhint: exchange the ends of the range")
+                        bail!(
+                            "{phase} is faster in the bad version: {ratio}\nhint: exchange the ends of the range"
+                        )
                     }
                     Ends::Same => {
                         return Err(exit::try_again(format!(
-                            "{phase} shows no difference between the ends: {ratio}\nhint: try again with a larger --pairs"
+                            "{phase} shows no difference between the ends: {ratio}\nhint: use more --pairs"
                         )));
                     }
                 }
@@ -233,7 +242,9 @@ impl BisectState {
             }
             _ => {
                 let (first, second) = (self.passes(good, good)?, self.passes(good, bad)?);
-                let Some(true) = first else { bail!("the good version fails the criterion {}", self.settings.by) };
+                let Some(true) = first else {
+                    bail!("the good version fails the criterion {}", self.settings.by)
+                };
                 ("fails".to_string(), second == Some(false))
             }
         };
@@ -367,7 +378,11 @@ impl fmt::Display for BisectState {
         let rows = rows.filter_map(|((version, verdict), evidence)| {
             Some(vec![version.to_string(), (*verdict)?.to_string(), evidence.clone()])
         });
-        writeln!(f, "\n{}", ui::columns(&["version", "verdict", "ratio to the good version [95 % interval]"], rows))
+        writeln!(
+            f,
+            "\n{}",
+            ui::columns(&["version", "verdict", "ratio to the good version [95 % interval]"], rows)
+        )
     }
 }
 
@@ -397,7 +412,10 @@ mod tests {
         state.threshold = Some(0.95);
         state.keep(&path).unwrap();
         let again = BisectState::resume(settings("decode"), &path);
-        assert_eq!((again.verdicts, again.threshold, again.found.len()), (state.verdicts.clone(), Some(0.95), 0));
+        assert_eq!(
+            (again.verdicts, again.threshold, again.found.len()),
+            (state.verdicts.clone(), Some(0.95), 0)
+        );
         assert_eq!(BisectState::resume(settings("test -x $ANNEAL"), &path).verdicts, [None; 3]);
         // Damaged or foreign files are no state.
         for text in ["", "{", "{\"verdicts\": []}"] {

@@ -170,7 +170,9 @@ mod tests {
 
     #[test]
     fn the_estimate_is_the_worst_case_of_a_binary_search() {
-        for (versions, expected) in [(0, 2), (1, 2), (2, 2), (3, 3), (5, 4), (9, 5), (16, 6), (17, 6), (18, 7)] {
+        for (versions, expected) in
+            [(0, 2), (1, 2), (2, 2), (3, 3), (5, 4), (9, 5), (16, 6), (17, 6), (18, 7)]
+        {
             assert_eq!(expected_measurements(versions), expected, "{versions}");
         }
     }

@@ -17,7 +17,9 @@ const MOST: usize = 1 << 16;
 /// If the range is malformed, or contains fewer than two versions.
 pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<OtherSource>> {
     let (good, bad) = ends(range).ok_or_else(|| {
-        exit::usage(format!("{range:?} is no range of versions\nhint: write GOOD..BAD, such as 0.1.155..0.1.161"))
+        exit::usage(format!(
+            "{range:?} is no range of versions\nhint: write GOOD..BAD, such as 0.1.155..0.1.161"
+        ))
     })?;
     let named = |text: &str| store.named(text).map_err(|error| exit::usage(format!("{error:#}")));
     let versions = match (named(good)?, named(bad)?) {
@@ -27,7 +29,8 @@ pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<
             let mut versions: Vec<OtherSource> = up.collect();
             if versions.is_empty() {
                 // The good version is newer.
-                let down = list.between(&bad, &good).map(|release| OtherSource::Crate(release.version.clone()));
+                let down =
+                    list.between(&bad, &good).map(|release| OtherSource::Crate(release.version.clone()));
                 versions = down.collect();
                 versions.reverse();
             }
@@ -39,7 +42,9 @@ pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<
     };
     let has = |text: &str| versions.iter().any(|version| version.to_string() == text);
     if versions.len() < 2 || versions.len() > MOST || !has(good) || !has(bad) {
-        bail!("{range} is no range of at least two known versions\nhint: `cargo xtask vendor status` shows the newest version");
+        bail!(
+            "{range} is no range of two or more known versions\nhint: `cargo xtask vendor status` lists newer versions"
+        );
     }
     Ok(versions)
 }
@@ -48,7 +53,11 @@ pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<
 fn ends(range: &str) -> Option<(&str, &str)> {
     let is_end = |text: &str| !text.is_empty() && text != "." && text != "..";
     range.match_indices("..").map(|(at, _)| (&range[..at], &range[at + 2..])).find(|(good, bad)| {
-        is_end(good) && is_end(bad) && !good.ends_with('/') && !bad.starts_with("/..") && !good.ends_with("/.")
+        is_end(good)
+            && is_end(bad)
+            && !good.ends_with('/')
+            && !bad.starts_with("/..")
+            && !good.ends_with("/.")
             && !(bad.starts_with('/') && good.ends_with('.'))
     })
 }
@@ -56,7 +65,9 @@ fn ends(range: &str) -> Option<(&str, &str)> {
 /// Returns the commits from `good` to `bad` on the first-parent line of a clone.
 fn commits(good: &str, bad: &str, git_url: Option<&str>) -> Result<Vec<OtherSource>> {
     let clone = git_url.filter(|url| Path::new(url).is_dir()).ok_or_else(|| {
-        exit::usage("a search among commits needs a clone with their history\nhint: name it with --git-url DIR")
+        exit::usage(
+            "a search among commits needs a clone with their history\nhint: name it with --git-url DIR",
+        )
     })?;
     let output = Command::new("git")
         .args(["rev-list", "--reverse", "--first-parent", &format!("{good}..{bad}")])
@@ -76,9 +87,11 @@ fn commits(good: &str, bad: &str, git_url: Option<&str>) -> Result<Vec<OtherSour
 /// numbers.
 fn folders(good: &Path, bad: &Path) -> Result<Vec<OtherSource>> {
     let parent = good.parent().filter(|parent| Some(*parent) == bad.parent());
-    let parent = parent.ok_or_else(|| exit::usage("the folders of a search must have the same parent folder"))?;
+    let parent =
+        parent.ok_or_else(|| exit::usage("the folders of a search must have the same parent folder"))?;
     let listed = std::fs::read_dir(parent).with_context(|| format!("cannot list {}", parent.display()))?;
-    let folders = listed.flatten().map(|entry| entry.path()).filter(|path| path.join("CMakeLists.txt").is_file());
+    let folders =
+        listed.flatten().map(|entry| entry.path()).filter(|path| path.join("CMakeLists.txt").is_file());
     let (first, last) = (order(good), order(bad));
     let (low, high) = if first <= last { (&first, &last) } else { (&last, &first) };
     let mut folders: Vec<PathBuf> = folders.filter(|path| (low..=high).contains(&&order(path))).collect();
