@@ -81,7 +81,6 @@ struct UpToDate {
 
 /// Replaces llama.cpp by another version, if nothing gets worse.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
-    process::begins_anew();
     let workspace = Workspace::find()?;
     if args.rollback {
         let undone = rollback(&workspace, ui)?;
