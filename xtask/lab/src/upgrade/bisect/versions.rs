@@ -52,14 +52,12 @@ pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<
 /// Splits a range. Folders may contain `..`, so the dots between the ends have no slash beside them.
 fn ends(range: &str) -> Option<(&str, &str)> {
     let is_end = |text: &str| !text.is_empty() && text != "." && text != "..";
-    range.match_indices("..").map(|(at, _)| (&range[..at], &range[at + 2..])).find(|(good, bad)| {
-        is_end(good)
-            && is_end(bad)
-            && !good.ends_with('/')
-            && !bad.starts_with("/..")
-            && !good.ends_with("/.")
-            && !(bad.starts_with('/') && good.ends_with('.'))
-    })
+    // In `a/../b`, the dots are part of a path.
+    let in_path = |good: &str, bad: &str| {
+        good.ends_with('/') || bad.starts_with("/..") || (bad.starts_with('/') && good.ends_with('.'))
+    };
+    let mut splits = range.match_indices("..").map(|(at, _)| (&range[..at], &range[at + 2..]));
+    splits.find(|(good, bad)| is_end(good) && is_end(bad) && !in_path(good, bad))
 }
 
 /// Returns the commits from `good` to `bad` on the first-parent line of a clone.
