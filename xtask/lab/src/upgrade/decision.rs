@@ -13,7 +13,7 @@ use build_info::{Host, Policy};
 use measure::Objective;
 use serde::{Deserialize, Serialize};
 
-use super::source_check::SourceCheck;
+use super::source_check::{ShortCheck, SourceCheck};
 use crate::validate::{
     Check, CheckState, Page, Record, Rules, Side, Sizes, Subject, ValidateOptions, Validation, Verdict,
 };
@@ -238,7 +238,7 @@ impl fmt::Display for UpgradeRecord {
             let text = ui::reasons(["", ""], rows, ui::page_width());
             f.write_str(text.split_once('\n').map_or("", |(_, rows)| rows))?;
         }
-        writeln!(f, "\n{}", self.source)?;
+        writeln!(f, "\n{}", ShortCheck(&self.source))?;
         match &self.validation {
             Some(record) => write!(f, "{}", Page(record)),
             None => Ok(()),

@@ -134,16 +134,22 @@ impl SourceCheck {
     }
 }
 
-impl fmt::Display for SourceCheck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl SourceCheck {
+    /// Writes the result with those patches that `is_shown` accepts.
+    fn write(&self, f: &mut fmt::Formatter<'_>, is_shown: impl Fn(&PatchTrial) -> bool) -> fmt::Result {
         let same = if self.same_files { " (the same files)" } else { "" };
         writeln!(f, "from     {}\nto       {}{same}\n", self.from, self.to)?;
-        let rows = self
-            .patches
-            .iter()
-            .map(|trial| (trial.name.trim_end_matches(".patch").to_string(), trial.to_string()));
-        f.write_str(&ui::reasons(["patch", "state"], rows, ui::page_width()))?;
-        writeln!(f)?;
+        let shown = self.patches.iter().filter(|trial| is_shown(trial));
+        let row = |trial: &PatchTrial| (trial.name.trim_end_matches(".patch").to_string(), trial.to_string());
+        let rows: Vec<_> = shown.map(row).collect();
+        let others = self.patches.len() - rows.len();
+        if !rows.is_empty() {
+            f.write_str(&ui::reasons(["patch", "state"], rows, ui::page_width()))?;
+            writeln!(f)?;
+        }
+        if others > 0 {
+            writeln!(f, "patches  {others} of {} apply or are contained", self.patches.len())?;
+        }
         match self.api.as_slice() {
             [] => writeln!(
                 f,
@@ -167,6 +173,21 @@ impl fmt::Display for SourceCheck {
                 errors.iter().try_for_each(|error| writeln!(f, "         - {}: {}", error.file, error.error))
             }
         }
+    }
+}
+
+impl fmt::Display for SourceCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, |_| true)
+    }
+}
+
+/// Check without the patches that need no attention, for a page with other results.
+pub struct ShortCheck<'a>(pub &'a SourceCheck);
+
+impl fmt::Display for ShortCheck<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write(f, |trial| trial.fit == PatchFit::Fails)
     }
 }
 
@@ -276,7 +297,11 @@ mod tests {
             assert_eq!(check.obstacles().len(), expected, "{:?}", check.obstacles());
             assert_eq!(check.to_string().contains("does not compile"), !check.shim.is_empty());
         }
-        assert_eq!(check(vec![], vec![]).lost().count(), 0);
+        let whole = check(vec![], vec![]);
+        assert_eq!(whole.lost().count(), 0);
+        assert!(whole.to_string().contains("0002-b"), "{whole}");
+        let short = ShortCheck(&whole).to_string();
+        assert!(short.contains("2 of 2 apply") && !short.contains("0002-b"), "{short}");
     }
 
     #[test]
