@@ -74,6 +74,8 @@ impl Store {
     /// Never at present; a missing index gives an empty list with a reason.
     pub fn releases(&self, offline: bool) -> Result<ReleaseList> {
         let package = &self.pins.krate.package;
+        // cargo then answers from its copy without an error.
+        let offline = offline || std::env::var_os("CARGO_NET_OFFLINE").is_some_and(|value| value == "true");
         let stale = if offline { Some("offline".to_string()) } else { self.update(package).err() };
         let mut newest: Option<(SystemTime, PathBuf)> = None;
         for entry in index_entries(package) {
@@ -92,7 +94,9 @@ impl Store {
     fn update(&self, package: &str) -> Result<(), String> {
         let mut cargo = self.tools.cargo();
         // Outside of a package, cargo asks for the newest version instead of the locked version.
-        cargo.current_dir(std::env::temp_dir());
+        let outside =
+            base::scratch("anneal-info").map_err(|error| format!("no temporary folder: {error}"))?;
+        cargo.current_dir(outside.path());
         // Without this variable, cargo would wait 30 seconds three times.
         if std::env::var_os("CARGO_NET_RETRY").is_none() {
             cargo.env("CARGO_NET_RETRY", "0");

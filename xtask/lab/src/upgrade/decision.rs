@@ -233,7 +233,9 @@ impl fmt::Display for UpgradeRecord {
                 )?;
             }
         }
-        for reason in &self.reasons {
+        // The page of a comparison begins with its reasons.
+        let own = self.reasons.iter().filter(|_| self.validation.is_none());
+        for reason in own {
             let rows = [("  -".to_string(), reason.lines().next().unwrap_or_default().to_string())];
             let text = ui::reasons(["", ""], rows, ui::page_width());
             f.write_str(text.split_once('\n').map_or("", |(_, rows)| rows))?;
