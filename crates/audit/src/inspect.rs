@@ -13,7 +13,7 @@ use crate::rules::{Pattern, Rules};
 /// Rules of this checkout, which programs that run elsewhere need as well.
 const RULES: &str = include_str!("../../../profiles/audit.toml");
 
-/// Maximum size of an inspected file, in bytes. A llamafile contains its model, and has gigabytes.
+/// Maximum size of an inspected file, in bytes. A llamafile contains its model, so it can take gigabytes.
 const LARGEST: u64 = 512 << 20;
 
 /// Number of stack moves per 100 arithmetic instructions of an inner loop from which the kernel counts as unoptimised.
@@ -41,7 +41,7 @@ pub struct KernelCode {
 /// Inspects the kernels in the file at `path`. `offered` contains the instruction sets of the CPU.
 ///
 /// # Errors
-/// If the file cannot be read or is damaged, has more than 512 MiB, is not for x86-64, or contains no code.
+/// If the file cannot be read or is damaged, is larger than 512 MiB, is not for x86-64, or contains no code.
 pub fn inspect(path: &Path, offered: &BTreeSet<String>) -> Result<KernelCode, Error> {
     let rules = Rules::parse(RULES, Path::new("profiles/audit.toml"))?;
     let patterns: Vec<&Pattern> = rules

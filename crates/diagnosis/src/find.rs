@@ -37,7 +37,7 @@ pub enum FindError {
 }
 
 /// Finds the process that computes for `target`, on the machine whose files are below `root`. If the process has only
-/// started the process that computes, as Ollama does, returns the latter.
+/// started the process that computes, as Ollama does, returns the process that computes.
 ///
 /// # Errors
 /// If no process fits, or several processes with a model have the given name.

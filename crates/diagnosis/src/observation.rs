@@ -264,7 +264,7 @@ impl Observation {
     pub fn activity(&self) -> ProcessActivity {
         const YOUNG_S: f64 = 120.0;
         let is_young = self.uptime_s.is_some_and(|age| age < YOUNG_S);
-        // A model that does not fit is read from the disk forever.
+        // If a model does not fit into memory, its weights are read from the disk again and again.
         let fits = match (&self.model, self.memory_limit()) {
             (Some(model), Some((limit, _))) => model.weights < limit,
             _ => true,

@@ -10,7 +10,7 @@ use build_info::Diagnosis;
 use build_info::diagnosis::{HealthVerdict, ProcessActivity};
 use diagnosis::{Observation, ProcessTarget, ProcessWatch, SeenSpeed, diagnose, find, observe, page};
 
-/// Compiled stand-in in a folder of its own.
+/// Compiled stand-in in a separate folder.
 struct Program(base::TempDir, PathBuf);
 
 impl Program {

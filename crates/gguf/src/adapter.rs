@@ -30,7 +30,7 @@ fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
 /// Returns the size of the adapter's tensors.
 ///
 /// # Errors
-/// A description of the fault, worded to follow the adapter's name.
+/// If the adapter is invalid or does not match the model; the message is worded to follow the adapter's name.
 pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
     match (text(adapter, "general.type"), text(adapter, "adapter.type")) {
         (Some("adapter"), Some("lora")) => {}

@@ -178,7 +178,7 @@ fn set_caches(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, online: 
     }
     let none_told = cores.iter().all(|core| core.l1d.is_none() && core.l2.is_none());
     let one_kind = cores.iter().all(|core| core.kind == CoreKind::Performance);
-    // CPUID describes the core that runs this code. That core only represents the others if all cores are alike.
+    // CPUID describes the core that runs this code. The result applies to the other cores only if all cores are alike.
     if let Some(leaves) = leaves.filter(|_| none_told && one_kind) {
         let told = x86::caches(leaves, u32::try_from(online.len()).unwrap_or(u32::MAX));
         for core in cores.iter_mut() {

@@ -147,7 +147,7 @@ impl Format {
         }
     }
 
-    /// True for formats whose values need all 8 bits with a sign.
+    /// True for formats whose values are signed and need all 8 bits.
     pub const fn has_signed_bytes(self) -> bool {
         matches!(self, Self::Q8_0 | Self::Iq4Nl | Self::Iq4Xs)
     }

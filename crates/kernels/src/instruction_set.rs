@@ -44,7 +44,7 @@ impl InstructionSet {
     /// features.
     ///
     /// # Errors
-    /// The reason why the kernels of llama.cpp are the default.
+    /// If llama.cpp's kernels are the default; the message gives the reason.
     pub fn default_for(has: impl Fn(&str) -> bool) -> Result<Self, &'static str> {
         match Self::best(&has) {
             None => Err("this CPU lacks AVX2, which Anneal's kernels need"),

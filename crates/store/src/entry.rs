@@ -200,7 +200,7 @@ impl Newest {
         serde_json::from_slice(text).map_err(damaged)
     }
 
-    /// Returns this list with `entry` inserted by its time. The entry is dropped if the list is full of newer
+    /// Returns this list with `entry` inserted in order of time. The entry is dropped if the list is full of newer
     /// entries.
     #[must_use]
     pub fn with(mut self, entry: &Entry) -> Self {

@@ -259,7 +259,7 @@ fn a_server_that_cannot_do_it_now_may_be_tried_again() {
     let answers = [
         ("HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 75),
         ("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 75),
-        // A client error fails now and later.
+        // Repeating the request cannot help after a client error.
         ("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 1),
     ];
     for (answer, expected) in answers {

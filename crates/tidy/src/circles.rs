@@ -80,7 +80,7 @@ fn shortest(imports: &Imports, files: &[&str]) -> Vec<Edge> {
     let mut best: Option<Vec<String>> = None;
     for from in files {
         for to in imports[*from].keys().filter(|to| files.contains(&to.as_str())) {
-            // The path back must not use only the same pair of files.
+            // Prefer a path back that does not use the direct import between the two files.
             let Some(back) = way(imports, files, to, from) else { continue };
             let rank = |way: &Vec<String>| (way.len() < 3, way.len());
             let way = back;

@@ -217,7 +217,7 @@ fn mark_ggmls(found: &mut [LibraryFacts], code: &KernelCode) {
             let stem = |name: &str| name.split(".so").next().unwrap_or_default().to_string();
             stem(needed) == stem(name)
         });
-        // numpy and scipy have an OpenBLAS of their own.
+        // numpy and scipy include their own OpenBLAS.
         let is_numpys = name.starts_with("libscipy_")
             || library.path.components().any(|part| part.as_os_str() == "numpy.libs");
         let is_backends = has_blas && library.purpose == LibraryPurpose::Blas && !is_numpys;

@@ -68,7 +68,7 @@ fn without_avx512(o: &Observation) -> Option<Finding> {
     if !has(o, &["avx512f", "avx512bw", "avx512dq", "avx512vl"]) || count(kernels, "avx512f") > 0 {
         return None;
     }
-    // AVX2 kernels may be chosen on purpose, so that they count only if they contain AVX2.
+    // The rule above reports kernels that do not even use AVX2.
     if count(kernels, "avx2") == 0 {
         return None;
     }

@@ -203,7 +203,8 @@ fn single(o: &Observation) -> Option<Finding> {
     const ALONE: f64 = 1.25;
     let cores = o.budget().cores;
     let (threads, seen) = team(o)?;
-    // A single busy thread may also load the model or read text. It generates tokens only if they were seen.
+    // A single busy thread may also be loading the model or evaluating a prompt, so the rule needs evidence: the flag,
+    // or an observed decode speed.
     let is_sure = o.flags.threads == Some(1) || (o.speed.is_current && o.speed.decode.is_some());
     let is_busy = !o.is_working() || o.team().any(|thread| thread.busy > 0.8);
     if threads != 1 || cores < 2 || !is_sure || !is_busy {

@@ -7,7 +7,7 @@ use crate::observation::{LibraryPurpose, Observation};
 
 /// OpenMP's threads spin although others need the CPUs.
 pub const SPINNING: Rule = Rule { id: "spinning-threads", explains: &["busy-neighbours"], judge: spinning };
-/// BLAS has threads of its own.
+/// The BLAS library starts its own threads.
 pub const BLAS_THREADS: Rule =
     Rule { id: "blas-threads", explains: &["threads-over-cpus"], judge: blas_threads };
 

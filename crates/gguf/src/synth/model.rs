@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn presets_have_the_real_models_parameter_counts() {
-        // Parameters without biases and norms: the published totals.
+        // For the first two presets, the published numbers of parameters.
         let cases = [
             (Preset::Qwen2_5_1_5B, 1_543_714_304),
             (Preset::Llama1B, 1_235_814_432),

@@ -239,7 +239,7 @@ impl Functions {
             clock: find!("nvmlDeviceGetClockInfo"),
             most_clock: find!("nvmlDeviceGetMaxClockInfo"),
             bus_width: find!("nvmlDeviceGetMemoryBusWidth"),
-            // The second name is the name before driver 535, which all drivers still have.
+            // The second name is older (before driver 535), and all drivers still support it.
             throttling: find!("nvmlDeviceGetCurrentClocksEventReasons")
                 .or(find!("nvmlDeviceGetCurrentClocksThrottleReasons")),
             pcie: find!("nvmlDeviceGetPcieThroughput"),
@@ -248,7 +248,7 @@ impl Functions {
     }
 
     pub fn init(&self) -> Result<(), u32> {
-        // SAFETY: the function takes no arguments. It may be called repeatedly and counts its calls.
+        // SAFETY: the function takes no arguments. NVML counts the calls, so repeated calls are allowed.
         done(unsafe { (self.init)() })
     }
 

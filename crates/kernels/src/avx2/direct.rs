@@ -86,7 +86,7 @@ macro_rules! each_sum {
     }};
 }
 
-/// Returns the sums over a unit of 8-bit values with a sign, in 32-bit lanes.
+/// Returns the sums over a unit of signed 8-bit values, in 32-bit lanes.
 ///
 /// # Safety
 /// Same as for [`narrow`], with activations of 16 bits.
@@ -193,7 +193,7 @@ pub unsafe fn super_block<const F: usize, const C: usize, const G: usize>(
     }
 }
 
-/// Multiplies a packed super-block of 8-bit values with a sign.
+/// Multiplies a packed super-block of signed 8-bit values.
 ///
 /// # Safety
 /// Same as for [`super_block`].
@@ -235,8 +235,8 @@ pub unsafe fn wide_super_block<const F: usize, const C: usize>(
     }
 }
 
-/// Multiplies a packed block of 32 elements. `G` is the number of groups whose sums fit 16 bits, or 0 for 8-bit values
-/// with a sign.
+/// Multiplies a packed block of 32 elements. `G` is the number of groups whose sums fit 16 bits, or 0 for signed 8-bit
+/// values.
 ///
 /// # Safety
 /// Same as for [`super_block`].
