@@ -75,7 +75,7 @@ impl Model {
     /// Estimates the memory that the model at `path` needs, from the file's header alone.
     ///
     /// # Errors
-    /// Errors of reading the file, and [`Error::Usage`] for invalid options.
+    /// If the file cannot be read; [`Error::Usage`] for invalid options.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));

@@ -1,7 +1,7 @@
 //! Checkpoints of prompts, for models whose memory cannot be truncated at an arbitrary token ([`PrefixReuse`]).
 //!
 //! A checkpoint is a copy, made after the first tokens of a prompt, of the part of the state that cannot be truncated.
-//! A later prompt that begins with the same tokens continues from there.
+//! A later prompt that begins with the same tokens continues from the checkpoint.
 //!
 //! [`PrefixReuse`]: llama::PrefixReuse
 

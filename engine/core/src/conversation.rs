@@ -180,7 +180,7 @@ impl Conversation {
     /// begins, the conversation stays unchanged.
     ///
     /// # Errors
-    /// Errors of the template and of the evaluation; [`Error::PromptTooLong`] if the context is full.
+    /// [`Error::PromptTooLong`] if the context is full; also if the template or the evaluation fails.
     pub fn ask(
         &mut self,
         text: &str,

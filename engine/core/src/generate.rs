@@ -16,7 +16,7 @@ use crate::speculative::generate as speculative;
 /// Generates text. `on_text` receives the text in whole characters as it is generated, and can end the generation.
 ///
 /// # Errors
-/// Errors of the evaluation; [`Error::EmptyPrompt`] and [`Error::PromptTooLong`].
+/// [`Error::EmptyPrompt`], [`Error::PromptTooLong`], or the error of the evaluation.
 pub fn generate(
     session: &mut Session,
     chain: &mut Chain,
@@ -87,7 +87,7 @@ pub fn prefill(session: &mut Session, prompt: &[Token], request: &Request<'_>) -
 /// `chain` has accepted the prompt. `row` contains the logits for the first token if the context has no logits.
 ///
 /// # Errors
-/// Errors of the evaluation.
+/// If the evaluation fails.
 #[expect(clippy::too_many_arguments, reason = "second half of `from_tokens`")]
 pub fn go_on(
     session: &mut Session,

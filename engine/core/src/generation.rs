@@ -31,7 +31,7 @@ pub struct Request<'a> {
     pub thoughts: Option<&'a ThoughtCounter>,
 }
 
-/// Reason that a generation stopped.
+/// Reason why a generation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
@@ -56,7 +56,7 @@ pub struct Generation {
     pub cached_tokens: usize,
     /// Generated tokens.
     pub tokens: Vec<Token>,
-    /// Reason that the generation stopped.
+    /// Reason why the generation stopped.
     pub stop: Stop,
     /// Time from the start until the first token was chosen; `None` if no token was chosen.
     pub time_to_first_token: Option<Duration>,
@@ -157,7 +157,7 @@ impl<'a> Teller<'a> {
     /// reason to stop.
     ///
     /// # Errors
-    /// Errors of converting the token to text.
+    /// If the token cannot be converted to text.
     pub fn take(&mut self, token: Token, chain: &Chain, generation: &mut Generation) -> Result<Option<Stop>> {
         let now = Instant::now();
         let first = *self.first.get_or_insert(now);

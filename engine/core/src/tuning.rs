@@ -226,7 +226,7 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
 /// the link stays.
 ///
 /// # Errors
-/// Errors of the file system.
+/// If the file system reports an error.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = base::link_target(path);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {

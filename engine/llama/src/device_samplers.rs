@@ -230,7 +230,7 @@ impl Context {
     /// belong to a sequence for which the device chooses the tokens.
     pub fn token_of_device(&mut self, row: i32) -> Result<Token> {
         let (err, err_size) = self.message.parts();
-        // SAFETY: waits for the results and returns a number.
+        // SAFETY: the call waits for the results and returns a number.
         let token = unsafe { sys::anneal_device_token(self.raw.as_ptr(), row, err, err_size) };
         match token >= 0 && token.cast_unsigned() < self.model.n_vocab() {
             true => Ok(token),

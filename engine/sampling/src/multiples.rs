@@ -36,7 +36,7 @@ impl MultiplesOf {
     }
 }
 
-/// Returns the reason that `schema` is too expensive, or `None` if it is not.
+/// Returns the reason why `schema` is too expensive, or `None` if it is not.
 pub(super) fn refusal(schema: &Value) -> Option<String> {
     let mut found = MultiplesOf { remainders: 0, together: 1, digits: (MAX_DIGITS, 0), joins: false };
     if let Some(value) = look(schema, &mut found) {

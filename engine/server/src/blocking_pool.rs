@@ -243,7 +243,7 @@ mod tests {
             while pool.of(&Client::Process { id: 2, user: 0 }).own.grammars.available_permits() == GRAMMARS {
                 tokio::task::yield_now().await;
             }
-            // A single piece of work ends. The pieces that start after it do not end.
+            // One piece of work ends. The pieces that start afterwards stay blocked.
             go.send(()).expect("somebody waits");
             let its = tokio::time::timeout(Duration::from_secs(60), its).await;
             its.expect("it was next").expect("it ends").expect("it is done");

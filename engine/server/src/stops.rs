@@ -4,7 +4,7 @@
 #[derive(Debug, Default)]
 pub struct StopStrings {
     stops: Vec<String>,
-    /// End of the text so far that may be the beginning of a stop string.
+    /// Last part of the text so far, held back because it may be the beginning of a stop string.
     held: String,
 }
 

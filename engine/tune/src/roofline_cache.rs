@@ -90,7 +90,7 @@ fn make_folder_of(path: &Path) -> io::Result<()> {
 /// Writes `roofline` to a temporary file that only this user can read, and renames the file to `path`.
 ///
 /// # Errors
-/// Errors of the file system.
+/// If the file system reports an error.
 pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
     make_folder_of(path)?;
     let mut text = serde_json::to_string_pretty(roofline).map_err(io::Error::other)?;

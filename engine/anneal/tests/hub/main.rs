@@ -164,7 +164,7 @@ fn all_parts_are_fetched() {
 fn what_is_there_is_gone_on_with() {
     let model = tiny();
     let half = model.len() / 2;
-    // Another run left a part of the file, and so does each lost connection.
+    // Another run left a part of the file, and each lost connection leaves a longer part.
     let cut = half / 5;
     let case = Case::new(
         &[(Q4, &model)],

@@ -219,7 +219,7 @@ fn checkpoints_of_a_removed_key_are_dropped() {
     write("the-second-key-of-two\n");
     server.signal("HUP");
     server.wait_for("anneal_checkpoints", all - of_first);
-    // Without reuse, no checkpoint is of use.
+    // If prompts are not reused, the server drops all checkpoints.
     let path = server.folder.path().join("server_config.toml");
     let text = std::fs::read_to_string(&path).expect("the configuration");
     std::fs::write(&path, format!("prompt_reuse = false\n{text}")).expect("written");

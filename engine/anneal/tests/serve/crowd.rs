@@ -69,7 +69,7 @@ fn eight_clients_get_what_each_would_get_alone() {
         assert_eq!(answer["usage"]["completion_tokens"], 32, "{answer}");
         let single = alone.ask(&greedy(&prompt(client), 32));
         same += usize::from(single["text"] == answer["text"]);
-        // A text that differs must still be equally likely, so it contains nothing of another sequence.
+        // If the two texts differ, both must still be greedy choices, so neither contains text of another sequence.
         assert_greedy(&prompt(client), &answer["tokens"]);
         assert_greedy(&prompt(client), &single["tokens"]);
     }

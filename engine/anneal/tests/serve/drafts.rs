@@ -56,8 +56,8 @@ fn drafting(n_ctx: &str) -> Server {
 #[test]
 fn a_smaller_model_drafts() {
     let server = drafting("1500");
-    // One prompt takes more than one step to evaluate, while other requests run. It runs twice, so that the slots
-    // contain other texts the second time.
+    // One prompt takes more than one step to evaluate, while other requests run. This prompt is sent twice, so that the
+    // slots contain other texts the second time.
     let long = "The smith brings the steel slowly to a red heat. ".repeat(14);
     let prompts = [REPEATS, "hello", long.as_str(), "A day in short", REPEATS, long.as_str()];
     let plain = |prompt: &str| server.ask(&with(greedy(prompt, 60), json!({ "drafts": "off" })));

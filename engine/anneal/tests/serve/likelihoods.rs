@@ -129,7 +129,7 @@ fn an_echo_comes_before_the_answer_with_offsets_into_the_text() {
         }
     }
     assert!(checked + 2 >= count - 6, "{checked} of {count} offsets lead to their token: {told}");
-    // A stream has the same text and lists, one after the other.
+    // A stream contains the same text and lists, split into parts.
     let mut streamed = body.clone();
     streamed["stream"] = json!(true);
     let (mut joined, mut tokens) = (String::new(), Vec::new());

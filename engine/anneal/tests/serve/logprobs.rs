@@ -79,7 +79,7 @@ fn both_endpoints_tell_it_in_openais_shape() {
         assert_eq!(top[token], told["token_logprobs"][at], "{told}");
         assert!((1..=4).contains(&top.as_object().map_or(0, |top| top.len())), "{top}");
     }
-    // A stream has the same lists, one after the other.
+    // A stream contains the same lists, split into parts.
     let parts = server.events(TEXT, &with(text.clone(), json!({ "logprobs": 3, "stream": true })));
     let joined = |name: &str| -> Vec<Value> {
         let lists = parts.iter().filter_map(|part| part["choices"][0]["logprobs"][name].as_array());

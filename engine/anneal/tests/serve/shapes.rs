@@ -110,7 +110,7 @@ fn one_with_a_sliding_window_reuses_prompts() {
         let (_, tokens, cached) = ask(&server, &prompt);
         assert_eq!(cached, tokens - 1);
     }
-    // A prompt that shares only its beginning, far before the last window, continues from there.
+    // If a prompt differs from the cached text far before the last window, only the common beginning is reused.
     let (text, tokens, cached) = ask(&server, &(long("word")[..600].to_string() + "another end"));
     assert!(cached > 50 && cached < tokens, "{cached} of {tokens}");
     if server.is_batch_invariant() {

@@ -165,7 +165,8 @@ impl Literals<'_> {
                 return Some(value);
             }
         } else if !is_over && self.rest.trim_start().is_empty() {
-            // More input may complete the literal. Read as a bare text, it would end at a bracket inside a string.
+            // More input may complete the literal. If it were read as bare text, it would end at a bracket inside a
+            // string.
             return None;
         }
         let end = begin.find([',', ')']).or(is_over.then_some(begin.len()))?;

@@ -89,7 +89,7 @@ fn config(args: &Args) -> Result<Config> {
         chat_template: args.chat_template.clone(),
         slots: args.slots,
         max_tokens: args.max_tokens,
-        // This empty path is removed later. It prevents a search for the default path, which may fail.
+        // The empty path prevents a search for the default path, which may fail. The empty path is removed later.
         socket: Some(PathBuf::new()),
         ..Config::default()
     };

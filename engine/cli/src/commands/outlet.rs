@@ -64,7 +64,7 @@ impl Outlet {
     /// Waits until everything is written.
     ///
     /// # Errors
-    /// The first write error. The text after the error is lost.
+    /// If a write fails. The text after the error is lost.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }

@@ -26,7 +26,7 @@ const SIGNED: usize = HEAD - 32;
 /// Number of bytes that are read and hashed per step. The number is small enough for the CPU's cache.
 const CHUNK: u64 = 1 << 20;
 
-/// Reason that a file cannot be used.
+/// Reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the error text of each variant describes it")]
 pub enum Unfit {

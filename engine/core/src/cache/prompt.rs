@@ -51,7 +51,7 @@ type Writing = JoinHandle<(std::result::Result<Saved, String>, Duration)>;
 /// caches the prompt after evaluating it. Failures of the cache become notes and do not end the generation.
 ///
 /// # Errors
-/// Errors of the generation.
+/// If the generation fails.
 pub fn generate(
     session: &mut Session,
     chain: &mut Chain,

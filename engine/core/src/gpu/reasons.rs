@@ -144,8 +144,8 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
         reasons.push(Reason::new(fault.as_str(), known.map_or("", |(_, mend)| mend)));
     }
     for line in &evidence.log {
-        // Without a driver, the CUDA runtime reports that the driver is too old. The reason that was found above is
-        // more accurate.
+        // Without a driver, the CUDA runtime reports that the driver is too old. The reason found above is more
+        // accurate.
         let is_clear = reasons.iter().any(|reason| reason.what.contains("driver"));
         let known = SAID.iter().find(|(words, _)| line.contains(words));
         let mend = match known {

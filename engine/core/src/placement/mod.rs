@@ -29,7 +29,7 @@ pub const PROMPT: u32 = 64;
 /// Evaluates a prompt and a token with `model` and `settings`, and reports the placement.
 ///
 /// # Errors
-/// Errors of creating a context and of evaluating. Models that do not generate text are refused.
+/// If the model does not generate text, a context cannot be created, or the evaluation fails.
 pub fn observe(
     model: &Arc<Model>,
     settings: &Settings,

@@ -154,7 +154,7 @@ pub enum Why {
     Unsupported,
 }
 
-/// Reason that decode depends on the host.
+/// Reason why decode depends on the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// Description of the fault.

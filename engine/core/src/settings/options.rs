@@ -475,7 +475,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
 /// Parses a list like `0-3,8` into sorted numbers without duplicates.
 ///
 /// # Errors
-/// The valid values, if the list is invalid.
+/// If the list is invalid; the message shows the valid form.
 fn cpu_list(text: &str) -> Result<Vec<u32>, String> {
     let wrong = || format!("{text:?} is not a list of CPUs: write it as 0-3,8");
     let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());

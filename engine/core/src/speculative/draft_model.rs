@@ -121,7 +121,7 @@ impl DraftModel {
     /// which needs its logits.
     ///
     /// # Errors
-    /// Errors of the evaluation.
+    /// If the evaluation fails.
     pub fn catch_up(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<()> {
         let Some((_, before)) = tokens.split_last().filter(|_| self.knows(tokens)) else { return Ok(()) };
         let from = self.keep(sequence, before);
@@ -132,7 +132,7 @@ impl DraftModel {
     /// Drafts up to `most` tokens that may follow `tokens`, the text of `sequence`.
     ///
     /// # Errors
-    /// Errors of the evaluation.
+    /// If the evaluation fails.
     pub fn draft(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<Vec<Token>> {
         let mut draft = Vec::new();
         // The draft model cannot draft beyond the end of its context.

@@ -78,7 +78,7 @@ impl Sameness {
     /// one, and are evaluated one by one again afterwards.
     ///
     /// # Errors
-    /// Errors of the evaluation.
+    /// If the evaluation fails.
     pub fn look(&mut self, context: &mut Context, tokens: &[Token]) -> Result<BatchComparison> {
         let (width, held) = (tokens.len(), context.held());
         let before = held - width;

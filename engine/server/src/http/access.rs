@@ -39,7 +39,7 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
         return from_here(request, &current.origins, &current.hosts).map(|()| Owner::Open);
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    // Anthropic's clients send the key in a header of their own.
+    // Anthropic's clients send the key in the header `x-api-key`.
     let given = given.and_then(bearer);
     let given =
         given.or_else(|| request.headers().get(API_KEY).map(HeaderValue::as_bytes)).unwrap_or_default();

@@ -137,7 +137,7 @@ const LONG: usize = 64 << 10;
 
 /// One of several answers, or the only answer, that has not ended.
 pub(super) struct BegunChoice {
-    /// Text so far, for a complete answer. For a stream, the prompt if the answer begins with it.
+    /// Text so far, for a complete answer. For a stream, the prompt, if the answer includes the prompt.
     pub text: String,
     /// Reader of the parts of the text.
     pub reader: AnswerReader,

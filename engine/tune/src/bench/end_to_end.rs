@@ -29,7 +29,7 @@ bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for ever
 /// end-of-text token.
 ///
 /// # Errors
-/// Errors of creating the context and of evaluating.
+/// If the context cannot be created, or the evaluation fails.
 pub fn end_to_end(
     model: &Arc<Model>,
     case: &Case,

@@ -45,7 +45,7 @@ fn context_options(model: &Model, path: Path, case: &Case, settings: &Settings) 
 /// depth.
 ///
 /// # Errors
-/// Errors of creating the context and of evaluating. Also fails if a logit is NaN.
+/// If the context cannot be created, the evaluation fails, or a logit is NaN.
 pub fn kernel(
     model: &Arc<Model>,
     case: &Case,

@@ -109,7 +109,7 @@ impl FromStr for Part {
 /// Times `part`, which must be a loading part, for the file at `path`. `load` loads the whole model.
 ///
 /// # Errors
-/// Errors of loading.
+/// If the model cannot be loaded.
 pub fn loading(
     part: Part,
     path: &FilePath,
@@ -138,7 +138,7 @@ pub fn loading(
 /// Times tokenising. `text` is repeated until a sample is large enough. Also returns the number of bytes in a sample.
 ///
 /// # Errors
-/// Errors of tokenising.
+/// If the text cannot be tokenised.
 pub fn tokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Samples)> {
     let times = passes(text)?;
     let samples = sampled(repeat, || {
@@ -153,7 +153,7 @@ pub fn tokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Sampl
 /// Times converting the tokens of `text` to text. Also returns the number of tokens in a sample.
 ///
 /// # Errors
-/// Errors of tokenising.
+/// If the text cannot be tokenised.
 pub fn detokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Samples)> {
     let times = passes(text)?;
     let tokens = model.tokenize(text)?;
@@ -182,7 +182,7 @@ fn passes(text: &str) -> Result<usize> {
 /// the same work. Also returns the number of tokens in a sample.
 ///
 /// # Errors
-/// Errors of evaluating and of sampling.
+/// If evaluation or sampling fails.
 pub fn sample(
     model: &Arc<Model>,
     part: Part,

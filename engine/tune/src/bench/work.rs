@@ -370,7 +370,7 @@ pub(super) mod tests {
         let work = work(&tensors, None).expect("a plain model");
         // Nanoseconds for a token in the layers, and in the output matrix, which is also the embedding table.
         let (body, output) = (64.0 + 320.0 + 640.0, 32.0);
-        // A graph of one token is limited by reading.
+        // A graph of one token is limited by memory reads.
         let single = 6800.0 + 12_800.0 + 25_600.0 + 3400.0;
         let cases = [
             (1, single, Bound::Memory),

@@ -71,7 +71,7 @@ pub struct ContestOutcome {
     pub candidates: Vec<Candidate>,
     /// Index of the best candidate.
     pub winner: usize,
-    /// Reason that the contest was cut short; `None` for a complete contest.
+    /// Reason why the contest was cut short; `None` for a complete contest.
     pub cut_short: Option<String>,
     /// Number of repeated rounds.
     pub repeats: usize,
@@ -171,7 +171,7 @@ impl RunningContest<'_, '_> {
         over
     }
 
-    /// Returns the reason that the round of `samples` is not valid; `None` if the round is valid.
+    /// Returns the reason why the round of `samples` is not valid; `None` if the round is valid.
     fn disturbance(&mut self, samples: &[(usize, Sample)]) -> Option<String> {
         let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
         let base = samples.iter().find(|(number, _)| *number == 0);

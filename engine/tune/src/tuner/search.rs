@@ -26,7 +26,7 @@ pub(crate) const NARROW: f64 = 0.01;
 /// Runs `task`, continuing from `progress`. `save` stores the progress after every stage.
 ///
 /// # Errors
-/// The reason that tuning stopped early; `progress` contains the finished stages.
+/// The reason why tuning stopped early; `progress` contains the finished stages.
 pub fn tune(
     task: &Task,
     runner: &mut dyn Runner,
@@ -60,7 +60,7 @@ impl TuningRun<'_> {
     /// Runs the stages that are not done yet or, with `again`, those that are done but undecided.
     ///
     /// # Errors
-    /// The reason that tuning stopped early.
+    /// The reason why tuning stopped early.
     pub fn stages(
         &mut self,
         runner: &mut dyn Runner,

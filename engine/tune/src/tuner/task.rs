@@ -68,7 +68,7 @@ pub struct RunFigures {
     pub peak: Option<Bytes>,
 }
 
-/// Reason that a run has no result.
+/// Reason why a run has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The user interrupted the run.
@@ -77,7 +77,7 @@ pub enum Failure {
     Failed(String),
 }
 
-/// Reason that a tuning run stops early. Finished stages are kept.
+/// Reason why a tuning run stops early. Finished stages are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// The user interrupted the tuning run.
@@ -115,7 +115,7 @@ pub enum TuningEvent<'a> {
     Dropped {
         /// Name of the candidate.
         name: &'a str,
-        /// Reason that the candidate was dropped.
+        /// Reason why the candidate was dropped.
         why: &'a str,
     },
     /// A stage is over.

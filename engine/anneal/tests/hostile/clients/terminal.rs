@@ -28,7 +28,7 @@ fn on_terminal(command: &mut Command) -> String {
     // The command also has this end of the terminal open, and must close it.
     command.stdout(Stdio::null());
     let (mut terminal, mut shown, mut part) = (File::from(terminal), Vec::new(), [0; 4096]);
-    // An error means the end of the output: no process has the other end open any more.
+    // An error means the end of the output: no process holds the other end of the terminal open.
     while let Ok(count @ 1..) = terminal.read(&mut part) {
         shown.extend_from_slice(&part[..count]);
     }

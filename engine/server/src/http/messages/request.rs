@@ -81,7 +81,7 @@ fn user(messages: &mut Vec<Message>, role: &str, at: &str, blocks: &[Value]) -> 
             texts.push(block_text(&at, block)?);
             continue;
         }
-        // The templates expect the results before the user's text, in messages of their own.
+        // The templates expect the results in separate messages, before the user's text.
         if !texts.is_empty() {
             messages.push(Message::new(role, std::mem::take(&mut texts).join("\n")));
         }
