@@ -119,8 +119,8 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     }
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 
-    // A native archive is for machines like this one and may contain paths of this machine. It is smaller, so packing
-    // it several times takes less time.
+    // A native archive is for machines like this one and may contain paths of this machine. The native archive is
+    // smaller, so packing it several times takes less time.
     let native = dist("native", &folder.path().join("native"));
     let prefix = folder.path().join("fleet");
     let to = ["--prefix", prefix.to_str().unwrap()];

@@ -1,4 +1,5 @@
-//! Check that C++ code was inlined into Rust in the finished binary. The flags alone do not prove that.
+//! Check that C++ code was inlined into Rust in the finished binary. The flags alone do not prove that the linker
+//! inlined it.
 
 use std::path::Path;
 

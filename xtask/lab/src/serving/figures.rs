@@ -37,14 +37,14 @@ pub struct Served {
     pub warm_prefix: bool,
     /// Number of rounds that were requested, not counting the warm-up round.
     pub pairs: usize,
-    /// Programs that took part, starting with our server.
+    /// Programs that took part; the first program is compared with the others.
     pub programs: Vec<Contender>,
     /// Command line of each server.
     pub commands: Vec<String>,
     /// Comparison of both servers' answers to one prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal: Option<Equal>,
-    /// Figures that compare our server with each other program.
+    /// Figures that compare the first program with each of the others.
     pub figures: Vec<Figure>,
     /// All runs in order. Published results may omit the runs, because the figures contain the samples.
     #[serde(default)]
@@ -62,7 +62,7 @@ pub struct Figure {
     pub unit: String,
     /// Kind of the quantity.
     pub quantity: Quantity,
-    /// Results of the programs, starting with our server.
+    /// Results, in the order of `programs`.
     pub results: Vec<ServerOutcome>,
 }
 
@@ -73,8 +73,8 @@ pub struct ServerOutcome {
     pub program: String,
     /// Median of the samples.
     pub median: f64,
-    /// Ratio of our server to this program. Ratios of times are inverted; ratios of speeds and sizes are not. A ratio
-    /// above 1 means that our server is faster, or larger.
+    /// Ratio of the first program to this program. Ratios of times are inverted; ratios of speeds and sizes are not. A
+    /// ratio above 1 means that the first program is faster or, for sizes, larger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
     /// Verdict on the ratio.
@@ -209,7 +209,7 @@ pub fn reading(name: &str) -> Option<(Quantity, &'static str)> {
     Some((measure.quantity, measure.unit))
 }
 
-/// Computes the figures of `runs`, without the runs of round 0. The first of `programs` is our server.
+/// Computes the figures of `runs`, without the runs of round 0. The first of `programs` is compared with the others.
 pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
     let mut clients: Vec<u32> = Vec::new();
     for run in runs {
@@ -263,7 +263,8 @@ fn outcome(measure: &Measure, program: &str, samples: Vec<f64>, ours: Option<&Ve
 }
 
 impl Served {
-    /// Returns a table for a terminal, with a row for each figure and each program compared with our server.
+    /// Returns a table for a terminal, with a row for each figure and each program that the first program is compared
+    /// with.
     pub fn table(&self) -> impl Display {
         let ours = self.programs.first().map_or("", |program| program.name.as_str());
         let mut rows = Vec::new();

@@ -24,9 +24,9 @@ use super::server::{MeasuredServer, Server, Settings};
 /// Settings of a race.
 #[derive(Clone, Debug)]
 pub struct Race {
-    /// Servers to measure, starting with our server.
+    /// Servers to measure; the first server is compared with the others.
     pub subjects: Vec<MeasuredServer>,
-    /// True if `anneal bench` of our build takes part in runs with one client.
+    /// True if `anneal bench` from the first server's build takes part in runs with one client.
     pub bench: bool,
     /// Path of the model.
     pub model: PathBuf,

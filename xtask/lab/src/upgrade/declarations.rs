@@ -225,7 +225,7 @@ fn differing_parts(was: &str, now: &str) -> (String, String) {
     match (fields(was), fields(now)) {
         (Some(before), Some(after)) => {
             let parts = (only(&before, &after), only(&after, &before));
-            // The fields may only have another order.
+            // If no field was added or removed, only the order of the fields has changed.
             if parts.0.is_empty() && parts.1.is_empty() { (was.to_string(), now.to_string()) } else { parts }
         }
         _ => (was.to_string(), now.to_string()),

@@ -135,7 +135,7 @@ fn planted_differences_are_told_and_none_are_invented() {
     // The sizes differ by the length of the name in each script.
     let size = outcome(&comparison.figures, Phase::BinarySize, "quick");
     assert_eq!((size.samples.len(), size.ratio.unwrap().pairs), (1, 1));
-    // Phases come in the order of tables. Only prefill contributes to the overall result here.
+    // Phases are in the order in which tables list them. Only prefill contributes to the overall result here.
     let order: Vec<Phase> = comparison.figures.iter().map(|figure| figure.phase).collect();
     assert_eq!(order, [Phase::Prefill, Phase::Tokenize, Phase::Load, Phase::StartInfo, Phase::BinarySize]);
     let overall: Vec<&str> = comparison.overall.iter().map(|overall| overall.verdict.as_str()).collect();

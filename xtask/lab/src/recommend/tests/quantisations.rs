@@ -85,8 +85,8 @@ fn sizes_are_those_that_llama_cpp_publishes_for_llama_3_8b() {
 #[test]
 fn odd_rows_fall_back_and_are_told() {
     let model = shape("qwen2.5-0.5b", "Q4_K_M");
-    // Rows of 896 elements are not a multiple of 256: q, k, v, o, gate and up of 24 layers, and the embedding. Rows
-    // of 4,864 elements (down) are a multiple.
+    // Rows of 896 elements are not a multiple of 256: q, k, v, o, gate and up of 24 layers, and the embedding. Rows of
+    // 4,864 elements (down) are a multiple of 256.
     let mixed = mixture::quantise(&model, mixture::find("Q4_K_M").unwrap());
     assert_eq!(mixed.fallbacks, 24 * 6);
     let kinds: Vec<&str> = model.types.iter().map(|share| share.kind).collect();
