@@ -37,7 +37,7 @@ pub struct Observation {
     pub environment: BTreeMap<String, String>,
     /// Seconds since the process started.
     pub uptime_s: Option<f64>,
-    /// Process that traces this process.
+    /// Number of the process, such as a debugger, that traces the observed process.
     pub tracer: Option<u32>,
     /// Length of the observation, in seconds.
     pub window_s: f64,

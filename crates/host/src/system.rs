@@ -11,7 +11,7 @@ pub(crate) fn hostname(root: &Root) -> Option<String> {
 }
 
 pub(crate) fn os(root: &Root, hypervisor: Option<String>) -> Os {
-    // os-release(5): /etc comes first, the distribution's own copy second.
+    // os-release(5): the file in /etc takes precedence over the distribution's own copy.
     let release =
         root.read("/etc/os-release").or_else(|| root.read("/usr/lib/os-release")).unwrap_or_default();
     let field = |name: &str| {

@@ -53,7 +53,7 @@ pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
 }
 
 fn shortened(words: &str, most: usize) -> String {
-    // Runs of spaces are merged in this loop, so that a text of ten million spaces does not take long.
+    // Runs of spaces are merged in this loop, so that a text of ten million spaces does not take a long time.
     let mut text = String::new();
     let mut length = 0;
     for c in words.chars() {

@@ -165,7 +165,7 @@ impl ProcessWatch {
     }
 
     fn thread(&self, now: &ThreadReading, seconds: f64) -> ThreadFacts {
-        // A new thread began at zero.
+        // The counters of a new thread start at zero.
         let then = self.before.threads.get(&now.tid);
         let share = |now: Option<Duration>, then: Option<Duration>| {
             Some((now?.saturating_sub(then.unwrap_or_default()).as_secs_f64() / seconds).min(1.0))

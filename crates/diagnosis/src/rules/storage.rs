@@ -9,7 +9,7 @@ use crate::observation::Observation;
 pub const SLOW_STORAGE: Rule =
     Rule { id: "slow-storage", explains: &["evicted-weights"], judge: slow_storage };
 
-/// Types of file systems on the network, or served by a program, as `/proc/PID/mountinfo` names them.
+/// Types of network file systems and of file systems that a program serves, named as in `/proc/PID/mountinfo`.
 const NETWORK: [&str; 16] = [
     "9p",
     "afs",

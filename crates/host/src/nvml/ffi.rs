@@ -253,7 +253,7 @@ impl Functions {
     }
 
     pub fn shutdown(&self) {
-        // SAFETY: one call for each call of init. A failure has no consequences.
+        // SAFETY: this function is called once for each call of `init`. A failure has no consequences.
         let _ = unsafe { (self.shutdown)() };
     }
 

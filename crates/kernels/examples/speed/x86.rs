@@ -40,7 +40,7 @@ fn speed(
     let bytes = panel_bytes(format, K).expect("K is a multiple of each block");
     // As in ggml's buffers, the weights begin at a cache line.
     let mut buffer = Vec::with_capacity(bytes * panels + 64);
-    // SAFETY: advice for memory that belongs to the buffer.
+    // SAFETY: the call only gives advice about memory that belongs to the buffer.
     unsafe {
         let page = buffer.as_mut_ptr() as usize & !4095;
         libc::madvise(page as *mut libc::c_void, buffer.capacity(), libc::MADV_HUGEPAGE)

@@ -61,7 +61,7 @@ impl S3 {
             retry_timeout: SILENCE,
             backoff: BackoffConfig { max_backoff: Duration::from_secs(2), ..BackoffConfig::default() },
         };
-        // Whole transfers may take long, so only single steps have time limits.
+        // Whole transfers may take a long time, so only single steps have time limits.
         let client =
             ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
         let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]

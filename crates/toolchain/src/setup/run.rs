@@ -39,7 +39,7 @@ pub enum StepError {
         command: String,
         /// Exit status of the command.
         status: String,
-        /// Cause according to the output.
+        /// Cause that the output indicates.
         cause: &'static str,
         /// Hint line with the remedy. Empty if the remedy is unknown.
         remedy: &'static str,
