@@ -148,7 +148,7 @@ mod tests {
                 })
             })
             .collect();
-        // All three threads are waiting, and a new request joins the queue behind them.
+        // All three threads are waiting, and a new request joins the end of the queue.
         while turns.lock().next < 4 {
             std::thread::yield_now();
         }

@@ -37,7 +37,7 @@ impl Choices {
         self.receivers.is_empty()
     }
 
-    /// Polls for the next event of any choice. Ready with `None` if all choices have ended.
+    /// Polls for the next event of any choice. Returns `Ready(None)` if all choices have ended.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<ChoiceEvent>> {
         let mut is_over = true;
         for index in self.order() {

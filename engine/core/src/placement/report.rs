@@ -240,8 +240,8 @@ fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
     (bytes > 0).then(|| (Bytes(bytes), of_what(&kinds, &layers)))
 }
 
-/// Describes weights or caches by their layers, and by the output if it is included. Without layers, describes them by
-/// their roles.
+/// Describes weights or caches by their layers, and by the output if it is included. If there are no layers, the
+/// description uses the roles.
 fn of_what(kinds: &BTreeSet<TensorRole>, layers: &BTreeSet<u32>) -> String {
     let mut words = Vec::new();
     if !layers.is_empty() {

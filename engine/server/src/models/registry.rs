@@ -268,8 +268,8 @@ impl ModelRegistry {
         self.lease(None, arrived + self.patience(None)).await
     }
 
-    /// Returns the index of the entry for a request whose field `model` is `name`, as [`RegistryState::find`] does, but
-    /// the default model's for an unknown name if the configuration has `accept_any_model`.
+    /// Returns the index of the entry for a request whose field `model` is `name`, as [`RegistryState::find`] does. If
+    /// the configuration has `accept_any_model`, an unknown name means the default model.
     fn find(&self, state: &RegistryState, name: Option<&str>) -> Result<usize, ApiError> {
         match state.find(name) {
             Err(unknown) if name.is_some() && self.current().accept_any_model => {

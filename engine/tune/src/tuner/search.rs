@@ -105,7 +105,8 @@ impl TuningRun<'_> {
             progress.chosen = record.candidates[record.winner as usize].settings.clone();
             runner.keep_only(&progress.chosen);
             match known {
-                // A stage that is decided later builds on the stages that followed it, so it is moved behind them.
+                // A stage that is decided later builds on the results of the stages after it, so the stage is moved to
+                // the end.
                 Some(known) if record.is_decided() => {
                     progress.done.remove(known);
                     progress.done.push(record);

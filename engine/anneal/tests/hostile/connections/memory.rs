@@ -15,8 +15,8 @@ const SIZE: usize = 8 << 20;
 /// size.
 const ALLOWANCE: u64 = 32 << 20;
 
-/// Builds a body that starts with `head` and ends with `tail`. Between them, `part` is repeated as often as it fits,
-/// separated by commas.
+/// Builds a body that starts with `head` and ends with `tail`. Between `head` and `tail`, `part` is repeated as often
+/// as the size allows, separated by commas.
 fn filled(head: &str, part: &str, tail: &str) -> String {
     let count = (SIZE - head.len() - tail.len() + 1) / (part.len() + 1);
     repeated(head, part, tail, count)

@@ -59,8 +59,8 @@ impl CallReader {
         }
     }
 
-    /// True if the text after a call may follow it. `None` if more input is needed. Only a call after opening markers
-    /// needs a closing marker.
+    /// True if the text at `end` may follow the call that starts at `begin`. `None` if more input is needed. Only a
+    /// call after opening markers needs a closing marker.
     fn ends_at(&self, begin: usize, end: usize) -> Option<bool> {
         let is_marked = self.format.openers.iter().any(|mark| self.held[..begin].starts_with(&**mark));
         if !is_marked || self.format.closers.is_empty() {

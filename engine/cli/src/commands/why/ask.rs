@@ -123,7 +123,7 @@ async fn complete(address: &ServerAddress, seconds: Duration) -> Result<SeenSpee
         }
         begun.elapsed() < seconds
     });
-    // The first token of a slow server may take long.
+    // The first token of a slow server may take a long time.
     let asked = timeout(seconds, asked).await;
     match (asked, first) {
         (Ok(Err(failure)), None) => {
