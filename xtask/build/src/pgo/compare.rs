@@ -106,9 +106,10 @@ pub const FEWEST: u32 = 6;
 /// Decides whether the optimised build is kept, and returns the verdict as text. The faster build wins; if no
 /// difference is shown, the simpler build wins.
 ///
-/// Prefill and decode over all models decide first. If they show no difference, the other phases decide. A phase counts
-/// if there are at least two models and the phase is faster, or slower, on all of them. One model is not enough: when a
-/// build is compared with itself, at least one of six short phases appears faster in about one comparison in seven.
+/// The results of prefill and decode over all models are considered first. If they show no difference, the other phases
+/// decide. A phase counts if there are at least two models and the phase is faster, or slower, on all of them. One
+/// model is not enough: when a build is compared with itself, at least one of six short phases appears faster in about
+/// one comparison in seven.
 fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, String) {
     if overall.pairs < FEWEST {
         return (

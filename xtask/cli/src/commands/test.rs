@@ -90,7 +90,7 @@ impl Args {
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let whole = args.kernels.is_none() && !args.hostile && !args.clients;
-    // Ask the user before the builds, because they take long.
+    // Ask the user before the builds, because the builds take a long time.
     let needs = match whole {
         true if args.unattended => setup::needs_of_ci(),
         true => setup::needs_of_tests(),

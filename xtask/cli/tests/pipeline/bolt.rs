@@ -166,7 +166,7 @@ fn what_wins_becomes_current_and_is_found_again() {
     }
     assert_eq!(checkout.record("native").bolt, info.bolt);
 
-    // `build` accepts the rewritten program, and `--plain` goes back to the plain build.
+    // `build` accepts the rewritten program, and `--plain` makes the plain build current again.
     checkout.build("native").expect(0, "up to date");
     assert!(current(&checkout).starts_with("native-bolt-"));
     checkout.xtask(&["build", "--plain", "--path", checkout.source.to_str().unwrap()]).expect(0, "");

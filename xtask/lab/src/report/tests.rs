@@ -361,7 +361,7 @@ fn a_page_is_written_whole_and_the_plots_of_the_last_one_are_gone() {
             std::fs::read_dir(other.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, [name]);
     }
-    // Every picture of the Markdown exists.
+    // Every picture that the Markdown page refers to exists.
     let markdown = std::fs::read_to_string(second.markdown).unwrap();
     let pictures: Vec<&str> =
         markdown.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();

@@ -123,7 +123,7 @@ impl Setting {
         Ok((profile::load_with(profiles, &self.profile, &keys)?.name, keys))
     }
 
-    /// Returns this setting changed by `step`.
+    /// Returns this setting with the changes of `step`.
     pub fn with(&self, step: &Step) -> Result<Self> {
         let key = |text: &str| text.split(['=', ':']).next().unwrap_or_default().trim().to_string();
         let mut set = self.set.clone();
