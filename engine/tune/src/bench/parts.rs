@@ -153,7 +153,7 @@ pub fn tokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Sampl
 /// Times converting the tokens of `text` to text. Also returns the number of tokens in a sample.
 ///
 /// # Errors
-/// If the text cannot be tokenised.
+/// If the text cannot be tokenised, or a token cannot be converted to text.
 pub fn detokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Samples)> {
     let times = passes(text)?;
     let tokens = model.tokenize(text)?;
