@@ -100,9 +100,7 @@ impl Runtime {
             None => chosen(default, "llama.cpp's default"),
         };
         let mmap = match fit.verdict {
-            FitVerdict::Fits => {
-                "the weights are mapped from the file, so the next start is fast"
-            }
+            FitVerdict::Fits => "the weights are mapped from the file, so the next start is fast",
             _ => "the weights do not all fit: mapped pages can be dropped and read again",
         };
         let mlock = match fit.verdict {
@@ -195,7 +193,10 @@ fn repack(fit: &Fit) -> ChosenValue<bool> {
         ),
         _ => chosen(
             false,
-            format!("{} of repacked weights would not fit, and cannot be read again from the file", need.repacked),
+            format!(
+                "{} of repacked weights would not fit, and cannot be read again from the file",
+                need.repacked
+            ),
         ),
     }
 }

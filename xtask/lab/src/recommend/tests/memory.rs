@@ -88,10 +88,15 @@ fn a_context_that_does_not_fit_is_shortened_unless_it_was_asked_for() {
     assert_eq!((own.runtime.n_ctx.value, own.fit.verdict), (1024, FitVerdict::Fits));
     let command = own.command.expect("a command");
     assert!(command.starts_with("target/anneal/native/bin/anneal run -m 'a model.gguf' -c"), "{command}");
-    assert!(own.runtime.repack.value && command.contains("-c 1024") && !command.contains("--no-repack"), "{command}");
+    assert!(
+        own.runtime.repack.value && command.contains("-c 1024") && !command.contains("--no-repack"),
+        "{command}"
+    );
     let asked = answer(&model, &host, None, Some(30_000));
     assert_eq!((asked.runtime.n_ctx.value, asked.fit.verdict), (30_208, FitVerdict::StreamsFromDisk));
-    assert!(!asked.runtime.repack.value && asked.command.is_some_and(|command| command.ends_with("--no-repack")));
+    assert!(
+        !asked.runtime.repack.value && asked.command.is_some_and(|command| command.ends_with("--no-repack"))
+    );
     let beyond = answer(&shape("qwen2.5-1.5b", "Q4_K_M"), &host, None, Some(40_000));
     assert!(beyond.notes.iter().any(|note| note.contains("trained for 32768")), "{:?}", beyond.notes);
 }
@@ -110,10 +115,7 @@ fn a_context_that_fits_with_no_quantisation_is_named_as_the_cause() {
     assert!(!long.to_string().contains("anneal run"), "{long}");
     // The recommended context fits, and one more step does not.
     let shorter = answer(&model, &host, None, Some(largest));
-    assert_eq!(
-        (shorter.fit.verdict, shorter.runtime.n_ctx.reason.as_str()),
-        (FitVerdict::Fits, "requested")
-    );
+    assert_eq!((shorter.fit.verdict, shorter.runtime.n_ctx.reason.as_str()), (FitVerdict::Fits, "requested"));
     assert!(shorter.command.is_some() && shorter.quantisation.usual == Some("Q4_K_M"));
     let more = answer(&model, &host, None, Some(largest + 1));
     assert!(more.fit.verdict > FitVerdict::Fits);
