@@ -23,7 +23,9 @@ const SOURCES: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
     "build-info",
+    "crates/audit",
     "crates/base",
+    "crates/diagnosis",
     "crates/gguf",
     "crates/host",
     "crates/kernels",
@@ -32,6 +34,7 @@ const SOURCES: &[&str] = &[
     "crates/roofline",
     "crates/sha256",
     "engine",
+    "profiles/audit.toml",
     "vendor/llama-link",
     "vendor/llama-sys",
 ];
