@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use build_info::{Bytes, Sha256};
+use build_info::{Bytes, Glibc, Sha256};
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of an archive's name in bytes. With the `/` of a folder, a name of this length fills the name field
@@ -94,6 +94,9 @@ pub struct Pack {
     pub gz: bool,
     /// Fields of the Debian package; `None` to make none.
     pub deb: Option<Deb>,
+    /// Properties of the Python wheel; `None` to make none.
+    #[serde(default)]
+    pub wheel: Option<Wheel>,
     /// Components of the program, for the bill of materials and the licences.
     pub parts: Parts,
 }
@@ -120,6 +123,16 @@ pub struct Deb {
     pub depends: Vec<String>,
     /// Maintainer as `NAME <ADDRESS>`.
     pub maintainer: String,
+}
+
+/// Properties that only a Python wheel needs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wheel {
+    /// Oldest glibc that the program runs with.
+    pub glibc: Glibc,
+    /// Description of the program in one line.
+    pub summary: String,
 }
 
 /// Components of a program.

@@ -131,15 +131,14 @@ pub fn load_wanted(
     Ok(LOADED.get_or_init(|| loaded).as_ref())
 }
 
-/// Returns the folder of the libraries: `lib`, next to the program's folder. The folder does not depend on the
-/// current folder, because other users may be able to write to the current folder.
+/// Returns the folder of the libraries, which is relative to the program. The folder does not depend on the current
+/// folder, because other users may be able to write to the current folder.
 fn folder() -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Error::Kernels {
         path: PathBuf::from("lib"),
         why: format!("cannot find the path of this program: {error}"),
     })?;
-    let above = program.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
-    Ok(above.join("lib"))
+    Ok(record::kernels_of(&program))
 }
 
 fn load_from(folder: &Path, wanted: Option<Wanted>) -> Result<Loaded> {

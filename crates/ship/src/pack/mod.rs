@@ -9,6 +9,8 @@ mod place;
 mod plain;
 mod readme;
 mod tarball;
+mod wheel;
+mod zip;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -57,6 +59,12 @@ pub fn pack(order: &Pack) -> Result<Packed> {
     if let Some(debian) = &order.deb {
         let path = order.out.join(deb::file_name(order)?);
         files::write_beside(&path, |file| deb::write(&members, order, debian, file))?;
+        archives.push(finished(&path)?);
+    }
+    if let Some(python) = &order.wheel {
+        interrupt::check()?;
+        let path = order.out.join(wheel::file_name(order, python)?);
+        files::write_beside(&path, |file| wheel::write(&members, order, python, file))?;
         archives.push(finished(&path)?);
     }
     Ok(Packed {

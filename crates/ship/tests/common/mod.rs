@@ -83,6 +83,7 @@ pub fn order(folder: &Path, version: &str, out: &Path) -> Pack {
         mtime: MTIME,
         gz: true,
         deb: None,
+        wheel: None,
         parts: Parts {
             rust: None,
             others: vec![Part {

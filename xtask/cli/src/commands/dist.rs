@@ -13,12 +13,15 @@ use build::workspace::Workspace;
 use build::{fs, tools};
 use build_info::{BuildInfo, Bytes};
 use serde::Serialize;
-use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Place, Verified, Verify};
+use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Place, Verified, Verify, Wheel};
 use ship::{Answer, Order};
 use xshell::{Shell, cmd};
 
 /// Maintainer field of the Debian package. The address is not real.
 const MAINTAINER: &str = "The authors of Anneal <anneal@anneal.invalid>";
+
+/// Description of the program in a wheel.
+const SUMMARY: &str = "Runs GGUF models with llama.cpp, with settings chosen for the machine";
 
 /// Script that installs an archive on machines without Rust.
 const SCRIPT: &str = "install.sh";
@@ -43,6 +46,9 @@ pub struct Args {
     /// Also make a .tar.gz, for machines without zstd
     #[arg(long)]
     gz: bool,
+    /// Also make a Python wheel for pip, pipx and uv
+    #[arg(long)]
+    wheel: bool,
     /// Rebuild a reproducible profile in another folder, as another user and with one job, and fail if the archives
     /// differ
     #[arg(long)]
@@ -91,7 +97,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         let contents = Contents::gather(&workspace, &build, &info, &shipping::foreign(&workspace)?, time)?;
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
-    let job = PackJob { tools: &workspace, time, gz: args.gz, deb: args.deb };
+    let job = PackJob { tools: &workspace, time, gz: args.gz, deb: args.deb, wheel: args.wheel };
     // The scratch folder is a hidden folder in the output folder, so that each archive can be renamed into place on
     // the same file system.
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
@@ -126,6 +132,8 @@ struct PackJob<'a> {
     gz: bool,
     /// True to also make a Debian package.
     deb: bool,
+    /// True to also make a Python wheel.
+    wheel: bool,
 }
 
 /// Packs the build in the folder `build`, whose record is `info`, into `out`, and checks the archive.
@@ -139,7 +147,7 @@ pub fn archive(
     out: &Path,
     ui: &Ui,
 ) -> Result<Archive> {
-    let job = PackJob { tools: workspace, time: time(workspace)?, gz: false, deb: false };
+    let job = PackJob { tools: workspace, time: time(workspace)?, gz: false, deb: false, wheel: false };
     let packed = job.pack(workspace, build, info, out, ui)?;
     let archive = packed.archives.into_iter().next().context("nothing was packed")?;
     verify(workspace, build, &archive, info, ui)?;
@@ -159,12 +167,13 @@ fn check_against(args: &Args) -> Result<()> {
         Some("zst") => true,
         Some("gz") => args.gz,
         Some("deb") => args.deb,
+        Some("whl") => args.wheel,
         _ => false,
     };
     if !made {
         return Err(exit::usage(format!(
             "cannot compare with {}: with these options, `dist` makes no archive of this kind\nhint: \
-             `dist` makes a .tar.zst, with --gz also a .tar.gz, and with --deb also a .deb",
+             `dist` makes a .tar.zst, with --gz also a .tar.gz, with --deb also a .deb, and with --wheel also a .whl",
             other.display()
         )));
     }
@@ -208,6 +217,7 @@ impl PackJob<'_> {
             mtime: self.time,
             gz: self.gz,
             deb: if self.deb { Some(debian(&needs)?) } else { None },
+            wheel: if self.wheel { Some(python(info, &needs)?) } else { None },
             parts: shipping::parts(workspace, info, &needs)?,
             files: contents.items.clone(),
         };
@@ -310,6 +320,29 @@ fn debian(needs: &Needs) -> Result<Deb> {
     let libc =
         needs.glibc.context("cannot make a Debian package: the program does not require glibc")?.to_string();
     Ok(Deb { libc, depends, maintainer: MAINTAINER.to_string() })
+}
+
+/// Returns the properties of the wheel. A wheel's name tells neither the instruction sets nor the libraries that the
+/// program needs, so only a program that runs on every CPU and needs nothing but glibc becomes a wheel.
+fn python(info: &BuildInfo, needs: &Needs) -> Result<Wheel> {
+    if info.cpu_variants.is_empty() {
+        bail!(
+            "cannot make a wheel of {}: pip would install it on CPUs that lack its instruction sets\nhint: use \
+             --profile universal, whose kernels are chosen at start-up",
+            info.profile
+        );
+    }
+    let (packages, unknown) = needs.packages();
+    if !packages.is_empty() || !unknown.is_empty() {
+        bail!(
+            "cannot make a wheel of {}: its program needs {}, and a wheel may need only glibc\nhint: omit --wheel, \
+             or use --profile universal",
+            info.profile,
+            [packages, unknown].concat().join(", ")
+        );
+    }
+    let glibc = needs.glibc.context("cannot make a wheel: the program does not require glibc")?;
+    Ok(Wheel { glibc, summary: SUMMARY.to_string() })
 }
 
 /// Returns the modification time of all files in an archive, in seconds since 1970: SOURCE_DATE_EPOCH
@@ -416,7 +449,8 @@ mod tests {
         };
         let (zst, gz, deb) = (there("a.tar.zst"), there("a.tar.gz"), there("a.deb"));
         let absent = folder.path().join("b.tar.zst").display().to_string();
-        let cases: [(&[&str], bool); 8] = [
+        let whl = there("a.whl");
+        let cases: [(&[&str], bool); 10] = [
             (&[], true),
             (&["--against", &zst], true),
             (&["--against", &absent], false),
@@ -425,6 +459,8 @@ mod tests {
             (&["--against", &gz, "--gz"], true),
             (&["--against", &deb, "--gz"], false),
             (&["--against", &deb, "--deb"], true),
+            (&["--against", &whl, "--deb"], false),
+            (&["--against", &whl, "--wheel"], true),
         ];
         for (words, taken) in cases {
             let line = DistCommand::parse_from([&["dist"], words].concat());
