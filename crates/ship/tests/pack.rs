@@ -10,7 +10,7 @@ use std::process::Command;
 
 use common::{MTIME, build, name, order, packed};
 use serde_json::Value;
-use ship::order::{Archive, Compare, Deb, Difference, Index, Pack, Rust, Verify};
+use ship::order::{Archive, Compare, Deb, Difference, Index, Pack, Rust, Verify, Wheel};
 use ship::{Answer, Order};
 
 fn run(program: &str, arguments: &[&str], folder: &Path) -> String {
@@ -442,4 +442,65 @@ fn the_bill_tells_every_crate_that_is_in_the_engine() {
         assert!(list.contains(&own), "{own}");
     }
     assert!(packed.crates > 150, "{}", packed.crates);
+}
+
+/// Packs the build in `folder` as a wheel, with a library of kernels.
+fn wheel(folder: &Path, out: &Path, change: &dyn Fn(&mut Pack)) -> PathBuf {
+    fs::create_dir_all(folder.join("lib")).unwrap();
+    fs::write(folder.join("lib/libggml-cpu-x64.so"), "kernels").unwrap();
+    let mut order = order(folder, "0.1.0", out);
+    order.wheel = Some(Wheel { glibc: (2, 28).into(), summary: "Runs models".to_string() });
+    order.files.push(ship::order::Item {
+        from: folder.join("lib/libggml-cpu-x64.so"),
+        to: "lib/libggml-cpu-x64.so".to_string(),
+        executable: false,
+    });
+    change(&mut order);
+    packed(order).archives.pop().unwrap().path
+}
+
+#[test]
+fn a_wheel_is_the_same_bytes_and_has_no_name_that_promises_too_much() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("build");
+    build(&folder, "anneal");
+    let make = |out: &str, change: &dyn Fn(&mut Pack)| wheel(&folder, &temp.path().join(out), change);
+    let first = make("one", &|_| {});
+    let name = format!("anneal-0.1.0-py3-none-manylinux_2_28_{}.whl", std::env::consts::ARCH);
+    assert_eq!(first.file_name().and_then(|name| name.to_str()), Some(name.as_str()));
+    fs::set_permissions(folder.join("bin/anneal"), fs::Permissions::from_mode(0o700)).unwrap();
+    let read = |path: &Path| fs::read(path).unwrap();
+    assert_eq!(read(&make("two", &|order| order.files.reverse())), read(&first));
+    assert_ne!(read(&make("three", &|order| order.mtime += 2)), read(&first));
+    let mut order = order(&folder, "0.1.0", &temp.path().join("four"));
+    order.wheel = Some(Wheel { glibc: (2, 34).into(), summary: "Runs models".to_string() });
+    let error = ship::carry_out(&Order::Pack(Box::new(order))).unwrap_err();
+    assert!(error.to_string().contains("needs glibc 2.34"), "{error:#}");
+}
+
+/// pip installs the wheel without an index into a folder, checks the digests, and the program runs from there.
+#[test]
+fn pip_installs_a_wheel_whose_program_is_no_python_script() {
+    let found = Command::new("python3").args(["-m", "pip", "--version"]).output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        skipped::for_want_of("pip", "install python3-pip");
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("build");
+    build(&folder, "anneal 0.1.0");
+    let file = wheel(&folder, &temp.path().join("dist"), &|_| {});
+    let prefix = temp.path().join("prefix");
+    let prefix_text = prefix.to_str().unwrap();
+    let words =
+        ["-m", "pip", "install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", prefix_text];
+    run("python3", &[&words[..], &[file.to_str().unwrap()]].concat(), temp.path());
+    let program = prefix.join("bin/anneal");
+    assert_eq!(fs::read(&program).unwrap(), fs::read(folder.join("bin/anneal")).unwrap());
+    assert_eq!(run(program.to_str().unwrap(), &[], temp.path()), "anneal 0.1.0\n");
+    for own in
+        ["lib/anneal-wheel/libggml-cpu-x64.so", "lib/anneal-wheel/build_info.json", "share/man/man1/anneal.1"]
+    {
+        assert!(prefix.join(own).is_file(), "{own} is missing");
+    }
 }

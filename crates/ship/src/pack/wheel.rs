@@ -123,12 +123,20 @@ fn recorded(name: &str, member: &Member) -> Result<String> {
         true => format!("\"{}\"", name.replace('"', "\"\"")),
         false => name.to_string(),
     };
-    Ok(format!("{name},sha256={},{}\n", URL_SAFE_NO_PAD.encode(bytes_of(&member.sha256.to_string())?), member.size))
+    Ok(format!(
+        "{name},sha256={},{}\n",
+        URL_SAFE_NO_PAD.encode(bytes_of(&member.sha256.to_string())?),
+        member.size
+    ))
 }
 
 fn bytes_of(hexadecimal: &str) -> Result<Vec<u8>> {
     let pair = |at: usize| u8::from_str_radix(hexadecimal.get(at..at + 2)?, 16).ok();
-    (0..hexadecimal.len()).step_by(2).map(pair).collect::<Option<_>>().context("the digest is not hexadecimal")
+    (0..hexadecimal.len())
+        .step_by(2)
+        .map(pair)
+        .collect::<Option<_>>()
+        .context("the digest is not hexadecimal")
 }
 
 /// Writes the wheel of `archive`, the members of an archive.
@@ -152,7 +160,10 @@ pub fn write(archive: &Members, order: &Pack, wheel: &Wheel, file: &mut File) ->
     let mut made = Members::new();
     let text = metadata(&version, wheel, &licences);
     members::add(&mut made, &format!("{info}/METADATA"), Member::made(text.into_bytes())?)?;
-    let text = format!("Wheel-Version: 1.0\nGenerator: ship ({})\nRoot-Is-Purelib: false\nTag: {tag}\n", order.version);
+    let text = format!(
+        "Wheel-Version: 1.0\nGenerator: ship ({})\nRoot-Is-Purelib: false\nTag: {tag}\n",
+        order.version
+    );
     members::add(&mut made, &format!("{info}/WHEEL"), Member::made(text.into_bytes())?)?;
 
     let name = format!("{info}/RECORD");

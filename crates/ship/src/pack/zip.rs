@@ -48,8 +48,10 @@ impl<W: Write> Zip<W> {
         let mut packed = DeflateEncoder::new(Vec::new(), Compression::best());
         let size = files::copy(from, &mut packed, |piece| crc.update(piece))?;
         let packed = packed.finish()?;
-        let small = |number: u64| u32::try_from(number).with_context(|| format!("{name} is too large for ZIP"));
-        let length = u16::try_from(name.len()).with_context(|| format!("the name {name} is too long for ZIP"))?;
+        let small =
+            |number: u64| u32::try_from(number).with_context(|| format!("{name} is too large for ZIP"));
+        let length =
+            u16::try_from(name.len()).with_context(|| format!("the name {name} is too long for ZIP"))?;
         let offset = small(self.written)?;
         let mut common = Vec::new();
         for number in [NEEDED, UTF8, DEFLATE, self.time.0, self.time.1] {
@@ -77,7 +79,8 @@ impl<W: Write> Zip<W> {
         self.directory.extend((mode << 16).to_le_bytes());
         self.directory.extend(offset.to_le_bytes());
         self.directory.extend(name.as_bytes());
-        self.count = self.count.checked_add(1).context("a ZIP archive cannot have more than 65,535 members")?;
+        self.count =
+            self.count.checked_add(1).context("a ZIP archive cannot have more than 65,535 members")?;
         Ok(())
     }
 

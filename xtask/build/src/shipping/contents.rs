@@ -230,4 +230,22 @@ mod tests {
         assert_eq!(exit::code_of(&error), 2, "{error:#}");
         assert!(error.to_string().contains("has room for 99"), "{error:#}");
     }
+
+    #[test]
+    fn binstall_looks_for_the_archive_that_dist_makes() {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/anneal/Cargo.toml");
+        let manifest: toml::Table = std::fs::read_to_string(manifest).unwrap().parse().unwrap();
+        let told = &manifest["package"]["metadata"]["binstall"];
+        let (version, target) = ("1.0.0-rc.1", "aarch64-unknown-linux-gnu");
+        let words =
+            [("version", version), ("target", target), ("repo", "R"), ("bin", "anneal"), ("binary-ext", "")];
+        let filled = |key: &str| {
+            let text = told[key].as_str().unwrap().to_string();
+            words.iter().fold(text, |text, (word, value)| text.replace(&format!("{{ {word} }}"), value))
+        };
+        let name = name_of(version, target, "portable");
+        assert_eq!(filled("pkg-url"), format!("R/releases/download/v{version}/{name}.tar.zst"));
+        assert_eq!(filled("bin-dir"), format!("{name}/bin/anneal"));
+        assert_eq!(told["pkg-fmt"].as_str(), Some("tzstd"));
+    }
 }
