@@ -14,7 +14,7 @@ echo
 echo '| file | size | SHA-256 |'
 echo '| --- | ---: | --- |'
 count=0
-for file in "$dist"/anneal-*.tar.zst "$dist"/anneal-*.tar.gz "$dist"/anneal_*.deb "$dist"/install.sh; do
+for file in "$dist"/anneal-*.tar.zst "$dist"/anneal-*.tar.gz "$dist"/anneal_*.deb "$dist"/anneal-*.whl "$dist"/install.sh; do
     [ -f "$file" ] || continue
     [ "${file##*/}" = install.sh ] || count=$((count + 1))
     bytes=$(wc -c <"$file")

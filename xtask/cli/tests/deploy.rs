@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -274,5 +275,37 @@ fn workflows_ask_for_little_and_run_what_is_there() {
     for script in scripts {
         let found = std::fs::metadata(root().join(&script)).unwrap_or_else(|why| panic!("{script}: {why}"));
         assert!(found.permissions().mode() & 0o111 == 0o111, "{script} is not executable");
+    }
+}
+
+/// The script checks the syntax of what it writes; words that could end a string of Ruby or bash are refused.
+#[test]
+fn the_formula_and_the_pkgbuild_name_the_archive_and_its_digest() {
+    let temp = tempfile::tempdir().unwrap();
+    let name = "anneal-1.0.0-rc.1-x86_64-unknown-linux-gnu-universal";
+    let archive = temp.path().join(format!("{name}.tar.zst"));
+    std::fs::write(&archive, "packed").unwrap();
+    let fill = |archive: &Path, address: &str| {
+        Command::new(root().join(".github/scripts/packages.sh"))
+            .arg(archive)
+            .args(["https://example.org/", address])
+            .arg(temp.path().join("out"))
+            .output()
+            .unwrap()
+    };
+    let filled = fill(&archive, "https://example.org/v1/");
+    assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
+    let digest = build_info::Sha256::of("packed");
+    let address = format!("\"https://example.org/v1/{name}.tar.zst\"");
+    for (file, version) in [("anneal.rb", "version \"1.0.0-rc.1\"\n"), ("PKGBUILD", "pkgver=1.0.0rc.1\n")] {
+        let text = std::fs::read_to_string(temp.path().join("out").join(file)).unwrap();
+        for told in [address.as_str(), version, digest.to_string().as_str()] {
+            assert!(text.contains(told), "no {told} in {text}");
+        }
+    }
+    for (archive, address) in
+        [(archive.clone(), "https://example.org/\"$(x)"), (temp.path().join("a.tar.zst"), "x")]
+    {
+        assert_eq!(fill(&archive, address).status.code(), Some(1), "{address}");
     }
 }
