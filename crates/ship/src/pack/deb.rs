@@ -123,7 +123,7 @@ fn copyright(order: &Pack) -> String {
          components\nLicense: MIT\n The text is in /usr/lib/anneal/{0}/{1}/LICENSE.\n",
         order.name,
         super::members::DOCUMENTS,
-        super::SBOM
+        super::members::SBOM
     )
 }
 

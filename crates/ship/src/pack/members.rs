@@ -12,6 +12,9 @@ use crate::{files, name};
 /// Folder of documents in an archive.
 pub(crate) const DOCUMENTS: &str = "share/doc/anneal";
 
+/// Name of the bill of materials in an archive.
+pub(crate) const SBOM: &str = "sbom.cdx.json";
+
 /// Members of an archive, sorted by name.
 pub(crate) type Members = BTreeMap<String, Member>;
 

@@ -17,7 +17,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
-use members::{DOCUMENTS, Member, add, given, sum_of};
+use members::{DOCUMENTS, Member, SBOM, add, given, sum_of};
 use tarball::Packing;
 
 use crate::order::{Archive, Pack, Packed};
@@ -25,9 +25,6 @@ use crate::{files, interrupt, name, sbom, sums};
 
 pub use place::place;
 pub use plain::plain;
-
-/// Name of the bill of materials in an archive.
-const SBOM: &str = "sbom.cdx.json";
 
 /// Makes the archives of a build.
 ///

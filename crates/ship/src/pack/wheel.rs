@@ -15,9 +15,8 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use build_info::Glibc;
 
-use super::members::{Content, DOCUMENTS, Member, Members};
+use super::members::{self, Content, DOCUMENTS, Member, Members, SBOM};
 use super::zip::Zip;
-use super::{SBOM, members};
 use crate::files;
 use crate::order::{Pack, Wheel};
 

@@ -12,7 +12,7 @@ use crate::files;
 /// Version of the format that a reader needs for deflate.
 const NEEDED: u16 = 20;
 /// Version of the format and, in the upper byte, the system of the permissions: Unix.
-const MADE_BY: u16 = 3 << 8 | NEEDED;
+const MADE_BY: u16 = (3 << 8) | NEEDED;
 /// Flag of a name in UTF-8.
 const UTF8: u16 = 1 << 11;
 /// Number of the compression method deflate.
@@ -129,8 +129,8 @@ fn dos_time(seconds: u64) -> (u16, u16) {
         days -= length;
         month += 1;
     }
-    let time = rest / 3600 << 11 | rest / 60 % 60 << 5 | rest % 60 / 2;
-    let date = (year - 1980) << 9 | month << 5 | (days + 1);
+    let time = ((rest / 3600) << 11) | ((rest / 60 % 60) << 5) | (rest % 60 / 2);
+    let date = ((year - 1980) << 9) | (month << 5) | (days + 1);
     // The clamp above keeps both numbers within 16 bits.
     (u16::try_from(time).unwrap_or(0), u16::try_from(date).unwrap_or(0))
 }
