@@ -20,6 +20,10 @@ use crate::switches::{OpenMp, Switches};
 use crate::threads::ThreadBudget;
 use crate::units::Bytes;
 
+/// Folder of a wheel's files, relative to the folder above the program's. pip puts the program into the `bin` folder of
+/// an environment that other packages share, so the record and the kernel libraries have a folder of their own.
+pub const WHEEL_FOLDER: &str = "lib/anneal-wheel";
+
 /// Version of the format, `major.minor`: a new major version breaks readers, and a new minor version adds fields.
 pub const SCHEMA_VERSION: &str = "1.8";
 

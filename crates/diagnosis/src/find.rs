@@ -112,8 +112,7 @@ fn is_called(folder: &ProcFolder, name: &str) -> bool {
     // The kernel shortens names to 15 bytes.
     let short =
         folder.name().is_some_and(|short| short == name || (short.len() >= 15 && name.starts_with(&short)));
-    let program = std::fs::read_link(folder.path().join("exe")).ok();
-    let is_program = program.is_some_and(|path| path.file_name().is_some_and(|own| own == name));
+    let is_program = folder.program().is_some_and(|path| path.file_name().is_some_and(|own| own == name));
     // A Python server is called like its module, as in `python3 -m llama_cpp.server`.
     let arguments = folder.command_line();
     let wanted = if name == "llama-cpp-python" { "llama_cpp" } else { name };
@@ -130,8 +129,7 @@ fn computes(root: &Path, pid: u32) -> bool {
     let folder = ProcFolder::below(root, &pid.to_string());
     let is_known =
         |name: &str| ProgramKind::of(name, &[], []) != ProgramKind::Other && !name.starts_with("ollama");
-    let program = std::fs::read_link(folder.path().join("exe")).ok();
-    let program = program.and_then(|path| Some(path.file_name()?.to_str()?.to_string()));
+    let program = folder.program().and_then(|path| Some(path.file_name()?.to_str()?.to_string()));
     if program.as_deref().is_some_and(is_known) {
         return true;
     }
@@ -144,13 +142,9 @@ fn worker_of(root: &Path, pid: u32) -> u32 {
     if computes(root, pid) {
         return pid;
     }
-    let parent_of = |folder: &ProcFolder| -> Option<u32> {
-        let text = std::fs::read_to_string(folder.path().join("stat")).ok()?;
-        text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-    };
     let mut children: Vec<u32> = ProcFolder::all(root)
         .into_iter()
-        .filter(|(_, folder)| parent_of(folder) == Some(pid))
+        .filter(|(_, folder)| folder.parent() == Some(pid))
         .map(|(child, _)| child)
         .collect();
     children.sort_unstable();

@@ -243,11 +243,16 @@ pub struct SeenSpeed {
     pub source: String,
 }
 
+/// Returns the threads that compute among `threads`: the busiest thread, and all threads that are nearly as busy.
+pub(crate) fn team(threads: &[ThreadFacts]) -> impl Iterator<Item = &ThreadFacts> {
+    let most = threads.iter().map(|thread| thread.busy).fold(0.0, f64::max);
+    threads.iter().filter(move |thread| thread.busy >= BUSY && thread.busy >= TEAM * most)
+}
+
 impl Observation {
-    /// Returns the threads that compute: the busiest thread, and all threads that are nearly as busy.
+    /// Returns the threads that compute.
     pub fn team(&self) -> impl Iterator<Item = &ThreadFacts> {
-        let most = self.threads.iter().map(|thread| thread.busy).fold(0.0, f64::max);
-        self.threads.iter().filter(move |thread| thread.busy >= BUSY && thread.busy >= TEAM * most)
+        team(&self.threads)
     }
 
     /// Returns the number of threads that compute.

@@ -98,7 +98,7 @@ fn machine_root(root: &Path, host: &Host) -> Root {
 
 /// Returns the file name of the process's program; otherwise its short name.
 fn program(folder: &ProcFolder, arguments: &[String]) -> String {
-    let link = std::fs::read_link(folder.path().join("exe")).ok();
+    let link = folder.program();
     let file = |path: &Path| Some(path.file_name()?.to_str()?.trim_end_matches(" (deleted)").to_string());
     link.as_deref()
         .and_then(file)

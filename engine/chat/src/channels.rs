@@ -159,9 +159,7 @@ impl ChannelReader {
             ChannelState::Between | ChannelState::Header | ChannelState::Text => self.say(&held, &mut parts),
             ChannelState::Thought => self.think(&held, &mut parts),
             // A call without arguments.
-            ChannelState::Call { name, .. } if held.trim().is_empty() => {
-                self.begin_call(name, "{}", &mut parts)
-            }
+            ChannelState::Call { name, .. } if held.trim().is_empty() => parts.extend(empty_call(name)),
             ChannelState::Call { header, .. } => self.not_a_call(&(header + &held), &mut parts),
             ChannelState::Arguments(_) if held.is_empty() => {}
             ChannelState::Arguments(_) => parts.push(Part::Arguments(held)),
@@ -172,7 +170,7 @@ impl ChannelReader {
 
     /// Advances by one step. Returns true if another step may be possible.
     fn step(&mut self, parts: &mut Vec<Part>) -> bool {
-        match self.at.clone() {
+        match self.at {
             ChannelState::Between => self.between(),
             ChannelState::Header => self.header(parts),
             ChannelState::Thought | ChannelState::Text => {
@@ -216,11 +214,11 @@ impl ChannelReader {
             return false;
         };
         if let Some(end) = end {
-            self.begin_call(name, "{}", parts);
+            parts.extend(empty_call(name));
             self.end(end);
         } else if is_object {
             self.at = ChannelState::Arguments(Scan::default());
-            self.begin_call(name, "", parts);
+            parts.push(Part::Call(name));
         } else {
             self.keeps_end = true;
             self.not_a_call(&(header + &before), parts);
@@ -362,19 +360,16 @@ impl ChannelReader {
         format!("{separator}{text}")
     }
 
-    /// Emits the start of a call to `name`. Its arguments begin with `arguments`.
-    fn begin_call(&mut self, name: String, arguments: &str, parts: &mut Vec<Part>) {
-        parts.push(Part::Call(name));
-        if !arguments.is_empty() {
-            parts.push(Part::Arguments(arguments.to_string()));
-        }
-    }
-
     /// Emits `text`, the start of a message to a function without arguments for it.
     fn not_a_call(&mut self, text: &str, parts: &mut Vec<Part>) {
         self.separates = self.has_text;
         self.say(text, parts);
     }
+}
+
+/// Returns a call to `name` without arguments.
+fn empty_call(name: String) -> [Part; 2] {
+    [Part::Call(name), Part::Arguments("{}".to_string())]
 }
 
 /// True if the marker `end` ends a message instead of starting the next one.

@@ -30,8 +30,8 @@ pub fn place(placement: NumaPlacement, runtime_host: RuntimeHost) -> Result<Runt
             sched_setaffinity(None, &set).map_err(|why| failed(format!("cannot bind the threads: {why}")))?;
             bind_memory(id).map_err(|why| failed(format!("cannot bind the memory: {why}")))?;
             let mut runtime_host = runtime_host;
-            if let (Some(host), Some(now)) = (&mut runtime_host.host, RuntimeHost::read().host) {
-                host.limits = now.limits;
+            if let Some(host) = &mut runtime_host.host {
+                host.limits.affinity = cpus;
             }
             Ok(runtime_host)
         }

@@ -2,10 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Folder of a wheel's files, relative to the folder above the program's. pip puts the program into the `bin` folder of
-/// an environment that other packages share, so the files next to the program have a folder of their own.
-/// `ship::wheel` packs the files.
-const OF_A_WHEEL: &str = "lib/anneal-wheel";
+use build_info::record::WHEEL_FOLDER;
 
 /// Returns the path of this build's record, if the file exists: `build_info.json` in the wheel's folder, in the
 /// executable's folder, or in the folder above (for `bin/anneal` in a build folder).
@@ -32,7 +29,7 @@ pub fn kernels_of(program: &Path) -> PathBuf {
 }
 
 fn wheel_of(program: &Path) -> Option<PathBuf> {
-    let folder = program.parent()?.parent()?.join(OF_A_WHEEL);
+    let folder = program.parent()?.parent()?.join(WHEEL_FOLDER);
     folder.is_dir().then_some(folder)
 }
 

@@ -86,7 +86,7 @@ impl Store {
         if text != "latest" {
             return text.parse().map_err(anyhow::Error::msg);
         }
-        let list = self.releases(false)?;
+        let list = self.releases(false);
         let newest = list.newest().with_context(|| {
             let why = list.stale.as_deref().unwrap_or("the index does not list it");
             format!(

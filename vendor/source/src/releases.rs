@@ -69,10 +69,8 @@ impl ReleaseList {
 impl Store {
     /// Returns the published versions of the crate of the origin `crate`. Asks the registry through cargo, unless
     /// `offline` is set. If the registry cannot be reached, the list is the one that cargo has.
-    ///
-    /// # Errors
-    /// Never at present; a missing index gives an empty list with a reason.
-    pub fn releases(&self, offline: bool) -> Result<ReleaseList> {
+    /// Without an index, the list is empty.
+    pub fn releases(&self, offline: bool) -> ReleaseList {
         let package = &self.pins.krate.package;
         // cargo then answers from its copy without an error.
         let offline = offline || std::env::var_os("CARGO_NET_OFFLINE").is_some_and(|value| value == "true");
@@ -87,7 +85,7 @@ impl Store {
             }
         }
         let bytes = newest.and_then(|(_, entry)| base::read(&entry, LARGEST).ok()).unwrap_or_default();
-        Ok(ReleaseList { releases: parse(&bytes, package), stale })
+        ReleaseList { releases: parse(&bytes, package), stale }
     }
 
     /// Lets cargo update its copy of the index entry. Returns the reason if the registry cannot be reached.

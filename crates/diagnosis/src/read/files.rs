@@ -177,7 +177,7 @@ pub fn libraries(
             Some(LibraryFacts { path: file.path.clone(), purpose: purpose(&file.path)?, is_ggmls: false })
         })
         .collect();
-    let program = ProcFolder::below(&outside.root, &outside.pid.to_string()).path().join("exe");
+    let folder = ProcFolder::below(&outside.root, &outside.pid.to_string());
     // Of several variants, ggml maps only the variant that it uses.
     let library = found
         .iter()
@@ -192,7 +192,8 @@ pub fn libraries(
     let (shown, path) = match library.or_else(older) {
         Some(path) => (path.clone(), outside.path(&path)),
         None if kind == ProgramKind::Other || kind == ProgramKind::LlamaCppPython => return (found, None),
-        None => (std::fs::read_link(&program).unwrap_or_default(), program),
+        // The link leads to the program even if its path is in a container, or if it was deleted.
+        None => (folder.program().unwrap_or_default(), folder.path().join("exe")),
     };
     let inspect = |path: &Path| audit::inspect(path, &host.cpu.features);
     let code = match inspect(&path) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use host::process::{ProcFolder, TICKS_PER_SECOND};
 
 use super::watch::Window;
-use crate::observation::{ClockFacts, GpuFacts, Observation};
+use crate::observation::{ClockFacts, GpuFacts, team};
 
 const CPUS: &str = "sys/devices/system/cpu";
 
@@ -20,10 +20,9 @@ fn number(path: &Path) -> Option<f64> {
 
 /// Returns the clocks of the CPUs on which the team of threads ran; `None` if the system does not report them.
 pub fn clocks(root: &Path, window: &Window) -> Option<ClockFacts> {
-    let team = Observation { threads: window.threads.clone(), ..Observation::default() };
     let (mut now, mut most, mut count) = (0.0, 0.0, 0u32);
     let mut governor = None;
-    for thread in team.team() {
+    for thread in team(&window.threads) {
         let folder = root.join(CPUS).join(format!("cpu{}/cpufreq", thread.cpu));
         let (Some(current), Some(highest)) =
             (number(&folder.join("scaling_cur_freq")), number(&folder.join("cpuinfo_max_freq")))
@@ -76,13 +75,10 @@ pub fn gpus(root: &Path, folder: &ProcFolder) -> GpuFacts {
     GpuFacts { devices: u32::try_from(devices).unwrap_or(u32::MAX), is_open }
 }
 
-/// Returns the age of the process in seconds: field 22 of its `stat` file is the time of its start.
+/// Returns the age of the process in seconds.
 pub fn uptime(root: &Path, folder: &ProcFolder) -> Option<f64> {
     let machine: f64 = value(&root.join("proc/uptime"))?.split(' ').next()?.parse().ok()?;
-    let stat = fs::read(folder.path().join("stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    let start: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?.parse().ok()?;
-    let age = machine - start / TICKS_PER_SECOND;
+    let age = machine - folder.started()? as f64 / TICKS_PER_SECOND;
     (age >= 0.0).then_some(age)
 }
 

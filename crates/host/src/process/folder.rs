@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Clock ticks per second in `/proc`: `USER_HZ`, which is 100 on every architecture of Linux.
@@ -90,6 +91,22 @@ impl ProcFolder {
         let _ = fs::write(self.0.join("clear_refs"), "5");
     }
 
+    /// Returns the path of the process's program. A deleted program has the suffix ` (deleted)`.
+    pub fn program(&self) -> Option<PathBuf> {
+        fs::read_link(self.0.join("exe")).ok()
+    }
+
+    /// Returns the number of the parent process.
+    pub fn parent(&self) -> Option<u32> {
+        StatFields::of(&self.read("stat")?)?.number(4)
+    }
+
+    /// Returns the time at which the process was started, in ticks of [`TICKS_PER_SECOND`] since the start of the
+    /// machine.
+    pub fn started(&self) -> Option<u64> {
+        StatFields::of(&self.read("stat")?)?.number(22)
+    }
+
     /// Reads the process's CPU time and page faults.
     pub fn counters(&self) -> Option<Counters> {
         Counters::parse(&self.read("stat")?)
@@ -144,22 +161,47 @@ pub struct Counters {
 impl Counters {
     /// Parses `/proc/PID/stat`.
     pub fn parse(text: &str) -> Option<Self> {
-        // The name, in parentheses, may contain spaces.
-        let (_, fields) = text.rsplit_once(')')?;
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        let number = |field: usize| -> Option<u64> { fields.get(field - 3)?.parse().ok() };
+        let fields = StatFields::of(text)?;
+        let children: u64 = fields.number(16)?;
         Some(Self {
-            minor_faults: number(10)?,
-            major_faults: number(12)?,
-            user: number(14)?,
-            system: number(15)?,
-            children: number(16)?.saturating_add(number(17)?),
+            minor_faults: fields.number(10)?,
+            major_faults: fields.number(12)?,
+            user: fields.number(14)?,
+            system: fields.number(15)?,
+            children: children.saturating_add(fields.number(17)?),
         })
     }
 
     /// Returns the CPU ticks of the process and its children.
     pub fn with_children(&self) -> u64 {
         self.user.saturating_add(self.system).saturating_add(self.children)
+    }
+}
+
+/// Fields of the file `stat` of a process or thread, with the numbers of proc(5).
+pub(super) struct StatFields<'a> {
+    /// Number of the process or thread.
+    pub(super) id: &'a str,
+    /// Fields from the third on.
+    rest: Vec<&'a str>,
+}
+
+impl<'a> StatFields<'a> {
+    pub(super) fn of(text: &'a str) -> Option<Self> {
+        // The name, in parentheses, may contain spaces and parentheses.
+        let (start, rest) = text.rsplit_once(')')?;
+        let id = start.split_whitespace().next()?;
+        Some(Self { id, rest: rest.split_whitespace().collect() })
+    }
+
+    /// Returns field `number`, which is at least 3.
+    pub(super) fn text(&self, number: usize) -> Option<&'a str> {
+        self.rest.get(number.checked_sub(3)?).copied()
+    }
+
+    /// Returns field `number`, which is at least 3, as a number.
+    pub(super) fn number<T: FromStr>(&self, number: usize) -> Option<T> {
+        self.text(number)?.parse().ok()
     }
 }
 

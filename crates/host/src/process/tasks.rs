@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::folder::ProcFolder;
+use super::folder::{ProcFolder, StatFields};
 
 /// Maximum number of threads that are read. Servers have hundreds of threads at most.
 const MOST: usize = 4096;
@@ -50,18 +50,15 @@ fn read(folder: &Path) -> Option<ThreadReading> {
 
 /// Parses the file `stat` of a thread.
 fn parse(text: &str) -> Option<ThreadReading> {
-    // The name, in parentheses, may contain spaces and parentheses.
-    let (start, fields) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).copied();
-    let ticks = |number| field(number)?.parse::<u64>().ok();
+    let fields = StatFields::of(text)?;
+    let user: u64 = fields.number(14)?;
     Some(ThreadReading {
-        tid: start.split_whitespace().next()?.parse().ok()?,
-        state: field(3)?.chars().next()?,
-        ticks: ticks(14)?.saturating_add(ticks(15)?),
-        cpu: field(39)?.parse().ok()?,
-        nice: field(19)?.parse().ok()?,
-        policy: field(41)?.parse().ok()?,
+        tid: fields.id.parse().ok()?,
+        state: fields.text(3)?.chars().next()?,
+        ticks: user.saturating_add(fields.number(15)?),
+        cpu: fields.number(39)?,
+        nice: fields.number(19)?,
+        policy: fields.number(41)?,
         ran: None,
         waited: None,
     })

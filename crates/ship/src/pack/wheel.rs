@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use build_info::Glibc;
+use build_info::record::WHEEL_FOLDER;
 
 use super::members::{self, Content, DOCUMENTS, Member, Members, SBOM};
 use super::zip::Zip;
@@ -22,10 +23,6 @@ use crate::order::{Pack, Wheel};
 
 /// Name of the distribution and of the program.
 const NAME: &str = "anneal";
-
-/// Folder of the program's own files in an environment that other packages share. The engine looks there, see
-/// `engine/llama/src/record.rs`.
-const OWN: &str = "lib/anneal-wheel";
 
 /// Newest glibc that a wheel may need. pip 20.3 and later install wheels with such a tag.
 const NEWEST: (u32, u32) = (2, 28);
@@ -85,11 +82,11 @@ fn place(name: &str, data: &str, info: &str) -> Option<String> {
     }
     Some(match name {
         SBOM => format!("{info}/sboms/{SBOM}"),
-        "build_info.json" => format!("{data}/data/{OWN}/{name}"),
+        "build_info.json" => format!("{data}/data/{WHEEL_FOLDER}/{name}"),
         _ if name.starts_with("share/") => format!("{data}/data/{name}"),
         _ => match name.split_once('/') {
             Some(("bin", program)) => format!("{data}/scripts/{program}"),
-            Some(("lib", library)) => format!("{data}/data/{OWN}/{library}"),
+            Some(("lib", library)) => format!("{data}/data/{WHEEL_FOLDER}/{library}"),
             // The wheel's RECORD takes the place of the archive's list of digests.
             _ => return None,
         },

@@ -130,7 +130,7 @@ impl Handler {
     }
 
     async fn tokenize(&self, mut arguments: JsonObject) -> Result<ToolOutput, Failure> {
-        let text = arguments.remove("text").ok_or_else(|| wrong("text: is missing"))?;
+        let text = arguments.remove("text").unwrap_or_default();
         let mut request = json!({ "content": text });
         if let Some(model) = arguments.remove("model") {
             request["model"] = model;

@@ -21,6 +21,7 @@ use serde::Serialize;
 use crate::upgrade::bisect::{BisectState, Criterion, SearchSettings, between};
 use crate::upgrade::{
     Adopted, Candidate, Decision, RaceSettings, SourceCheck, UpgradeRecord, Workshop, record_path, rollback,
+    write_record,
 };
 
 /// Options of `upgrade`.
@@ -90,22 +91,19 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if let Some(model) = &args.model {
         fs::check_model(model)?;
     }
+    let workshop =
+        || Workshop::new(&workspace, &args.profile, args.git_url.as_deref(), args.cache, args.yes, ui);
+    if let (Some(range), Some(by)) = (&args.bisect, &args.by) {
+        return bisect(&args, &workshop()?, range, by);
+    }
     let store = Store::of_workspace(&workspace.anneal())?;
-    // A search names its own versions.
-    let other = match args.bisect {
-        Some(_) => OtherSource::Sdist,
-        None => named(&store, &args.to)?,
-    };
+    let other = named(&store, &args.to)?;
     if is_current(&store, &other, &workspace, &args.profile) && !args.dry_run {
         let version = store.pins.krate.version.clone();
         let text = format!("up to date: {} {version} is pinned and built", store.pins.krate.package);
         return ui.result(&UpToDate { version, up_to_date: true }, text);
     }
-    let workshop =
-        Workshop::new(&workspace, &args.profile, args.git_url.as_deref(), args.cache, args.yes, ui)?;
-    if let (Some(range), Some(by)) = (&args.bisect, &args.by) {
-        return bisect(&args, &workshop, range, by);
-    }
+    let workshop = workshop()?;
     if args.dry_run {
         let check = workshop.check(&workshop.fetch(&other)?)?;
         ui.result(&check, &check)?;
@@ -152,10 +150,7 @@ fn upgrade(args: &Args, workshop: &Workshop, other: &OtherSource) -> Result<()> 
         Err(Stopped::Because(reasons)) => UpgradeRecord::left(provenance, check, reasons),
     };
     let path = record_path(workspace, &other.to_string());
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    fs::write_atomically(&path, &serde_json::to_vec_pretty(&record)?)?;
+    write_record(&path, &record)?;
     if record.decision == Decision::Kept {
         let files = match other {
             OtherSource::Crate(_) => {

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::source_check::{ShortCheck, SourceCheck};
 use crate::validate::{
-    Check, CheckState, Page, Record, Rules, Side, Sizes, Subject, ValidateOptions, Validation, Verdict,
+    Check, CheckState, DISTURBED, Page, Record, Rules, Side, Sizes, Subject, ValidateOptions, Validation,
+    Verdict,
 };
 
 /// Number of tokens of the answers that are compared.
@@ -23,9 +24,6 @@ const ANSWER: u32 = 64;
 
 /// Additional CPU time, GPU idleness and memory of the new version that is accepted, as a fraction.
 const TOLERANCE: f64 = 0.02;
-
-/// Half-width of an interval above which "no difference" is not meaningful, as in `validate`.
-const DISTURBED: f64 = 0.05;
 
 /// Half-width of a ratio's interval at which measuring stops.
 const PRECISION: f64 = 0.01;

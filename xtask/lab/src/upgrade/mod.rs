@@ -11,7 +11,23 @@ mod declarations;
 mod pins;
 mod source_check;
 
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
 pub use candidate::{Candidate, Workshop};
 pub use decision::{Decision, RaceSettings, UpgradeRecord, record_path};
 pub use pins::{Adopted, rollback};
 pub use source_check::SourceCheck;
+
+/// Writes `record` as JSON to `path`, in a folder that is created if it does not exist.
+///
+/// # Errors
+/// If the folder or the file cannot be written.
+pub fn write_record(path: &Path, record: &impl Serialize) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    build::fs::write_atomically(path, &serde_json::to_vec_pretty(record)?)
+}

@@ -14,6 +14,8 @@ use build::ui::Ui;
 use build::workspace::Workspace;
 use serde::{Deserialize, Serialize};
 
+use super::write_record;
+
 /// Maximum size of the record in bytes. The record contains three small files.
 const LARGEST: u64 = 4 << 20;
 
@@ -75,11 +77,7 @@ impl Adopted {
     /// # Errors
     /// If a file cannot be written. `--rollback` then restores the old pins.
     pub fn write(&self, workspace: &Workspace) -> Result<()> {
-        let record = record(workspace);
-        if let Some(folder) = record.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        }
-        fs::write_atomically(&record, &serde_json::to_vec_pretty(self)?)?;
+        write_record(&record(workspace), self)?;
         self.put(workspace, |file| &file.new)
     }
 

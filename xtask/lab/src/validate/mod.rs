@@ -31,6 +31,7 @@ use build::process;
 use build::ui::Ui;
 pub use page::Page;
 pub use race::Sizes;
+pub(crate) use speed::DISTURBED;
 pub use speed::Rules;
 pub use subject::{Side, Subject, flags};
 pub use verdict::{Check, CheckState, Verdict};

@@ -9,7 +9,7 @@ use super::gpu::Placement;
 use super::verdict::{Check, CheckState};
 
 /// Noise above which the machine is too disturbed for the verdict "no difference".
-pub(super) const DISTURBED: f64 = 0.05;
+pub(crate) const DISTURBED: f64 = 0.05;
 
 /// Criteria for acceptance.
 #[derive(Clone, Debug)]

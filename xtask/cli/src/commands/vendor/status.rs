@@ -71,7 +71,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if let Some(url) = &args.git_url {
         store.pins = store.pins.with_git_url(url);
     }
-    let list = store.releases(args.offline)?;
+    let list = store.releases(args.offline);
     let (to, mut trials) = match &args.to {
         Some(to) => {
             let (tried, trials) = try_on(&store, to, ui)?;

@@ -16,7 +16,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use base::exit;
 use build::compare::{CandidateBuild, Contest, Phase, Provenance, RunShape};
-use build::fs;
 use build::process;
 use build::ui;
 use build_info::{BuildInfo, Policy};
@@ -27,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use self::judge::Ends;
 use self::search::{SearchStep, VersionVerdict};
 use super::candidate::Workshop;
+use super::write_record;
 pub use versions::between;
 
 /// Exit code with which a command skips a version, as in `git bisect run`.
@@ -146,9 +146,7 @@ impl BisectState {
     /// Returns an estimate of the remaining time, if every build takes as long as the present build did.
     pub fn estimate(&self, present: &BuildInfo) -> Duration {
         let build: f64 = present.stages.iter().map(|stage| stage.seconds.max(0.0)).sum();
-        let known = self.verdicts.iter().flatten().count();
-        let builds = search::expected_measurements(self.verdicts.len()).saturating_sub(known);
-        Duration::try_from_secs_f64(build * builds as f64).unwrap_or(Duration::MAX)
+        Duration::try_from_secs_f64(build * self.builds() as f64).unwrap_or(Duration::MAX)
     }
 
     /// Returns the largest number of builds that are still needed if no version is skipped.
@@ -199,10 +197,7 @@ impl BisectState {
     }
 
     fn keep(&self, path: &Path) -> Result<()> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        }
-        fs::write_atomically(path, &serde_json::to_vec_pretty(self)?)
+        write_record(path, self)
     }
 
     /// Builds version `number`.

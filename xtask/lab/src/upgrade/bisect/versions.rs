@@ -24,14 +24,14 @@ pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<
     let named = |text: &str| store.named(text).map_err(|error| exit::usage(format!("{error:#}")));
     let versions = match (named(good)?, named(bad)?) {
         (OtherSource::Crate(good), OtherSource::Crate(bad)) => {
-            let list = store.releases(false)?;
-            let up = list.between(&good, &bad).map(|release| OtherSource::Crate(release.version.clone()));
-            let mut versions: Vec<OtherSource> = up.collect();
+            let list = store.releases(false);
+            let up = |low: &str, high: &str| -> Vec<OtherSource> {
+                list.between(low, high).map(|release| OtherSource::Crate(release.version.clone())).collect()
+            };
+            let mut versions = up(&good, &bad);
             if versions.is_empty() {
                 // The good version is newer.
-                let down =
-                    list.between(&bad, &good).map(|release| OtherSource::Crate(release.version.clone()));
-                versions = down.collect();
+                versions = up(&bad, &good);
                 versions.reverse();
             }
             versions
