@@ -161,7 +161,7 @@ impl<'a> AttentionFacts<'a> {
 
     /// True if a kernel reads the rows from the cache, without a converted copy.
     fn is_direct(&self, rows: &CacheRows) -> bool {
-        self.set == InstructionSet::Avx512Vnni && direct::takes(rows)
+        matches!(self.set, InstructionSet::Avx512Vnni | InstructionSet::Amx) && direct::takes(rows)
     }
 
     /// Returns the number of bytes for the weights of all rows and the reference exponents of their tiles.

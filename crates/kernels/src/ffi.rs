@@ -5,6 +5,7 @@ use std::process::abort;
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
+use crate::amx::Amx;
 use crate::attention::{self, Attention};
 use crate::avx2::Avx2;
 use crate::avx512vnni::Avx512Vnni;
@@ -61,12 +62,14 @@ const fn table_of<I: Functions>() -> KernelTable {
     }
 }
 
+static AMX: KernelTable = table_of::<Amx>();
 static AVX2: KernelTable = table_of::<Avx2>();
 static AVX512_VNNI: KernelTable = table_of::<Avx512Vnni>();
 
 /// Returns the kernels of an instruction set, or `None` if this CPU lacks the instruction set.
 pub fn table(set: InstructionSet) -> Option<&'static KernelTable> {
     let table = match set {
+        InstructionSet::Amx => &AMX,
         InstructionSet::Avx2 => &AVX2,
         InstructionSet::Avx512Vnni => &AVX512_VNNI,
     };

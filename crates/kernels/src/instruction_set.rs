@@ -9,11 +9,13 @@ pub enum InstructionSet {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI, and the instructions of [`InstructionSet::Avx2`].
     Avx512Vnni,
+    /// AMX for 8-bit integers, and the instructions of [`InstructionSet::Avx512Vnni`].
+    Amx,
 }
 
 impl InstructionSet {
     /// All instruction sets, for tests and tables.
-    pub const ALL: [Self; 2] = [Self::Avx2, Self::Avx512Vnni];
+    pub const ALL: [Self; 3] = [Self::Avx2, Self::Avx512Vnni, Self::Amx];
 
     /// Returns the CPU features that the kernels use, by their names in `build_info.json`.
     pub const fn features(self) -> &'static [&'static str] {
@@ -22,6 +24,18 @@ impl InstructionSet {
             Self::Avx512Vnni => {
                 &["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"]
             }
+            Self::Amx => &[
+                "avx2",
+                "fma",
+                "f16c",
+                "avx512f",
+                "avx512bw",
+                "avx512dq",
+                "avx512vl",
+                "avx512_vnni",
+                "amx_tile",
+                "amx_int8",
+            ],
         }
     }
 
@@ -37,7 +51,7 @@ impl InstructionSet {
 
     /// Returns the fastest of the instruction sets that a CPU has. `has` returns true for the CPU's features.
     pub fn best(has: impl Fn(&str) -> bool) -> Option<Self> {
-        [Self::Avx512Vnni, Self::Avx2].into_iter().find(|set| set.is_for(&has))
+        [Self::Amx, Self::Avx512Vnni, Self::Avx2].into_iter().find(|set| set.is_for(&has))
     }
 
     /// Returns the instruction set whose kernels are the default on a CPU. `has` returns true for the CPU's
@@ -48,8 +62,8 @@ impl InstructionSet {
     pub fn default_for(has: impl Fn(&str) -> bool) -> Result<Self, &'static str> {
         match Self::best(&has) {
             None => Err("this CPU lacks AVX2, which Anneal's kernels need"),
-            Some(set) if has("amx_int8") || has("avx_vnni") && set != Self::Avx512Vnni => {
-                Err("this CPU has AMX or AVX-VNNI, for which Anneal has no kernels yet")
+            Some(Self::Avx2) if has("avx_vnni") => {
+                Err("this CPU has AVX-VNNI, for which Anneal has no kernels yet")
             }
             Some(set) => Ok(set),
         }
@@ -73,8 +87,8 @@ impl InstructionSet {
     }
 }
 
-/// True if this CPU has a feature of [`InstructionSet::features`], AVX-VNNI or AMX, and its operating system supports
-/// it.
+/// True if this CPU has a feature of [`InstructionSet::features`], AVX-VNNI or `amx_bf16`, and its operating system
+/// supports it. If the CPU has AMX, `amx_tile` asks the system to permit the use of tiles in this process.
 pub fn has_feature(name: &str) -> bool {
     #[cfg(target_arch = "x86_64")]
     return match name {
@@ -87,8 +101,10 @@ pub fn has_feature(name: &str) -> bool {
         "avx512vl" => is_x86_feature_detected!("avx512vl"),
         "avx512_vnni" => is_x86_feature_detected!("avx512vnni"),
         "avx_vnni" => is_x86_feature_detected!("avxvnni"),
-        // CPUID.(EAX=7,ECX=0):EDX[25]; the macro does not know it in this version of Rust.
-        "amx_int8" => std::arch::x86_64::__cpuid_count(7, 0).edx >> 25 & 1 == 1,
+        // CPUID leaf 7.0, EDX; the macro does not know AMX in this version of Rust.
+        "amx_tile" => has_leaf_7_edx(24) && tiles_are_permitted(),
+        "amx_int8" => has_leaf_7_edx(25),
+        "amx_bf16" => has_leaf_7_edx(22),
         _ => false,
     };
     #[cfg(not(target_arch = "x86_64"))]
@@ -96,6 +112,30 @@ pub fn has_feature(name: &str) -> bool {
         let _ = name;
         false
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_leaf_7_edx(bit: u32) -> bool {
+    // Leaf 7 exists on every CPU with AVX2.
+    is_x86_feature_detected!("avx2") && std::arch::x86_64::__cpuid_count(7, 0).edx >> bit & 1 == 1
+}
+
+/// Asks the system, once, to permit the use of tile registers in this process. Without this permission, the first use
+/// of a tile would end the process.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn tiles_are_permitted() -> bool {
+    /// Constants `ARCH_REQ_XCOMP_PERM` and `XFEATURE_XTILEDATA` from Linux's asm/prctl.h and documentation
+    /// (x86/xstate.rst).
+    const REQUEST: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    static PERMITTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    // SAFETY: the call requests a permission and accesses no memory.
+    *PERMITTED.get_or_init(|| unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) } == 0)
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn tiles_are_permitted() -> bool {
+    false
 }
 
 #[cfg(test)]
@@ -111,7 +151,13 @@ mod tests {
         assert_eq!(default(&avx2), Ok(InstructionSet::Avx2));
         assert_eq!(default(avx512), Ok(InstructionSet::Avx512Vnni));
         assert_eq!(default(&with(&["avx_vnni"])), Ok(InstructionSet::Avx512Vnni), "Zen 5");
-        assert!(default(&with(&["avx_vnni", "amx_int8"])).is_err_and(|why| why.contains("has AMX")));
+        let amx = with(&["avx_vnni", "amx_tile", "amx_int8"]);
+        assert_eq!(default(&amx), Ok(InstructionSet::Amx), "Sapphire Rapids");
+        assert_eq!(
+            default(&with(&["avx_vnni", "amx_int8"])),
+            Ok(InstructionSet::Avx512Vnni),
+            "no permission"
+        );
         assert!(default(&["avx2", "fma", "f16c", "avx_vnni"]).is_err_and(|why| why.contains("AVX-VNNI")));
         assert!(default(&["avx2", "fma"]).is_err_and(|why| why.contains("lacks AVX2")));
         for set in InstructionSet::ALL {

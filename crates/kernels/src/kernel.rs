@@ -17,8 +17,8 @@ pub struct Target {
     pub out: *mut f32,
 }
 
-/// Multiplies a panel, see [`Functions::multiply`].
-pub type Multiply = unsafe fn(panel: *const u8, k: usize, rows: usize, targets: &[Target]);
+/// Multiplies panels, see [`Functions::multiply`].
+pub type Multiply = unsafe fn(panels: *const u8, k: usize, rows: usize, targets: &[Target]);
 
 /// Rounds blocks of a column (see [`crate::activations::quantise`]), or copies them for float weights.
 pub type Quantise = unsafe fn(x: &[f32], from: usize, to: usize, column: *mut u8);
@@ -37,6 +37,8 @@ pub type UnpackRow = fn(panel: &[u8], row: usize, out: &mut [u8]);
 pub struct Kernel {
     /// Maximum number of columns in a product.
     pub columns: usize,
+    /// Maximum number of panels in a product.
+    pub panels: usize,
     /// Number of elements that are packed, and rounded, together.
     pub block_len: usize,
     /// Size of a block in a GGUF file, in bytes.
@@ -45,7 +47,7 @@ pub struct Kernel {
     pub packed_bytes: usize,
     /// Returns the size in bytes of an activation column of the given length.
     pub column_bytes: fn(k: usize) -> usize,
-    /// Multiplies a panel.
+    /// Multiplies panels.
     pub multiply: Multiply,
     /// Rounds activations.
     pub quantise: Quantise,
@@ -63,13 +65,16 @@ pub trait Functions {
     const SET: InstructionSet;
     /// Maximum number of columns in a product.
     const COLUMNS: usize;
+    /// Maximum number of panels in a product of codes. A product of floats has one panel.
+    const PANELS: usize = 1;
 
-    /// Multiplies a panel of the format `FORMATS[F]` with at most [`Functions::COLUMNS`] columns.
+    /// Multiplies at most [`Functions::PANELS`] consecutive panels of the format `FORMATS[F]` with at most
+    /// [`Functions::COLUMNS`] columns.
     ///
     /// # Safety
-    /// `panel` must contain rows of `k` elements of the format, and each target's column as many activations. `rows`
-    /// outputs of each target are written.
-    unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targets: &[Target]);
+    /// `panels` must contain `rows` rows of `k` elements of the format, and each target's column as many activations.
+    /// `rows` outputs of each target are written.
+    unsafe fn multiply<const F: usize>(panels: *const u8, k: usize, rows: usize, targets: &[Target]);
 
     /// Multiplies a panel of the float format with the number `F` of `enum ggml_type`.
     ///
@@ -111,6 +116,7 @@ fn kernel_of_codes<I: Functions, const F: usize>() -> Kernel {
     let format = const { FORMATS[F] };
     Kernel {
         columns: I::COLUMNS,
+        panels: I::PANELS,
         block_len: format.block_len(),
         block_bytes: format.block_bytes(),
         packed_bytes: BlockParts::of(format).bytes,
@@ -128,6 +134,7 @@ fn kernel_of_floats<I: Functions, const F: u32>() -> Kernel {
     let format = const { float_format(F) };
     Kernel {
         columns: I::COLUMNS,
+        panels: 1,
         block_len: FLOAT_BLOCK,
         block_bytes: FLOAT_BLOCK * format.bytes(),
         packed_bytes: FLOAT_BLOCK * ROWS * format.bytes(),

@@ -6,6 +6,8 @@
 
 pub mod activations;
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 pub mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -113,7 +113,12 @@ pub const fn panel_bytes(format: Format, k: usize) -> Option<usize> {
     if k == 0 || !k.is_multiple_of(format.block_len()) {
         return None;
     }
-    Some(k / format.block_len() * BlockParts::of(format).bytes)
+    Some(panel_len(format, k))
+}
+
+/// Returns the size in bytes of a panel of rows with `k` elements, a multiple of the block's length.
+pub const fn panel_len(format: Format, k: usize) -> usize {
+    k / format.block_len() * BlockParts::of(format).bytes
 }
 
 /// Packs up to [`ROWS`] rows of `k` elements. `rows` contains the rows in the file's layout, one after the other;

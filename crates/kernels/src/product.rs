@@ -186,7 +186,10 @@ unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job:
     let together = facts.kernel.columns;
     let batches = job.columns.div_ceil(together);
     let panel_macs = ROWS * facts.k * job.columns.min(together);
-    let each = (CHUNK / panel_macs).min(panels * batches / (CHUNKS * team.nth as usize)).clamp(1, panels);
+    let each = (CHUNK / panel_macs)
+        .max(facts.kernel.panels)
+        .min(panels * batches / (CHUNKS * team.nth as usize))
+        .clamp(1, panels);
     let groups = panels.div_ceil(each);
     let chunks = groups * batches;
     let mut targets = Vec::with_capacity(together);
@@ -214,16 +217,18 @@ unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job:
                 });
             }
         }
-        for panel in group * each..panels.min((group + 1) * each) {
+        let end = panels.min((group + 1) * each);
+        for panel in (group * each..end).step_by(facts.kernel.panels) {
             let row = ROWS * panel;
+            let rows = ROWS * facts.kernel.panels.min(end - panel);
             let moved: &mut [Target] = &mut targets;
-            // SAFETY: the panel lies within the matrix, and its outputs within each output column.
+            // SAFETY: the panels lie within the matrix, and their outputs within each output column.
             unsafe {
                 for target in moved.iter_mut() {
                     target.out = target.out.add(row);
                 }
                 let packed = job.packed.add(panel * facts.panel);
-                (facts.kernel.multiply)(packed, facts.k, ROWS.min(facts.rows - row), moved);
+                (facts.kernel.multiply)(packed, facts.k, rows.min(facts.rows - row), moved);
                 for target in moved.iter_mut() {
                     target.out = target.out.sub(row);
                 }

@@ -1,5 +1,6 @@
 //! Selects the kernel for an instruction set.
 
+use crate::amx::Amx;
 use crate::avx2::Avx2;
 use crate::avx512vnni::Avx512Vnni;
 use crate::instruction_set::InstructionSet;
@@ -10,6 +11,7 @@ use crate::kernel::{Kernel, kernel_of};
 pub fn kernel(set: InstructionSet, id: u32) -> Option<Kernel> {
     match set {
         InstructionSet::Avx2 => kernel_of::<Avx2>(id),
+        InstructionSet::Amx => kernel_of::<Amx>(id),
         InstructionSet::Avx512Vnni => kernel_of::<Avx512Vnni>(id),
     }
 }

@@ -4,9 +4,8 @@
 //! sums, each of 64 products.
 
 use std::arch::asm;
-use std::arch::x86_64::__cpuid_count;
-#[cfg(target_os = "linux")]
-use std::sync::OnceLock;
+
+use kernels::instruction_set::has_feature;
 
 use crate::kernel::Kernel;
 
@@ -32,9 +31,8 @@ struct Config {
 
 /// Returns the loop over 8-bit integers if the CPU has AMX and the system permits its use.
 pub fn int8() -> Option<Kernel> {
-    // CPUID leaf 7.0, EDX: bit 24 indicates tiles, bit 25 indicates 8-bit integers in tiles.
     let run = run_int8;
-    (has(24) && has(25) && granted()).then_some(Kernel {
+    (has_feature("amx_tile") && has_feature("amx_int8")).then_some(Kernel {
         name: "amx_int8",
         macs: macs(64),
         sum_bits: 32,
@@ -44,9 +42,8 @@ pub fn int8() -> Option<Kernel> {
 
 /// Returns the loop over bf16 pairs if the CPU has AMX and the system permits its use.
 pub fn bf16() -> Option<Kernel> {
-    // CPUID leaf 7.0, EDX: bit 22 indicates bf16 in tiles.
     let run = run_bf16;
-    (has(24) && has(22) && granted()).then_some(Kernel {
+    (has_feature("amx_tile") && has_feature("amx_bf16")).then_some(Kernel {
         name: "amx_bf16",
         macs: macs(32),
         sum_bits: 32,
@@ -56,29 +53,6 @@ pub fn bf16() -> Option<Kernel> {
 
 const fn macs(products: usize) -> u64 {
     (SUMS * ROWS * (ROW_BYTES / 4) * products) as u64
-}
-
-fn has(bit: u32) -> bool {
-    // Leaf 7 exists on every CPU with AVX2.
-    is_x86_feature_detected!("avx2") && __cpuid_count(7, 0).edx & 1 << bit != 0
-}
-
-/// Asks the system, once, for permission to use tile registers in this process. Without this permission, the first
-/// use of a tile would end the process.
-#[cfg(target_os = "linux")]
-fn granted() -> bool {
-    /// Constants `ARCH_REQ_XCOMP_PERM` and `XFEATURE_XTILEDATA` from Linux's asm/prctl.h and documentation
-    /// (x86/xstate.rst).
-    const REQUEST: libc::c_long = 0x1023;
-    const TILE_DATA: libc::c_long = 18;
-    static GRANTED: OnceLock<bool> = OnceLock::new();
-    // SAFETY: the call requests a permission and accesses no memory.
-    *GRANTED.get_or_init(|| unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) } == 0)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn granted() -> bool {
-    false
 }
 
 fn config() -> Config {

@@ -28,17 +28,20 @@ pub enum MatrixKernels {
     Avx2,
     /// Anneal's kernels for AVX-512 with VNNI.
     Avx512Vnni,
+    /// Anneal's kernels for AMX.
+    Amx,
 }
 
 impl MatrixKernels {
     /// All values, in the order in which messages name them.
-    const ALL: [Self; 4] = [Self::Auto, Self::Ggml, Self::Avx2, Self::Avx512Vnni];
+    const ALL: [Self; 5] = [Self::Auto, Self::Ggml, Self::Avx2, Self::Avx512Vnni, Self::Amx];
 
     /// Returns Anneal's kernels for an instruction set.
     fn of(set: InstructionSet) -> Self {
         match set {
             InstructionSet::Avx2 => MatrixKernels::Avx2,
             InstructionSet::Avx512Vnni => MatrixKernels::Avx512Vnni,
+            InstructionSet::Amx => MatrixKernels::Amx,
         }
     }
 
@@ -47,6 +50,7 @@ impl MatrixKernels {
         match self {
             MatrixKernels::Avx2 => Some(InstructionSet::Avx2),
             MatrixKernels::Avx512Vnni => Some(InstructionSet::Avx512Vnni),
+            MatrixKernels::Amx => Some(InstructionSet::Amx),
             MatrixKernels::Auto | MatrixKernels::Ggml => None,
         }
     }
@@ -58,6 +62,7 @@ impl MatrixKernels {
             MatrixKernels::Ggml => "ggml",
             MatrixKernels::Avx2 => "avx2",
             MatrixKernels::Avx512Vnni => "avx512vnni",
+            MatrixKernels::Amx => "amx",
         }
     }
 }
@@ -75,7 +80,7 @@ impl FromStr for MatrixKernels {
         MatrixKernels::ALL
             .into_iter()
             .find(|kernels| kernels.name() == text)
-            .ok_or_else(|| format!("unknown kernels {text:?}\nhint: use auto, ggml, avx2 or avx512vnni"))
+            .ok_or_else(|| format!("unknown kernels {text:?}\nhint: use auto, ggml, avx2, avx512vnni or amx"))
     }
 }
 
@@ -142,7 +147,9 @@ pub(crate) fn apply(choice: Choice) {
 /// [`Error::Usage`] if no kernels have this name.
 pub fn parse(name: &str) -> Result<MatrixKernels> {
     name.parse().map_err(|_| {
-        Error::Usage(format!("{VARIABLE}={name}: unknown kernels\nhint: use auto, ggml, avx2 or avx512vnni"))
+        Error::Usage(format!(
+            "{VARIABLE}={name}: unknown kernels\nhint: use auto, ggml, avx2, avx512vnni or amx"
+        ))
     })
 }
 
@@ -162,6 +169,7 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), has: impl Fn(&str) -> bool) -
     let lacking = match set {
         InstructionSet::Avx2 => "this CPU lacks AVX2, FMA or F16C",
         InstructionSet::Avx512Vnni => "this CPU lacks AVX-512 F, BW, DQ, VL or VNNI",
+        InstructionSet::Amx => "this CPU lacks AMX or AVX-512 VNNI, or the system does not permit AMX",
     };
     match by {
         _ if set.is_for(&has) => Ok(Choice { kernels: wanted, because }),
@@ -183,6 +191,7 @@ fn best(has: impl Fn(&str) -> bool) -> Choice {
         Ok(set) => Choice {
             kernels: MatrixKernels::of(set),
             because: match set {
+                InstructionSet::Amx => "the fastest kernels for a CPU with AMX",
                 InstructionSet::Avx512Vnni => "the fastest kernels for a CPU with AVX-512 and VNNI",
                 InstructionSet::Avx2 => "the fastest kernels for a CPU with AVX2 and without VNNI",
             },
@@ -227,6 +236,7 @@ mod tests {
         let name = |wanted, cpu| choose(wanted, WantedBy::Environment, cpu).map(|choice| choice.0);
         assert_eq!(name("auto", avx2).as_deref(), Ok("avx2"));
         assert_eq!(name("auto", avx512).as_deref(), Ok("avx512vnni"));
+        assert_eq!(name("auto", InstructionSet::Amx.features()).as_deref(), Ok("amx"));
         assert_eq!(name("auto", vnni).as_deref(), Ok("ggml"));
         assert_eq!(name("auto", none).as_deref(), Ok("ggml"));
         assert_eq!(name("avx2", avx512).as_deref(), Ok("avx2"));
@@ -239,7 +249,9 @@ mod tests {
         assert!(choose("avx2", WantedBy::Flag, none).unwrap_err().contains("--kernels avx2"));
         let recorded = choose("avx2", WantedBy::TuningRecord, none).expect("the default");
         assert_eq!(recorded, ("ggml", "this CPU lacks AVX2, which Anneal's kernels need"));
-        let unknown = "unknown kernels \"amx\"\nhint: use auto, ggml, avx2 or avx512vnni";
-        assert_eq!(name("amx", avx2).unwrap_err(), unknown);
+        let lacking = "ANNEAL_KERNELS=amx: this CPU lacks AMX or AVX-512 VNNI, or the system does not permit AMX\nhint: ";
+        assert!(name("amx", avx512).unwrap_err().starts_with(lacking));
+        let unknown = "unknown kernels \"sse\"\nhint: use auto, ggml, avx2, avx512vnni or amx";
+        assert_eq!(name("sse", avx2).unwrap_err(), unknown);
     }
 }

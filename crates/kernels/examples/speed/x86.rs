@@ -14,8 +14,10 @@ use kernels::select::kernel;
 
 /// Number of elements of a row.
 const K: usize = 2048;
+/// Maximum number of panels in a product.
+const MAX_PANELS: usize = 4;
 /// Number of columns of a batch.
-const COLUMNS: usize = 128;
+const COLUMNS: usize = 512;
 
 /// Returns the best and the median duration of a call, in seconds.
 fn time(calls: usize, mut run: impl FnMut()) -> (f64, f64) {
@@ -51,7 +53,8 @@ fn speed(
     let x: Vec<f32> = (0..K).map(|at| (at as f32).sin()).collect();
     let mut memory = vec![0u64; layout.bytes / 8 * columns];
     let kernel = kernel(set, format.ggml()).expect("each format has a kernel");
-    let mut out = vec![[0f32; ROWS]; columns];
+    let mut out = vec![[0f32; ROWS * MAX_PANELS]; columns];
+    assert!(kernel.panels <= MAX_PANELS);
     let mut targets = Vec::new();
     for (column, out) in memory.chunks_exact_mut(layout.bytes / 8).zip(&mut out) {
         // SAFETY: the memory has the layout's size.
@@ -59,9 +62,12 @@ fn speed(
         targets.push(Target { column: column.as_ptr().cast(), out: out.as_mut_ptr() });
     }
     let (best, median) = time(calls, || {
-        for panel in packed.chunks_exact(bytes) {
-            // SAFETY: panel, columns and outputs belong together.
-            unsafe { (kernel.multiply)(panel.as_ptr(), K, ROWS, &targets) };
+        for panels in packed.chunks(bytes * kernel.panels) {
+            let rows = ROWS * panels.len() / bytes;
+            for targets in targets.chunks(kernel.columns) {
+                // SAFETY: panels, columns and outputs belong together.
+                unsafe { (kernel.multiply)(panels.as_ptr(), K, rows, targets) };
+            }
         }
     });
     (best, median, packed.len() as f64)
@@ -80,15 +86,15 @@ pub fn main() {
     for format in FORMATS.into_iter().filter(|f| named.is_empty() || named.contains(&format!("{f:?}"))) {
         for set in sets() {
             let macs = |columns: usize, panels: usize| (ROWS * K * columns * panels) as f64 / 1e9;
-            let many = speed(set, format, COLUMNS, 1, 8);
+            let many = speed(set, format, COLUMNS, MAX_PANELS, 2);
             let eight = speed(set, format, 8, 1, 100);
             let four = speed(set, format, 4, 1, 200);
             let memory = speed(set, format, 1, 4096, 1);
             let cache = speed(set, format, 1, 4, 200);
             println!(
                 "{set:?} | {format:?} | {:.1}, {:.1} | {:.1} | {:.1} | {:.1}, {:.1}",
-                macs(COLUMNS, 1) / many.0,
-                macs(COLUMNS, 1) / many.1,
+                macs(COLUMNS, MAX_PANELS) / many.0,
+                macs(COLUMNS, MAX_PANELS) / many.1,
                 macs(8, 1) / eight.0,
                 macs(4, 1) / four.0,
                 memory.2 / memory.0 / 1e9,

@@ -27,15 +27,19 @@ macro_rules! parts {
 pub mod attention;
 mod floats;
 mod tile;
-mod weights;
+pub mod weights;
 
+use std::arch::x86_64::__cpuid;
 use std::mem::MaybeUninit;
+use std::sync::LazyLock;
 
 use crate::activations::{ColumnLayout, quantise};
 use crate::format::FORMATS;
 use crate::instruction_set::InstructionSet;
 use crate::kernel::{Column, Functions, Target, float_format, store, zeros};
 use crate::panel::{BlockParts, ROWS};
+
+use tile::Reading;
 
 /// Number of columns that share a chunk of weights: sixteen tiles. A tile has at most eight columns. Two sums for each
 /// column fill half of the vector registers, and the columns' addresses fill half of the general registers.
@@ -68,6 +72,13 @@ impl Functions for Avx512Vnni {
     }
 }
 
+/// True if Intel made this CPU.
+fn is_intel() -> bool {
+    // The vendor's name is in EBX, EDX and ECX.
+    static IS_INTEL: LazyLock<bool> = LazyLock::new(|| __cpuid(0).ebx.to_le_bytes() == *b"Genu");
+    *IS_INTEL
+}
+
 /// # Safety
 /// Same as for [`Functions::multiply`]; the CPU must have the instruction set.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -76,6 +87,7 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
     let layout = ColumnLayout::of(InstructionSet::Avx512Vnni, format, k);
     let blocks = k / format.block_len();
     let together = CHUNK / format.block_len();
+    let reading = if is_intel() { Reading::Ahead } else { Reading::InOrder };
     let mut outputs = [MaybeUninit::uninit(); COLUMNS];
     let out = zeros(&mut outputs, targets.len());
     for first in (0..blocks).step_by(together) {
@@ -88,9 +100,9 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
                     &std::array::from_fn(|at| Column::of(&layout, format, &targets[start + at], first));
                 let out = out.add(ROWS * start);
                 if format.has_super_blocks() {
-                    tile::super_blocks::<F, C>(packed, count, columns, out);
+                    tile::super_blocks::<F, C>(reading, packed, count, columns, out);
                 } else {
-                    tile::small_blocks::<F, C>(packed, count, columns, out);
+                    tile::small_blocks::<F, C>(reading, packed, count, columns, out);
                 }
             });
         }

@@ -172,3 +172,14 @@ pub unsafe fn float_scales<const F: usize>(bits: *const u8) -> __m512 {
         _mm512_cvtph_ps(_mm256_loadu_si256(bits.cast()))
     }
 }
+
+/// Returns 32 bits of a column in each lane: four codes, or two sums.
+///
+/// # Safety
+/// `bytes` must be valid for reads of 4 bytes.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub unsafe fn broadcast(bytes: *const u8) -> __m512i {
+    // SAFETY: the caller's contract.
+    _mm512_set1_epi32(unsafe { bytes.cast::<i32>().read_unaligned() })
+}
