@@ -9,6 +9,7 @@ use crate::amx::Amx;
 use crate::attention::{self, Attention};
 use crate::avx2::Avx2;
 use crate::avx512vnni::Avx512Vnni;
+use crate::avxvnni::AvxVnni;
 use crate::instruction_set::InstructionSet;
 use crate::kernel::{Functions, Kernel};
 use crate::panel::ROWS;
@@ -64,6 +65,7 @@ const fn table_of<I: Functions>() -> KernelTable {
 
 static AMX: KernelTable = table_of::<Amx>();
 static AVX2: KernelTable = table_of::<Avx2>();
+static AVX_VNNI: KernelTable = table_of::<AvxVnni>();
 static AVX512_VNNI: KernelTable = table_of::<Avx512Vnni>();
 
 /// Returns the kernels of an instruction set, or `None` if this CPU lacks the instruction set.
@@ -71,6 +73,7 @@ pub fn table(set: InstructionSet) -> Option<&'static KernelTable> {
     let table = match set {
         InstructionSet::Amx => &AMX,
         InstructionSet::Avx2 => &AVX2,
+        InstructionSet::AvxVnni => &AVX_VNNI,
         InstructionSet::Avx512Vnni => &AVX512_VNNI,
     };
     set.is_available().then_some(table)

@@ -7,6 +7,8 @@ use crate::format::Format;
 pub enum InstructionSet {
     /// AVX2, FMA and F16C.
     Avx2,
+    /// AVX-VNNI, and the instructions of [`InstructionSet::Avx2`].
+    AvxVnni,
     /// AVX-512 F, BW, DQ, VL and VNNI, and the instructions of [`InstructionSet::Avx2`].
     Avx512Vnni,
     /// AMX for 8-bit integers, and the instructions of [`InstructionSet::Avx512Vnni`].
@@ -15,12 +17,13 @@ pub enum InstructionSet {
 
 impl InstructionSet {
     /// All instruction sets, for tests and tables.
-    pub const ALL: [Self; 3] = [Self::Avx2, Self::Avx512Vnni, Self::Amx];
+    pub const ALL: [Self; 4] = [Self::Avx2, Self::AvxVnni, Self::Avx512Vnni, Self::Amx];
 
     /// Returns the CPU features that the kernels use, by their names in `build_info.json`.
     pub const fn features(self) -> &'static [&'static str] {
         match self {
             Self::Avx2 => &["avx2", "fma", "f16c"],
+            Self::AvxVnni => &["avx2", "fma", "f16c", "avx_vnni"],
             Self::Avx512Vnni => {
                 &["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"]
             }
@@ -51,7 +54,7 @@ impl InstructionSet {
 
     /// Returns the fastest of the instruction sets that a CPU has. `has` returns true for the CPU's features.
     pub fn best(has: impl Fn(&str) -> bool) -> Option<Self> {
-        [Self::Amx, Self::Avx512Vnni, Self::Avx2].into_iter().find(|set| set.is_for(&has))
+        [Self::Amx, Self::Avx512Vnni, Self::AvxVnni, Self::Avx2].into_iter().find(|set| set.is_for(&has))
     }
 
     /// Returns the instruction set whose kernels are the default on a CPU. `has` returns true for the CPU's
@@ -60,13 +63,7 @@ impl InstructionSet {
     /// # Errors
     /// If llama.cpp's kernels are the default; the message gives the reason.
     pub fn default_for(has: impl Fn(&str) -> bool) -> Result<Self, &'static str> {
-        match Self::best(&has) {
-            None => Err("this CPU lacks AVX2, which Anneal's kernels need"),
-            Some(Self::Avx2) if has("avx_vnni") => {
-                Err("this CPU has AVX-VNNI, for which Anneal has no kernels yet")
-            }
-            Some(set) => Ok(set),
-        }
+        Self::best(has).ok_or("this CPU lacks AVX2, which Anneal's kernels need")
     }
 
     /// True if activations are rounded to 8 bits but stored in 16. AVX2's byte product (`vpmaddubsw`) adds pairs in 16
@@ -87,8 +84,8 @@ impl InstructionSet {
     }
 }
 
-/// True if this CPU has a feature of [`InstructionSet::features`], AVX-VNNI or `amx_bf16`, and its operating system
-/// supports it. If the CPU has AMX, `amx_tile` asks the system to permit the use of tiles in this process.
+/// True if this CPU has a feature of [`InstructionSet::features`] or `amx_bf16`, and its operating system supports it.
+/// If the CPU has AMX, `amx_tile` asks the system to permit the use of tiles in this process.
 pub fn has_feature(name: &str) -> bool {
     #[cfg(target_arch = "x86_64")]
     return match name {
@@ -158,7 +155,7 @@ mod tests {
             Ok(InstructionSet::Avx512Vnni),
             "no permission"
         );
-        assert!(default(&["avx2", "fma", "f16c", "avx_vnni"]).is_err_and(|why| why.contains("AVX-VNNI")));
+        assert_eq!(default(&["avx2", "fma", "f16c", "avx_vnni"]), Ok(InstructionSet::AvxVnni), "Alder Lake");
         assert!(default(&["avx2", "fma"]).is_err_and(|why| why.contains("lacks AVX2")));
         for set in InstructionSet::ALL {
             assert!(set.features().iter().all(|name| has_feature(name)) == set.is_available());

@@ -252,3 +252,25 @@ pub unsafe fn store(targets: &[Target], outputs: *const f32, rows: usize) {
         unsafe { std::ptr::copy_nonoverlapping(outputs.add(ROWS * at), target.out, rows) };
     }
 }
+
+/// Splits `$count` rows or columns into nearly equal parts, because a small part takes nearly as long as a large one.
+/// The last `$size` is the maximum length of a part. Runs `$call` for each part, with its first number and with its
+/// length as the constant `$n`.
+macro_rules! parts {
+    ($count:expr, [$($size:literal),+], |$first:ident, $n:ident| $call:expr) => {
+        let most = [$($size),+].len();
+        let parts = $count.div_ceil(most);
+        for part in 0..parts {
+            let $first = $count * part / parts;
+            match $count * (part + 1) / parts - $first {
+                $($size => {
+                    const $n: usize = $size;
+                    $call
+                })+
+                _ => unreachable!("a part has at most the largest size"),
+            }
+        }
+    };
+}
+
+pub(crate) use parts;

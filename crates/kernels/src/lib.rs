@@ -13,6 +13,8 @@ pub mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512vnni;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
 pub mod cache;
 #[cfg(target_arch = "x86_64")]
 pub mod ffi;

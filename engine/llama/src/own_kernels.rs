@@ -26,6 +26,8 @@ pub enum MatrixKernels {
     Ggml,
     /// Anneal's kernels for AVX2.
     Avx2,
+    /// Anneal's kernels for AVX-VNNI.
+    AvxVnni,
     /// Anneal's kernels for AVX-512 with VNNI.
     Avx512Vnni,
     /// Anneal's kernels for AMX.
@@ -34,12 +36,13 @@ pub enum MatrixKernels {
 
 impl MatrixKernels {
     /// All values, in the order in which messages name them.
-    const ALL: [Self; 5] = [Self::Auto, Self::Ggml, Self::Avx2, Self::Avx512Vnni, Self::Amx];
+    const ALL: [Self; 6] = [Self::Auto, Self::Ggml, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni, Self::Amx];
 
     /// Returns Anneal's kernels for an instruction set.
     fn of(set: InstructionSet) -> Self {
         match set {
             InstructionSet::Avx2 => MatrixKernels::Avx2,
+            InstructionSet::AvxVnni => MatrixKernels::AvxVnni,
             InstructionSet::Avx512Vnni => MatrixKernels::Avx512Vnni,
             InstructionSet::Amx => MatrixKernels::Amx,
         }
@@ -49,6 +52,7 @@ impl MatrixKernels {
     fn instruction_set(self) -> Option<InstructionSet> {
         match self {
             MatrixKernels::Avx2 => Some(InstructionSet::Avx2),
+            MatrixKernels::AvxVnni => Some(InstructionSet::AvxVnni),
             MatrixKernels::Avx512Vnni => Some(InstructionSet::Avx512Vnni),
             MatrixKernels::Amx => Some(InstructionSet::Amx),
             MatrixKernels::Auto | MatrixKernels::Ggml => None,
@@ -61,6 +65,7 @@ impl MatrixKernels {
             MatrixKernels::Auto => "auto",
             MatrixKernels::Ggml => "ggml",
             MatrixKernels::Avx2 => "avx2",
+            MatrixKernels::AvxVnni => "avxvnni",
             MatrixKernels::Avx512Vnni => "avx512vnni",
             MatrixKernels::Amx => "amx",
         }
@@ -77,10 +82,9 @@ impl FromStr for MatrixKernels {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        MatrixKernels::ALL
-            .into_iter()
-            .find(|kernels| kernels.name() == text)
-            .ok_or_else(|| format!("unknown kernels {text:?}\nhint: use auto, ggml, avx2, avx512vnni or amx"))
+        MatrixKernels::ALL.into_iter().find(|kernels| kernels.name() == text).ok_or_else(|| {
+            format!("unknown kernels {text:?}\nhint: use auto, ggml, avx2, avxvnni, avx512vnni or amx")
+        })
     }
 }
 
@@ -148,7 +152,7 @@ pub(crate) fn apply(choice: Choice) {
 pub fn parse(name: &str) -> Result<MatrixKernels> {
     name.parse().map_err(|_| {
         Error::Usage(format!(
-            "{VARIABLE}={name}: unknown kernels\nhint: use auto, ggml, avx2, avx512vnni or amx"
+            "{VARIABLE}={name}: unknown kernels\nhint: use auto, ggml, avx2, avxvnni, avx512vnni or amx"
         ))
     })
 }
@@ -168,6 +172,7 @@ fn choose((wanted, by): (MatrixKernels, WantedBy), has: impl Fn(&str) -> bool) -
     };
     let lacking = match set {
         InstructionSet::Avx2 => "this CPU lacks AVX2, FMA or F16C",
+        InstructionSet::AvxVnni => "this CPU lacks AVX2, FMA, F16C or AVX-VNNI",
         InstructionSet::Avx512Vnni => "this CPU lacks AVX-512 F, BW, DQ, VL or VNNI",
         InstructionSet::Amx => "this CPU lacks AMX or AVX-512 VNNI, or the system does not permit AMX",
     };
@@ -193,6 +198,7 @@ fn best(has: impl Fn(&str) -> bool) -> Choice {
             because: match set {
                 InstructionSet::Amx => "the fastest kernels for a CPU with AMX",
                 InstructionSet::Avx512Vnni => "the fastest kernels for a CPU with AVX-512 and VNNI",
+                InstructionSet::AvxVnni => "the fastest kernels for a CPU with AVX-VNNI and without AVX-512",
                 InstructionSet::Avx2 => "the fastest kernels for a CPU with AVX2 and without VNNI",
             },
         },
@@ -237,13 +243,15 @@ mod tests {
         assert_eq!(name("auto", avx2).as_deref(), Ok("avx2"));
         assert_eq!(name("auto", avx512).as_deref(), Ok("avx512vnni"));
         assert_eq!(name("auto", InstructionSet::Amx.features()).as_deref(), Ok("amx"));
-        assert_eq!(name("auto", vnni).as_deref(), Ok("ggml"));
+        assert_eq!(name("auto", vnni).as_deref(), Ok("avxvnni"));
         assert_eq!(name("auto", none).as_deref(), Ok("ggml"));
         assert_eq!(name("avx2", avx512).as_deref(), Ok("avx2"));
         assert_eq!(name("avx2", vnni).as_deref(), Ok("avx2"));
         assert_eq!(name("ggml", avx2).as_deref(), Ok("ggml"));
         let lacking = "ANNEAL_KERNELS=avx2: this CPU lacks AVX2, FMA or F16C\nhint: unset ANNEAL_KERNELS";
         assert!(name("avx2", none).unwrap_err().starts_with(lacking));
+        let lacking = "ANNEAL_KERNELS=avxvnni: this CPU lacks AVX2, FMA, F16C or AVX-VNNI\nhint: ";
+        assert!(name("avxvnni", avx2).unwrap_err().starts_with(lacking));
         let lacking = "ANNEAL_KERNELS=avx512vnni: this CPU lacks AVX-512 F, BW, DQ, VL or VNNI\nhint: ";
         assert!(name("avx512vnni", avx2).unwrap_err().starts_with(lacking));
         assert!(choose("avx2", WantedBy::Flag, none).unwrap_err().contains("--kernels avx2"));
@@ -251,7 +259,7 @@ mod tests {
         assert_eq!(recorded, ("ggml", "this CPU lacks AVX2, which Anneal's kernels need"));
         let lacking = "ANNEAL_KERNELS=amx: this CPU lacks AMX or AVX-512 VNNI, or the system does not permit AMX\nhint: ";
         assert!(name("amx", avx512).unwrap_err().starts_with(lacking));
-        let unknown = "unknown kernels \"sse\"\nhint: use auto, ggml, avx2, avx512vnni or amx";
+        let unknown = "unknown kernels \"sse\"\nhint: use auto, ggml, avx2, avxvnni, avx512vnni or amx";
         assert_eq!(name("sse", avx2).unwrap_err(), unknown);
     }
 }

@@ -20,7 +20,7 @@ const AHEAD: usize = 4096;
 /// Prefetches `bytes` bytes of weights, [`AHEAD`] bytes after `packed`.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn prefetch(packed: *const u8, bytes: usize) {
+pub fn prefetch(packed: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(64) {
         _mm_prefetch::<_MM_HINT_T0>(packed.wrapping_add(AHEAD + line).cast());
     }
@@ -32,7 +32,7 @@ fn prefetch(packed: *const u8, bytes: usize) {
 /// `codes` must be valid for reads of 4 bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn four(codes: *const u8) -> __m256i {
+pub unsafe fn four(codes: *const u8) -> __m256i {
     // SAFETY: the caller's contract.
     _mm256_set1_epi32(unsafe { codes.cast::<i32>().read_unaligned() })
 }
@@ -123,7 +123,7 @@ pub unsafe fn super_block<const F: usize, const C: usize, const G: usize>(
     out: *mut f32,
 ) {
     let format = const { FORMATS[F] };
-    let (parts, planes) = (BlockParts::of(format), Planes::of(format));
+    let planes = Planes::of(format);
     let sub_len = format.sub_len();
     let mut isums: Sums<C> = [[_mm256_setzero_si256(); 2]; C];
     let mut minima: Sums<C> = [[_mm256_setzero_si256(); 2]; C];
@@ -169,6 +169,26 @@ pub unsafe fn super_block<const F: usize, const C: usize, const G: usize>(
             }
         }
     }
+    // SAFETY: the block has its scales; the outputs belong to the columns.
+    unsafe { add_super_block::<F, C>(packed, at, columns, &isums, &minima, out) };
+}
+
+/// Adds the results of a super-block to the outputs: its scaled sums, and its minima or offsets.
+///
+/// # Safety
+/// Same as for [`super_block`].
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub unsafe fn add_super_block<const F: usize, const C: usize>(
+    packed: *const u8,
+    at: usize,
+    columns: &[Column; C],
+    isums: &Sums<C>,
+    minima: &Sums<C>,
+    out: *mut f32,
+) {
+    let format = const { FORMATS[F] };
+    let parts = BlockParts::of(format);
     for half in 0..2 {
         // SAFETY: the block has its scales; the outputs belong to the columns.
         unsafe {
@@ -248,9 +268,7 @@ pub unsafe fn small_block<const F: usize, const C: usize, const G: usize>(
     columns: &[Column; C],
     out: *mut f32,
 ) {
-    let format = const { FORMATS[F] };
-    let parts = BlockParts::of(format);
-    prefetch(packed, parts.bytes);
+    prefetch(packed, BlockParts::of(const { FORMATS[F] }).bytes);
     // SAFETY: the columns have activations for the block; the outputs belong to them.
     unsafe {
         let isums = if G == 0 {
@@ -269,6 +287,27 @@ pub unsafe fn small_block<const F: usize, const C: usize, const G: usize>(
             });
             isums
         };
+        add_small_block::<F, C>(packed, at, columns, &isums, out);
+    }
+}
+
+/// Adds the results of a block of 32 elements to the outputs: its sums, and its minima.
+///
+/// # Safety
+/// Same as for [`super_block`].
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub unsafe fn add_small_block<const F: usize, const C: usize>(
+    packed: *const u8,
+    at: usize,
+    columns: &[Column; C],
+    isums: &Sums<C>,
+    out: *mut f32,
+) {
+    let format = const { FORMATS[F] };
+    let parts = BlockParts::of(format);
+    // SAFETY: the block has its scales; the outputs belong to the columns.
+    unsafe {
         for half in 0..2 {
             let d_w = eight_scales::<F>(packed.add(parts.d), half);
             for (c, column) in columns.iter().enumerate() {

@@ -5,6 +5,7 @@
 use std::arch::x86_64::*;
 
 use crate::format::{FORMATS, Format, IQ4_VALUES, MXFP4_VALUES, SMALL, SUPER};
+use crate::instruction_set::InstructionSet;
 use crate::panel::{BlockParts, GROUP, GROUPS, Planes, ROWS};
 
 /// A super-block of a panel with codes that are multiplied as unsigned bytes.
@@ -12,7 +13,8 @@ use crate::panel::{BlockParts, GROUP, GROUPS, Planes, ROWS};
 pub struct SuperBlock {
     /// Codes, group by group.
     pub codes: [u8; SUPER * ROWS],
-    /// Integer scale of each sub-block and row, stored twice.
+    /// Integer scale of each sub-block and row, and the scale shifted to the left by the number of bits that
+    /// [`super_block`] is given.
     pub scales: [[[i16; 2]; ROWS]; 16],
     /// For each row, integer factors of the activation sums of two consecutive sub-blocks: minima, or negated offsets
     /// times scales.
@@ -98,6 +100,21 @@ pub unsafe fn codes<const F: usize>(unit: *const u8, group: usize, half: usize) 
     }
 }
 
+/// Returns the codes like [`codes`], with 128 added to signed bytes.
+///
+/// # Safety
+/// Same as for [`codes`].
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub unsafe fn unsigned_codes<const F: usize>(unit: *const u8, group: usize, half: usize) -> __m256i {
+    // SAFETY: the caller's contract.
+    let codes = unsafe { codes::<F>(unit, group, half) };
+    match const { FORMATS[F].has_signed_bytes() } {
+        true => _mm256_xor_si256(codes, _mm256_set1_epi8(i8::MIN)),
+        false => codes,
+    }
+}
+
 /// Returns a register with the table in both halves.
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -106,7 +123,7 @@ fn table(values: &[i8; 16]) -> __m256i {
     _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(values.as_ptr().cast()) })
 }
 
-/// Writes a unit's codes as bytes.
+/// Writes a unit's codes as unsigned bytes.
 ///
 /// # Safety
 /// `unit` must be valid for reads of a unit, `out` for writes of 512 bytes, and `out` aligned to 32 bytes.
@@ -117,7 +134,8 @@ unsafe fn narrow_unit<const F: usize>(unit: *const u8, out: *mut u8) {
         for half in 0..2 {
             // SAFETY: the caller's contract.
             unsafe {
-                _mm256_store_si256(out.add(GROUP * group + 32 * half).cast(), codes::<F>(unit, group, half))
+                let codes = unsigned_codes::<F>(unit, group, half);
+                _mm256_store_si256(out.add(GROUP * group + 32 * half).cast(), codes);
             };
         }
     }
@@ -240,7 +258,7 @@ pub unsafe fn scales_and_factors<const F: usize>(packed: *const u8, sub: usize) 
         } else if format.has_mins() {
             (scales, sixteen(packed.add(parts.mins + ROWS * sub)))
         } else {
-            let offset = _mm256_set1_epi16(-format.offset() as i16);
+            let offset = _mm256_set1_epi16(-InstructionSet::AvxVnni.offset(format) as i16);
             (scales, _mm256_mullo_epi16(scales, offset))
         }
     }
@@ -252,7 +270,7 @@ pub unsafe fn scales_and_factors<const F: usize>(packed: *const u8, sub: usize) 
 /// `packed` must be valid for reads of a packed block of `format`, and `out` for writes.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub unsafe fn super_block<const F: usize>(packed: *const u8, out: *mut SuperBlock) {
+pub unsafe fn super_block<const F: usize, const SHIFT: i32>(packed: *const u8, out: *mut SuperBlock) {
     let format = const { FORMATS[F] };
     let parts = BlockParts::of(format);
     // SAFETY: the caller's contract. Every field that a tile of this format reads is written.
@@ -265,8 +283,8 @@ pub unsafe fn super_block<const F: usize>(packed: *const u8, out: *mut SuperBloc
         for pair in 0..SUPER / format.sub_len() / 2 {
             let (low, low_factor) = scales_and_factors::<F>(packed, 2 * pair);
             let (high, high_factor) = scales_and_factors::<F>(packed, 2 * pair + 1);
-            pairs(low, low, &mut out.scales[2 * pair]);
-            pairs(high, high, &mut out.scales[2 * pair + 1]);
+            pairs(low, _mm256_slli_epi16::<SHIFT>(low), &mut out.scales[2 * pair]);
+            pairs(high, _mm256_slli_epi16::<SHIFT>(high), &mut out.scales[2 * pair + 1]);
             pairs(low_factor, high_factor, &mut out.factors[pair]);
         }
         halves(packed.add(parts.d), &mut out.d, false);

@@ -6,11 +6,11 @@
 )]
 
 pub mod attention;
-mod direct;
-mod expand;
-mod floats;
-mod sums;
-mod tile;
+pub mod direct;
+pub mod expand;
+pub mod floats;
+pub mod sums;
+pub mod tile;
 
 use std::mem::MaybeUninit;
 
@@ -22,13 +22,13 @@ use crate::panel::{BlockParts, ROWS};
 
 /// Number of columns that share an expanded chunk. Their outputs and half of their codes fit the caches, and a batch of
 /// 128 columns needs only one pass over the weights.
-const COLUMNS: usize = 43 * TILE;
+pub const COLUMNS: usize = 43 * TILE;
 /// Maximum number of columns for which products need no expanded blocks.
 const DIRECT: usize = 3;
 /// Number of columns of a tile. Their sums, before and after scaling, fill the registers.
 const TILE: usize = 3;
 /// Number of elements of a row that are expanded together: 16 KB of codes, half of a first-level cache.
-const CHUNK: usize = 1024;
+pub const CHUNK: usize = 1024;
 /// Number of elements of a row that are expanded together to 16-bit codes.
 const WIDE_CHUNK: usize = 512;
 
@@ -155,17 +155,17 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
     }
     match format {
         Format::Q4K => {
-            chunks!(expand::SuperBlock, CHUNK / 256, expand::super_block::<F>, |blocks, columns, out| {
+            chunks!(expand::SuperBlock, CHUNK / 256, expand::super_block::<F, 0>, |blocks, columns, out| {
                 tile::super_blocks::<F, C, 8>(blocks, columns, out)
             })
         }
         Format::Q5K | Format::Q2K | Format::Q3K => {
-            chunks!(expand::SuperBlock, CHUNK / 256, expand::super_block::<F>, |blocks, columns, out| {
+            chunks!(expand::SuperBlock, CHUNK / 256, expand::super_block::<F, 0>, |blocks, columns, out| {
                 tile::super_blocks::<F, C, 4>(blocks, columns, out)
             })
         }
         Format::Q6K => {
-            chunks!(expand::SuperBlock, CHUNK / 256, expand::super_block::<F>, |blocks, columns, out| {
+            chunks!(expand::SuperBlock, CHUNK / 256, expand::super_block::<F, 0>, |blocks, columns, out| {
                 tile::super_blocks::<F, C, 2>(blocks, columns, out)
             })
         }

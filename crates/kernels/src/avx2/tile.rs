@@ -60,28 +60,46 @@ pub unsafe fn super_blocks<const F: usize, const C: usize, const G: usize>(
                 scaled!(isums, sums, block.scales[sub]);
             }
         }
-        let pairs = SUPER / sub_len / 2;
-        for (c, column) in columns.iter().enumerate() {
-            for half in 0..2 {
-                // SAFETY: each block has 2 * pairs sums and one scale in each column, and the outputs belong to it.
-                unsafe {
-                    let out = out.add(ROWS * c + 8 * half);
-                    let sums = column.sums.cast::<i32>().add(pairs * at);
-                    let mut minima = _mm256_setzero_si256();
-                    for pair in 0..pairs {
-                        let factors = block.factors[pair].as_ptr().cast::<__m256i>().add(half);
-                        let sum = _mm256_set1_epi32(sums.add(pair).read_unaligned());
-                        minima = _mm256_add_epi32(minima, _mm256_madd_epi16(_mm256_load_si256(factors), sum));
-                    }
-                    let d_a = _mm256_set1_ps(*column.d.add(at));
-                    let d = _mm256_mul_ps(_mm256_load_ps(block.d.as_ptr().add(8 * half)), d_a);
-                    if format.has_mins() {
-                        let m = _mm256_mul_ps(_mm256_load_ps(block.m.as_ptr().add(8 * half)), d_a);
-                        accumulate(out, d, _mm256_cvtepi32_ps(isums[c][half]));
-                        accumulate(out, m, _mm256_cvtepi32_ps(minima));
-                    } else {
-                        accumulate(out, d, _mm256_cvtepi32_ps(_mm256_add_epi32(isums[c][half], minima)));
-                    }
+        // SAFETY: the columns have activations for the block, and the outputs belong to them.
+        unsafe { add_super_block::<F, C>(block, at, columns, &isums, out) };
+    }
+}
+
+/// Adds the results of a super-block to the outputs: its scaled sums `isums`, and its minima or offsets.
+///
+/// # Safety
+/// Same as for [`super_blocks`], with `block` as block `at`.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub unsafe fn add_super_block<const F: usize, const C: usize>(
+    block: &SuperBlock,
+    at: usize,
+    columns: &[Column; C],
+    isums: &Sums<C>,
+    out: *mut f32,
+) {
+    let format = const { FORMATS[F] };
+    let pairs = SUPER / format.sub_len() / 2;
+    for (c, column) in columns.iter().enumerate() {
+        for half in 0..2 {
+            // SAFETY: each block has 2 * pairs sums and one scale in each column, and the outputs belong to it.
+            unsafe {
+                let out = out.add(ROWS * c + 8 * half);
+                let sums = column.sums.cast::<i32>().add(pairs * at);
+                let mut minima = _mm256_setzero_si256();
+                for pair in 0..pairs {
+                    let factors = block.factors[pair].as_ptr().cast::<__m256i>().add(half);
+                    let sum = _mm256_set1_epi32(sums.add(pair).read_unaligned());
+                    minima = _mm256_add_epi32(minima, _mm256_madd_epi16(_mm256_load_si256(factors), sum));
+                }
+                let d_a = _mm256_set1_ps(*column.d.add(at));
+                let d = _mm256_mul_ps(_mm256_load_ps(block.d.as_ptr().add(8 * half)), d_a);
+                if format.has_mins() {
+                    let m = _mm256_mul_ps(_mm256_load_ps(block.m.as_ptr().add(8 * half)), d_a);
+                    accumulate(out, d, _mm256_cvtepi32_ps(isums[c][half]));
+                    accumulate(out, m, _mm256_cvtepi32_ps(minima));
+                } else {
+                    accumulate(out, d, _mm256_cvtepi32_ps(_mm256_add_epi32(isums[c][half], minima)));
                 }
             }
         }
@@ -138,7 +156,6 @@ pub unsafe fn small_blocks<const F: usize, const C: usize, const G: usize>(
     columns: &[Column; C],
     out: *mut f32,
 ) {
-    let format = const { FORMATS[F] };
     let ones = _mm256_set1_epi16(1);
     for (at, block) in blocks.iter().enumerate() {
         let mut isums: Sums<C> = columns.map(|column| {
@@ -157,18 +174,36 @@ pub unsafe fn small_blocks<const F: usize, const C: usize, const G: usize>(
                 }
             }
         }
-        for (c, column) in columns.iter().enumerate() {
-            for half in 0..2 {
-                // SAFETY: there is a scale for each block, and the outputs belong to the column.
-                unsafe {
-                    let out = out.add(ROWS * c + 8 * half);
-                    let d_a = _mm256_set1_ps(*column.d.add(at));
-                    let d = _mm256_mul_ps(_mm256_load_ps(block.d.as_ptr().add(8 * half)), d_a);
-                    accumulate(out, d, _mm256_cvtepi32_ps(isums[c][half]));
-                    if has_totals(format) {
-                        let m = _mm256_load_ps(block.m.as_ptr().add(8 * half));
-                        accumulate(out, m, _mm256_set1_ps(*column.totals.add(at)));
-                    }
+        // SAFETY: the columns have activations for the block, and the outputs belong to them.
+        unsafe { add_small_block::<F, C>(block, at, columns, &isums, out) };
+    }
+}
+
+/// Adds the results of a block of 32 elements to the outputs: its sums `isums`, and its minima.
+///
+/// # Safety
+/// Same as for [`super_blocks`], with `block` as block `at`.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub unsafe fn add_small_block<const F: usize, const C: usize>(
+    block: &SmallBlock,
+    at: usize,
+    columns: &[Column; C],
+    isums: &Sums<C>,
+    out: *mut f32,
+) {
+    let format = const { FORMATS[F] };
+    for (c, column) in columns.iter().enumerate() {
+        for half in 0..2 {
+            // SAFETY: there is a scale for each block, and the outputs belong to the column.
+            unsafe {
+                let out = out.add(ROWS * c + 8 * half);
+                let d_a = _mm256_set1_ps(*column.d.add(at));
+                let d = _mm256_mul_ps(_mm256_load_ps(block.d.as_ptr().add(8 * half)), d_a);
+                accumulate(out, d, _mm256_cvtepi32_ps(isums[c][half]));
+                if has_totals(format) {
+                    let m = _mm256_load_ps(block.m.as_ptr().add(8 * half));
+                    accumulate(out, m, _mm256_set1_ps(*column.totals.add(at)));
                 }
             }
         }

@@ -7,7 +7,9 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::avx2::attention::TILE;
+
 use crate::cache::{CacheFormat, CacheRows};
+use crate::kernel::parts;
 
 /// True if the kernels of this module support the keys and values of `rows`.
 pub fn takes(rows: &CacheRows) -> bool {

@@ -4,26 +4,6 @@
 //! four activations, which it reads from memory and repeats for each row, and adds the products of each row to a
 //! 32-bit sum. Codes go directly from the packed block to registers, and all columns of a tile share them.
 
-/// Splits `$count` rows or columns into nearly equal parts, because a small part takes nearly as long as a large one.
-/// The last `$size` is the maximum length of a part. Runs `$call` for each part, with its first number and with its
-/// length as the constant `$n`.
-macro_rules! parts {
-    ($count:expr, [$($size:literal),+], |$first:ident, $n:ident| $call:expr) => {
-        let most = [$($size),+].len();
-        let parts = $count.div_ceil(most);
-        for part in 0..parts {
-            let $first = $count * part / parts;
-            match $count * (part + 1) / parts - $first {
-                $($size => {
-                    const $n: usize = $size;
-                    $call
-                })+
-                _ => unreachable!("a part has at most the largest size"),
-            }
-        }
-    };
-}
-
 pub mod attention;
 mod floats;
 mod tile;
@@ -36,7 +16,7 @@ use std::sync::LazyLock;
 use crate::activations::{ColumnLayout, quantise};
 use crate::format::FORMATS;
 use crate::instruction_set::InstructionSet;
-use crate::kernel::{Column, Functions, Target, float_format, store, zeros};
+use crate::kernel::{Column, Functions, Target, float_format, parts, store, zeros};
 use crate::panel::{BlockParts, ROWS};
 
 use tile::Reading;

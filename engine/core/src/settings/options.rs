@@ -162,7 +162,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "kernels", flag: Flag::value("NAME"), key: Key::NONE, group: Group::Loading,
         default: DefaultValue::Text("auto"),
-        help: "Kernels for all matrix products and attention in this process: auto (the fastest for this CPU), ggml (llama.cpp's), avx2, avx512vnni or amx (Anneal's)",
+        help: "Kernels for all matrix products and attention in this process: auto (the fastest for this CPU), ggml (llama.cpp's), avx2, avxvnni, avx512vnni or amx (Anneal's)",
         value: Value::Text(Form::Word, parsed!(kernels)),
         slot: slot!(kernels),
     },
