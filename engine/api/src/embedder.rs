@@ -89,7 +89,7 @@ impl Embedder {
         self.embed_tokens(&texts?)
     }
 
-    /// Returns the embeddings of texts that are already tokenized.
+    /// Returns the embeddings of texts that are already tokenised.
     ///
     /// # Errors
     /// Errors of [`embed`](Self::embed), and [`Error::Usage`] for an invalid token.

@@ -21,7 +21,7 @@
 //!
 //! | type | purpose |
 //! | --- | --- |
-//! | [`Model`] | a loaded model: tokenizes text and creates the other types. [`Model::estimate`] estimates its memory |
+//! | [`Model`] | a loaded model: tokenises text and creates the other types. [`Model::estimate`] estimates its memory |
 //! | [`Session`] | a sequence of tokens and its KV cache: text can be added, generated and removed |
 //! | [`Sampler`] | chooses tokens according to [`SamplingOptions`]: llama.cpp's samplers, grammars, JSON schemas |
 //! | [`Tokens`], [`TokenStream`] | generated tokens: a blocking iterator, and an async stream for any executor |

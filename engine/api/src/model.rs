@@ -133,7 +133,7 @@ impl Model {
         self.raw().has_token(token) && self.raw().is_end(token)
     }
 
-    /// Tokenizes `text`, with the special tokens that the model expects before and after a text. If `text` contains
+    /// Tokenises `text`, with the special tokens that the model expects before and after a text. If `text` contains
     /// the name of a special token, the name becomes that token.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl Model {
         caught("tokenize", || self.raw().tokenize(text))
     }
 
-    /// Tokenizes `text` without the special tokens around it, for text that continues another text.
+    /// Tokenises `text` without the special tokens around it, for text that continues another text.
     ///
     /// # Errors
     /// Errors of [`tokenize`](Self::tokenize).

@@ -56,7 +56,7 @@ impl ChatTemplate {
     /// Errors of [`render`](Self::render) and of the tokenizer.
     pub fn tokens(&self, messages: &[Message]) -> Result<Vec<Token>> {
         let prompt = self.render(messages)?;
-        caught("tokenize a prompt", || self.template.tokenize(self.model.raw(), &prompt))
+        caught("tokenise a prompt", || self.template.tokenize(self.model.raw(), &prompt))
     }
 }
 

@@ -192,7 +192,7 @@ pub enum Error {
     Interrupted,
 
     /// The tokenizer failed.
-    #[error("cannot tokenize the text: {why}{}", tokenizer_advice(.0), why = .0)]
+    #[error("cannot tokenise the text: {why}{}", tokenizer_advice(.0), why = .0)]
     Tokenize(String),
 
     /// The thread pool could not be started.
@@ -500,7 +500,7 @@ mod tests {
         let said = |why: &str| Error::Tokenize(why.to_string()).to_string();
         let steps = said("splitting the text takes more than 1000 steps a character");
         assert!(steps.contains("1000 steps a character\nhint: shorten the text, or break up"), "{steps}");
-        assert_eq!(said("no vocabulary"), "cannot tokenize the text: no vocabulary");
+        assert_eq!(said("no vocabulary"), "cannot tokenise the text: no vocabulary");
     }
 
     #[test]

@@ -317,7 +317,7 @@ impl Model {
         unsafe { sys::llama_vocab_is_eog(self.vocab, token) }
     }
 
-    /// Tokenizes `text`, with the special tokens that the model expects around it. Warns if the text already begins with
+    /// Tokenises `text`, with the special tokens that the model expects around it. Warns if the text already begins with
     /// the token that the model adds, because models answer such prompts worse.
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
         let tokens = self.tokenize_with(text, true)?;
@@ -332,13 +332,13 @@ impl Model {
         Ok(tokens)
     }
 
-    /// Tokenizes `text`. If `add_special` is true, adds the special tokens that the model expects around a text. Names
+    /// Tokenises `text`. If `add_special` is true, adds the special tokens that the model expects around a text. Names
     /// of special tokens in `text` are converted to these tokens.
     pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
         self.tokenize_as(text, add_special, true)
     }
 
-    /// Tokenizes `text` without special tokens. Names of control tokens in `text` remain text.
+    /// Tokenises `text` without special tokens. Names of control tokens in `text` remain text.
     pub fn tokenize_plain(&self, text: &str) -> Result<Vec<Token>> {
         self.tokenize_as(text, false, false)
     }

@@ -11,7 +11,7 @@ pub struct ModelOptions {
     /// True if weights may be repacked for the CPU's kernels. Repacking makes prefill faster, but needs a copy of the
     /// weights.
     pub repack: bool,
-    /// True if only the vocabulary is loaded. Such a model can only tokenize.
+    /// True if only the vocabulary is loaded. Such a model can only tokenise.
     pub vocab_only: bool,
     /// True if nothing is read or allocated. Such a model and its contexts can estimate their memory, but cannot
     /// compute.

@@ -21,14 +21,14 @@ const LIGHT: usize = 2;
 /// Number of threads for grammars and schemas, which may take seconds. No other work waits for these threads.
 const GRAMMARS: usize = 2;
 
-/// Number of threads that tokenize very long texts, which may take seconds. A single thread takes at most one core
+/// Number of threads that tokenise very long texts, which may take seconds. A single thread takes at most one core
 /// away from generation.
 const TEXTS: usize = 1;
 
 /// Number of threads of the pool.
 pub const THREADS: usize = LIGHT + GRAMMARS + TEXTS;
 
-/// Size of the longest text that is tokenized directly on the connection thread, in bytes.
+/// Size of the longest text that is tokenised directly on the connection thread, in bytes.
 const LONG_TEXT: usize = 16 * 1024;
 
 /// Size of the longest text that counts as light work, in bytes. Longer texts have a separate thread.
@@ -47,12 +47,12 @@ pub enum WorkKind {
     Light,
     /// A grammar or schema, which may take seconds.
     Grammar,
-    /// Tokenizing a very long text, which may take seconds.
+    /// Tokenising a very long text, which may take seconds.
     Text,
 }
 
 impl WorkKind {
-    /// Returns the kind of work for tokenizing a text of `bytes` bytes. `None` if the text is short enough for the
+    /// Returns the kind of work for tokenising a text of `bytes` bytes. `None` if the text is short enough for the
     /// connection thread.
     pub fn of_text(bytes: usize) -> Option<Self> {
         if bytes <= LONG_TEXT {

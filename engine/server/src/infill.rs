@@ -69,7 +69,7 @@ impl Infill {
     /// texts remain text, because source files may contain them.
     ///
     /// # Errors
-    /// If a text cannot be tokenized.
+    /// If a text cannot be tokenised.
     pub fn tokens(&self, model: &Model, names: &InfillTokens) -> EngineResult<Vec<Token>> {
         let mut all: Vec<Token> = model.begin_token().into_iter().collect();
         let put = |all: &mut Vec<Token>, text: &str| -> EngineResult<()> {

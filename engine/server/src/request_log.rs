@@ -217,7 +217,7 @@ impl RequestLog {
         let why = match error {
             // The messages of these errors may contain text from the client.
             Error::Sampler(_) | Error::Grammar { .. } | Error::Tokenize(_) => {
-                "sampling or tokenizing failed".to_string()
+                "sampling or tokenising failed".to_string()
             }
             other => build_info::words::with_inline_hint(&other.to_string()),
         };

@@ -18,7 +18,7 @@ use crate::{common, effort};
 /// Environment variable that names the test whose work a child process performs.
 const CHILD: &str = "ANNEAL_HOSTILE_TEXT";
 
-/// Stack size of tokio's threads, on which a server tokenizes.
+/// Stack size of tokio's threads, on which a server tokenises.
 const STACK: usize = 2 * 1024 * 1024;
 
 /// Characters of every kind, from which texts are made.
@@ -96,12 +96,12 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(schedule.split(' ').next().and_then(|time| time.parse().ok()).expect("a time"))
 }
 
-/// Durations of tokenization.
+/// Durations of tokenisation.
 #[derive(Default)]
 struct Times(Vec<(Duration, String)>);
 
 impl Times {
-    /// Tokenizes a text of `length` characters, made from `characters`. `kind` is the name of these characters.
+    /// Tokenises a text of `length` characters, made from `characters`. `kind` is the name of these characters.
     fn tokenize(&mut self, model: &Model, tokenizer: &str, (kind, characters): (&str, &str), length: usize) {
         let text = text(characters, length);
         let begin = cpu_time();

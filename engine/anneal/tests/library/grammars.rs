@@ -1,5 +1,5 @@
 //! Tests of GBNF grammars in a sampler chain: the texts that each grammar allows, as whole texts or prefixes, with
-//! every tokenization.
+//! every tokenisation.
 
 use crate::common::the_model;
 use llama::Token;

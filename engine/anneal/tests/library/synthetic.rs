@@ -1,5 +1,5 @@
 //! Tests that synthetic models resemble real models in the important properties: peaked logits, and text that
-//! survives tokenization.
+//! survives tokenisation.
 
 use std::path::Path;
 use std::sync::Arc;

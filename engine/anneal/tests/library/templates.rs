@@ -1,4 +1,4 @@
-//! Tests of chat templates: ten families compared with jinja2, templates in model files, and tokenization.
+//! Tests of chat templates: ten families compared with jinja2, templates in model files, and tokenisation.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -130,7 +130,7 @@ fn special_tokens_are_one_token_and_the_first_comes_once() {
     assert_eq!(count(&tokens(&with, adds)), 1, "written by the template");
     assert_eq!(count(&tokens(&without, adds)), usize::from(adds), "written by nobody");
     assert_eq!(tokens(&without, adds).last(), end_token.last());
-    // A special token in a user's message is tokenized as a special token, as in llama.cpp.
+    // A special token in a user's message is tokenised as a special token, as in llama.cpp.
     let said = [Message::new("user", end.as_str())];
     let template =
         Template::new("{{ messages[0].content }}", "a test", Specials::of_model(&model)).expect("compiled");

@@ -166,7 +166,7 @@ fn a_template_cannot_make_pairs_of_unlimited_size() {
         (&json!("context_length_exceeded"), &json!("documents[0]")),
         "{error}"
     );
-    // The length of the text is checked before the text is joined and tokenized.
+    // The length of the text is checked before the text is joined and tokenised.
     assert!(error["message"].as_str().is_some_and(|message| message.contains("bytes")), "{error}");
 }
 

@@ -179,7 +179,7 @@ fn run(model: &Arc<Model>, context: &mut Context, options: &ContextOptions, purp
     }
 }
 
-/// Tokenizes a text and converts tokens to text. The trial does not fail if a text cannot be tokenized.
+/// Tokenises a text and converts tokens to text. The trial does not fail if a text cannot be tokenised.
 fn speak(model: &Model) -> Result<()> {
     if !model.has_vocabulary() {
         return Ok(());

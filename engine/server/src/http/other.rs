@@ -88,7 +88,7 @@ async fn cut(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response
         (Some(_), Some(_)) => return Err(ApiError::field("prompt", "give content or prompt, not both")),
         (Some(text), None) => ("content", text),
         (None, Some(text)) => ("prompt", text),
-        (None, None) => return Err(ApiError::field("content", "is missing: give the text to tokenize")),
+        (None, None) => return Err(ApiError::field("content", "is missing: give the text to tokenise")),
     };
     let add_special = fields.bool("add_special_tokens")?.unwrap_or(true);
     fields.finish()?;

@@ -60,7 +60,7 @@ fn no_text_ends_a_server() {
     assert_eq!(server.get("/health").0, 200);
 }
 
-/// A text with more bytes than the context can hold is rejected before tokenization, with both numbers in the error.
+/// A text with more bytes than the context can hold is rejected before tokenisation, with both numbers in the error.
 #[test]
 fn texts_beyond_the_context_are_refused_by_their_bytes() {
     let server = server(&["-c", "256"]);

@@ -81,7 +81,7 @@ pub struct Args {
     /// Skip the warm-up run before the samples
     #[arg(long)]
     pub(super) no_warmup: bool,
-    /// Measure the whole path from prompt text to answer text: tokenization, prefill, sampling and decode. Runs the -pg
+    /// Measure the whole path from prompt text to answer text: tokenisation, prefill, sampling and decode. Runs the -pg
     /// tests, or every combination of -p and -n
     #[arg(long)]
     pub(super) end_to_end: bool,
