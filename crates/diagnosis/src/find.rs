@@ -27,11 +27,11 @@ pub enum FindError {
     #[error("{0}")]
     Missing(String),
     /// Several processes fit.
-    #[error("several processes are called {name}: {pids}\nhint: give the number of one of them")]
+    #[error("several processes are called {name}: {pids}\nhint: give one of these process IDs")]
     Several {
         /// Name that was looked for.
         name: String,
-        /// Numbers of the processes.
+        /// IDs of the processes.
         pids: String,
     },
 }
@@ -98,7 +98,7 @@ fn named(root: &Path, name: &str) -> Result<u32, FindError> {
     left.sort_unstable();
     match left.as_slice() {
         [] => Err(FindError::Missing(format!(
-            "there is no process called {name}\nhint: give its number, which ps -e lists, or its URL"
+            "there is no process called {name}\nhint: give its process ID, which `ps -e` lists, or its URL"
         ))),
         [one] => Ok(*one),
         several => {

@@ -76,7 +76,7 @@ pub trait Functions {
     /// `rows` outputs of each target are written.
     unsafe fn multiply<const F: usize>(panels: *const u8, k: usize, rows: usize, targets: &[Target]);
 
-    /// Multiplies a panel of the float format with the number `F` of `enum ggml_type`.
+    /// Multiplies a panel in the float format whose number in `enum ggml_type` is `F`.
     ///
     /// # Safety
     /// Same as for [`Functions::multiply`]; a column is `k` floats.

@@ -1,9 +1,9 @@
-//! Tuning objectives: numbers of prompt tokens and generated tokens.
+//! Tuning objectives: prompt and answer token counts.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Named objectives with their numbers of prompt tokens and generated tokens. Only the ratio of the two numbers
+/// Named objectives with their prompt and answer token counts. Only the ratio of the two numbers
 /// decides which candidate is faster.
 const NAMED: [(&str, u32, u32); 4] = [
     // A short question and a long answer.
@@ -52,7 +52,8 @@ impl FromStr for Objective {
         let number = |text: &str| text.trim().parse().ok().filter(|tokens| *tokens <= MOST);
         match text.split_once(':').and_then(|(prompt, generate)| Some((number(prompt)?, number(generate)?))) {
             Some((0, 0)) | None => Err(format!(
-                "unknown objective {text:?}\nhint: use chat, rag, batch, latency, or numbers of prompt and answer tokens, as in 2048:256"
+                "unknown objective {text:?}\nhint: use chat, rag, batch, latency, or prompt and answer token counts, \
+                 as in 2048:256"
             )),
             Some((prompt, generate)) => Ok(Self { name: format!("{prompt}:{generate}"), prompt, generate }),
         }

@@ -30,7 +30,7 @@ pub struct Conversation {
     variables: Vec<(String, Json)>,
     /// True if the prompt ends the thoughts that the template opens.
     answers_at_once: bool,
-    /// Maximum number of tokens in the thoughts of an answer. `None` for no limit.
+    /// Maximum number of thought tokens in an answer. `None` for no limit.
     budget: Option<u32>,
     /// Tokens that close the thoughts.
     closing: Vec<Token>,
@@ -109,7 +109,7 @@ impl Conversation {
         self.answers_at_once = !is_on;
     }
 
-    /// Sets the maximum number of tokens in the thoughts of an answer. The change takes effect at the next turn.
+    /// Sets the maximum number of thought tokens in an answer. The change takes effect at the next turn.
     pub fn set_budget(&mut self, tokens: Option<u32>) {
         self.budget = tokens;
     }
@@ -304,7 +304,7 @@ impl Conversation {
         Chain::new(&sampling, self.session.context().model())
     }
 
-    /// Tokenizes `prompt`. Text that the sequence already contains keeps its tokens, because a model may have split
+    /// Tokenises `prompt`. Text that the sequence already contains keeps its tokens, because a model may have split
     /// the words differently from the tokenizer.
     fn tokens_of(&mut self, prompt: &str) -> Result<Vec<Token>> {
         let context = self.session.context();

@@ -245,7 +245,7 @@ pub enum Form {
     WordOrTruth,
     /// Whole number or text. The string describes the valid values.
     NumberOrWord(&'static str),
-    /// Comma-separated text, or a list of texts. The string describes the valid values.
+    /// Comma-separated text, or a list of strings. The string describes the valid values.
     List(&'static str),
     /// List of numbers.
     Numbers,

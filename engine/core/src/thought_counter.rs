@@ -7,7 +7,7 @@ use llama::Token;
 #[derive(Clone, Debug)]
 pub struct ThoughtCounter {
     reader: ThoughtReader,
-    /// Maximum number of tokens in the thoughts. `None` for no limit.
+    /// Maximum number of thought tokens. `None` for no limit.
     budget: Option<u32>,
     /// Tokens that close the thoughts.
     closing: Vec<Token>,

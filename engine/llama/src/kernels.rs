@@ -205,7 +205,7 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
     }
     let best = eligible().next().ok_or_else(|| Error::Kernels {
         path: folder.to_path_buf(),
-        why: "no kernel library in this folder can run on this machine\nhint: install the archive again, or make a build \
+        why: "no kernel library in this folder can run on this machine\nhint: install the archive again, or build one \
               for this machine with `cargo xtask build-native`"
             .to_string(),
     })?;

@@ -15,7 +15,7 @@ pub enum Input {
     Text(String),
     /// A list of tokens, or an empty list.
     Tokens(Vec<Token>),
-    /// A list of texts and lists of tokens.
+    /// A list of strings and lists of tokens.
     List(Vec<Input>),
 }
 

@@ -55,7 +55,7 @@ pub struct ServeOptions {
     pub queue: usize,
     /// Default maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// Default maximum number of tokens in the thoughts. `None` for no limit.
+    /// Default maximum number of thought tokens. `None` for no limit.
     pub reasoning_budget: Option<u32>,
     /// Maximum time of a request.
     pub deadline: Duration,

@@ -188,7 +188,7 @@ impl Inbox {
         self.arrived.notify_all();
     }
 
-    /// Returns the time limit of a batch with generating slots, if the limit was changed.
+    /// Returns the new time limit for batches that contain generating slots; `None` if the limit was not changed.
     pub fn step(&self) -> Option<Duration> {
         self.lock().step
     }

@@ -11,7 +11,7 @@ use super::fields::{Fields, wrong};
 pub struct Reasoning {
     /// True if thoughts are returned separately from the text.
     pub is_separate: bool,
-    /// Maximum number of tokens in the thoughts. `None` for no limit.
+    /// Maximum number of thought tokens. `None` for no limit.
     pub budget: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ impl Reasoning {
     }
 }
 
-/// Maximum number of tokens in the thoughts, as requested.
+/// Maximum number of thought tokens, as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThoughtBudget {
     Unlimited,

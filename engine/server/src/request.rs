@@ -32,7 +32,7 @@ pub struct Defaults {
     pub sampling: SamplingOptions,
     /// Default maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// Default maximum number of tokens in the thoughts. `None` for no limit.
+    /// Default maximum number of thought tokens. `None` for no limit.
     pub reasoning_budget: Option<u32>,
     /// Maximum time of a request, including its time in the queue.
     pub deadline: Duration,
@@ -243,7 +243,7 @@ pub fn prompts(fields: &mut Fields, most: usize) -> Result<(Prompt, Vec<Prompt>)
             Ok((first, prompts.collect::<Result<_, _>>()?))
         }
         Err(InputFault::Many(_)) if most == 1 => {
-            Err(ApiError::field(NAME, "must be a single text: send several requests"))
+            Err(ApiError::field(NAME, "must be a single string: send several requests"))
         }
         Err(InputFault::Many(count)) => {
             Err(ApiError::field(NAME, format!("use at most {most} prompts, not {count}")))
@@ -261,7 +261,7 @@ fn salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let refused = |what: String| Err(ApiError::field("cache_salt", what));
     match fields.text("cache_salt")? {
         Some(salt) if salt.is_empty() => {
-            refused("must not be empty: give a text or leave the field out".to_string())
+            refused("must not be empty: give a string or omit the field".to_string())
         }
         Some(salt) if salt.chars().nth(SALT_CHARACTERS).is_some() => {
             refused(format!("must have at most {SALT_CHARACTERS} characters"))
@@ -388,7 +388,7 @@ mod tests {
         let cases = [
             ("{}", "prompt: is missing"),
             (r#"{"prompt": 1}"#, "prompt: use a string or a list of tokens, not 1"),
-            (r#"{"prompt": ["a", "b"]}"#, "prompt: must be a single text"),
+            (r#"{"prompt": ["a", "b"]}"#, "prompt: must be a single string"),
             (r#"{"prompt": [1, 1.5]}"#, "prompt: use token numbers in a list, not 1.5"),
             (r#"{"prompt": [99999999999]}"#, "prompt: use token numbers in a list"),
             (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),

@@ -241,7 +241,7 @@ impl Server {
         self.blocking_pool.of(client).run(WorkKind::Light, work).await
     }
 
-    /// Returns the tokens of `prompt`. Refuses a text that is too long for the context without tokenizing it.
+    /// Returns the tokens of `prompt`. Refuses a text that is too long for the context without tokenising it.
     ///
     /// # Errors
     /// If the template rejects the conversation, or the prompt is too long.
@@ -311,7 +311,7 @@ impl Server {
         self.cut(client, kind, move || plain_tokens(&model, Prompt::Text(text))).await?
     }
 
-    /// Runs `work`, which tokenizes texts of `client`. `kind` is the result of [`WorkKind::of_text`].
+    /// Runs `work`, which tokenises texts of `client`. `kind` is the result of [`WorkKind::of_text`].
     pub async fn cut<T: Send + 'static>(
         &self,
         client: &Client,
@@ -474,7 +474,7 @@ impl Server {
     }
 }
 
-/// Tokenizes `prompt`, which must not be a conversation.
+/// Tokenises `prompt`, which must not be a conversation.
 pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, ApiError> {
     let field = prompt.field();
     match prompt {
@@ -491,7 +491,7 @@ pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, ApiErro
             }
         },
         Prompt::Messages(_) | Prompt::Infill(_) => {
-            Err(ApiError::field(field, "use a text or tokens, not messages"))
+            Err(ApiError::field(field, "use a string or tokens, not messages"))
         }
     }
 }

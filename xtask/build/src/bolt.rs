@@ -100,8 +100,8 @@ pub fn base_of(workspace: &Workspace, plain: Plan) -> Result<Plan> {
         }
     }
     bail!(
-        "cannot find the base of {}: the build with the PGO profile {} no longer exists\nhint: make that \
-         build again with `cargo xtask pgo`, or switch to the plain build with `cargo xtask build --profile \
+        "cannot find the base of {}: the build with the PGO profile {} no longer exists\nhint: rebuild \
+         it with `cargo xtask pgo`, or switch to the plain build with `cargo xtask build --profile \
          {} --plain`",
         current.display(),
         wanted.profile.short(),

@@ -7,7 +7,7 @@
 //! - `validate`: decides whether a build or a setting may replace another
 //! - `gpu_check`: checks a build on a GPU, from one archive
 //! - `recommend`: recommends a build, settings and a quantisation for a model on a machine
-//! - `upgrade`: replaces llama.cpp by another version, and finds the version that caused a change
+//! - `upgrade`: replaces llama.cpp with another version, and finds the version that caused a change
 //! - `report`: writes one page with all measurements
 
 pub mod commands;

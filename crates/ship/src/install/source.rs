@@ -274,7 +274,7 @@ fn check(
     if let Some(expected) = expected {
         ensure!(
             sha256 == expected,
-            "checksum mismatch: the SHA-256 of the archive of {name} is {sha256} instead of {expected}\nhint: \
+            "checksum mismatch: the SHA-256 of the archive {name} is {sha256} instead of {expected}\nhint: \
              download it again"
         );
     }

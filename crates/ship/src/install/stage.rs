@@ -32,10 +32,10 @@ pub fn stage(source: Source, scratch: &Path) -> Result<PathBuf> {
             let mut progress = Progress::new("unpacking", Some(archive.size));
             let seen = |bytes| progress.add(bytes);
             let unpacked = unpack::unpack(&archive.file, &archive.name, scratch, seen)
-                .with_context(|| format!("cannot unpack the archive of {}", archive.name))?;
+                .with_context(|| format!("cannot unpack the archive {}", archive.name))?;
             ensure!(
                 unpacked.sha256 == archive.sha256,
-                "the archive of {} changed while it was unpacked\nhint: run the same command again",
+                "the archive {} changed while it was unpacked\nhint: run the same command again",
                 archive.name
             );
             Ok(unpacked.folder)

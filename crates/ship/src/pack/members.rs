@@ -52,7 +52,7 @@ impl Member {
     }
 }
 
-/// Returns the members for the files in an order.
+/// Returns the members for the files to pack.
 ///
 /// # Errors
 /// If a file cannot be read or a name is invalid.
@@ -64,7 +64,7 @@ pub(crate) fn given(items: &[Item]) -> Result<Members> {
     for needed in ["bin/anneal", "build_info.json"] {
         ensure!(
             members.contains_key(needed),
-            "cannot make the archive: the order does not list the file {needed}"
+            "cannot make the archive: the list of files to pack lacks {needed}"
         );
     }
     Ok(members)

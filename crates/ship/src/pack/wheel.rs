@@ -50,7 +50,7 @@ fn version(semver: &str) -> Result<String> {
     match pre {
         Some(pre) if parsed.build.is_empty() => Ok(format!("{major}.{minor}.{patch}{pre}")),
         _ => bail!(
-            "cannot make a wheel of the version {semver}: Python's versions have no notation for it\nhint: use a \
+            "cannot make a wheel of the version {semver}: it cannot be written as a Python version\nhint: use a \
              version such as 1.0.0 or 1.0.0-rc.1"
         ),
     }
@@ -61,7 +61,7 @@ fn tag(target: &str, glibc: Glibc) -> Result<String> {
     let newest = Glibc::from(NEWEST);
     ensure!(
         glibc <= newest,
-        "cannot make a wheel: the program needs glibc {glibc}, but a wheel for many systems may need at most glibc \
+        "cannot make a wheel: the program needs glibc {glibc}, but a manylinux wheel may need at most glibc \
          {newest}\nhint: build the profile universal"
     );
     match target.split('-').next() {

@@ -64,7 +64,7 @@ fn tune(state: &Path) -> Value {
     entry.clone()
 }
 
-/// Changes the entry of the record.
+/// Applies `change` to the first entry of the tuning record in `state`.
 fn plant(state: &Path, change: impl FnOnce(&mut Value)) {
     let path = state.join("tuning.json");
     let mut record: Value = serde_json::from_slice(&fs::read(&path).expect("a record")).expect("JSON");

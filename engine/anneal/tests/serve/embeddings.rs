@@ -133,7 +133,7 @@ fn what_cannot_be_meant_is_refused_in_words() {
         (json!({ "input": [] }), 400, "input: use 1 to 2048 texts, not 0"),
         (json!({ "input": [99999999] }), 400, "input: use tokens from 0 to"),
         (json!({ "input": [-1] }), 400, "input: use tokens from 0 to"),
-        (json!({ "input": { "a": 1 } }), 400, "input: use a text"),
+        (json!({ "input": { "a": 1 } }), 400, "input: use a string"),
         (json!({ "input": long }), 400, "input: a text has"),
         (json!({ "input": "a", "encoding_format": "hex" }), 400, "encoding_format: use float or base64"),
         (json!({ "input": "a", "dimensions": 3 }), 400, "dimensions: this model's embeddings have"),

@@ -47,7 +47,7 @@ pub struct Args {
     /// Effort of a reasoning model, for example low or high; none turns thoughts off
     #[arg(long, value_name = "LEVEL")]
     reasoning_effort: Option<String>,
-    /// Maximum number of tokens in the thoughts before an answer [default: no limit]
+    /// Maximum number of thought tokens before an answer [default: no limit]
     #[arg(long, value_name = "N")]
     reasoning_budget: Option<u32>,
     /// Maximum number of tokens in an answer; -1 for no limit other than the context

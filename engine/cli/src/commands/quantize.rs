@@ -20,7 +20,7 @@ use super::bar::Bar;
 use super::flags::whole;
 use crate::interrupt;
 
-/// Quantize a model
+/// Quantise a model
 ///
 /// The output file appears only when it is complete, and ctrl-C leaves no partial file. Most errors are reported
 /// before quantisation begins.
@@ -43,7 +43,7 @@ pub struct Args {
     /// required for IQ1, IQ2, IQ3_XXS and Q2_K_S
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
-    /// Do not quantize the output matrix
+    /// Do not quantise the output matrix
     #[arg(long)]
     leave_output_tensor: bool,
     /// Use the same type for every matrix, instead of a mixture

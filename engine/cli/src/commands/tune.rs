@@ -45,7 +45,7 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Purpose: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or the numbers of prompt and answer tokens as P:G
+    /// Purpose: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or the prompt and answer token counts as P:G
     /// [default: chat; for --show, --reset and --export: any]
     #[arg(long = "for", value_name = "PURPOSE")]
     objective: Option<Objective>,

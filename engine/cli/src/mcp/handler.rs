@@ -47,7 +47,7 @@ impl ToolOutput {
     }
 }
 
-/// Reasons of the server for an incomplete text, and their descriptions.
+/// Reasons that the server gives for an incomplete text, and their descriptions.
 const CUT_OFF: [(&str, &str); 2] = [
     (
         "deadline",
@@ -116,7 +116,7 @@ impl Handler {
         let texts = arguments.remove("texts").unwrap_or_default();
         // The server also accepts lists of tokens, but in a tool call they would be a mistake.
         if !texts.as_array().is_some_and(|texts| texts.iter().all(Value::is_string)) {
-            return Err(wrong("texts: use a list of texts"));
+            return Err(wrong("texts: use a list of strings"));
         }
         arguments.insert("embed".to_string(), texts);
         let line = self

@@ -158,7 +158,7 @@ async fn offer(place: ServerAddress, protocol: File, mut stopping: oneshot::Rece
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => {
             return Err(Error::Serve(format!(
-                "the client did not initialize the session correctly: {error}"
+                "the client did not initialise the session correctly: {error}"
             )));
         }
     };

@@ -192,7 +192,7 @@ fn chat() -> Tool {
         },
         "thinking_budget_tokens": {
             "type": "integer", "minimum": -1, "maximum": u32::MAX,
-            "description": "Maximum number of tokens in the thoughts; -1 for no limit.",
+            "description": "Maximum number of thought tokens; -1 for no limit.",
         },
     });
     tool(

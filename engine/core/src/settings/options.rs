@@ -287,7 +287,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     },
     OptionSpec {
         name: "threads", flag: Flag::short('t', "N"), key: OF_MODEL, group: Group::Threads,
-        default: DefaultValue::depends("the tuning record's, else the policy's share of the cores", "2"),
+        default: DefaultValue::depends("the tuning record's, else the share set by --policy", "2"),
         help: "Number of threads that generate tokens",
         value: Value::Whole { least: 1, most: MAX_THREADS, range: THREADS, set: |all, value| all.decode_threads = Some(value) },
         slot: slot!(decode_threads),

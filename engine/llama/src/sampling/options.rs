@@ -342,7 +342,7 @@ fn texts(value: &Value) -> Result<Vec<String>> {
     });
     match texts {
         Some(texts) => Ok(texts),
-        None => refuse("dry_sequence_breakers", &shortened(value), "a list of texts"),
+        None => refuse("dry_sequence_breakers", &shortened(value), "a list of strings"),
     }
 }
 
@@ -429,9 +429,9 @@ mod tests {
             (r#"{"seed": -2}"#, "seed -2: use 0 to 18446744073709551615"),
             (r#"{"seed": 1.5}"#, "seed 1.5"),
             (r#"{"seed": 18446744073709551616}"#, "seed 1.8446744073709552e+19"),
-            (r#"{"dry_sequence_breakers": "x"}"#, "a list of texts"),
+            (r#"{"dry_sequence_breakers": "x"}"#, "a list of strings"),
             (r#"{"dry_sequence_breakers": [""]}"#, "1 to 40 bytes"),
-            (r#"{"dry_sequence_breakers": [1]}"#, "a list of texts"),
+            (r#"{"dry_sequence_breakers": [1]}"#, "a list of strings"),
             (r#"{"grammar": 1}"#, "grammar 1: use a text"),
             (r#"{"grammar": "root ::= \"a\"", "json_schema": {}}"#, "use only one of them"),
             (r#"{"logit_bias": 1}"#, "logit_bias"),

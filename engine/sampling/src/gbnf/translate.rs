@@ -66,7 +66,7 @@ impl LexemeShape {
     }
 }
 
-/// Returns `expr` without the empty text.
+/// Returns an expression that matches everything that `expr` matches, except the empty text.
 fn not_empty(regexes: &mut Regexes<'_>, expr: ExprRef) -> Result<ExprRef, String> {
     let not_empty = RegexAst::Not(Box::new(RegexAst::EmptyString));
     regexes.make(&RegexAst::And(vec![RegexAst::ExprRef(expr), not_empty]))

@@ -139,8 +139,8 @@ impl Config {
         models.into_iter().map(|(name, model)| (name, first.clone().or(model))).collect()
     }
 
-    /// Returns the general values for the model with the table `own`. If the drafting values in `own` contradict
-    /// general values, the general values are dropped.
+    /// Returns the general values for the model whose table is `own`, without general values that contradict the
+    /// drafting values in `own`.
     fn for_drafts_of(&self, own: &Config) -> Config {
         let mut above = self.clone();
         let drafts = own.draft_model.is_some() || own.speculative.is_some_and(|who| who != Who::Off);

@@ -371,8 +371,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "reasoning-budget", flag: Flag::value("N"), key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::depends("no limit", "2048"),
-        help: "Maximum number of tokens in the thoughts before an answer, for requests without a budget (0 ends thoughts \
-              at once)",
+        help: "Maximum number of thought tokens before an answer, for requests without a budget (0 ends thoughts at \
+              once)",
         value: Value::Whole { least: 0, most: u32::MAX, range: "0 or more", set: |all, value| all.reasoning_budget = Some(value) },
         slot: slot!(reasoning_budget),
     },

@@ -96,7 +96,7 @@ impl EmbeddingRequest {
         timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Tokenizes the texts, on the blocking pool if they are long.
+    /// Tokenises the texts, on the blocking pool if they are long.
     async fn tokens(&mut self, server: &Server, client: &Client) -> Result<Vec<Vec<Token>>, ApiError> {
         let (name, texts) = (self.name, std::mem::take(&mut self.texts));
         let (model, longest) = (Arc::clone(&server.model), server.embedder.longest);
@@ -129,7 +129,7 @@ pub(super) async fn evaluated(
     }
 }
 
-/// Tokenizes `texts`, which come from the field `name`. Each text may have at most `longest` tokens.
+/// Tokenises `texts`, which come from the field `name`. Each text may have at most `longest` tokens.
 fn all_tokens(
     model: &Model,
     name: &str,
@@ -189,9 +189,9 @@ fn words(server: &Server, refused: &EmbeddingRefusal) -> ApiError {
     }
 }
 
-/// Returns the texts of the field: a text, a list of texts, a list of tokens, or a list of lists of tokens.
+/// Returns the texts of the field: a string, a list of strings, a list of tokens, or a list of lists of tokens.
 fn texts(name: &'static str, input: Option<Result<Input, InputFault>>) -> Result<Vec<Prompt>, ApiError> {
-    let missing = || ApiError::field(name, "is missing: give a text or a list of texts");
+    let missing = || ApiError::field(name, "is missing: give a string or a list of strings");
     let many = |count: usize| ApiError::field(name, format!("use 1 to {TEXTS} texts, not {count}"));
     let one = |input: Input| match input {
         Input::Text(text) if !text.is_empty() => Ok(Prompt::Text(text)),
@@ -206,9 +206,11 @@ fn texts(name: &'static str, input: Option<Result<Input, InputFault>>) -> Result
         Err(InputFault::Token(value)) => Err(wrong(name, "use token numbers in a list of tokens", &value)),
         Err(InputFault::Item(value)) => Err(ApiError::field(
             name,
-            format!("use only texts and lists of tokens as list items, not {}", shown(&value)),
+            format!("use only strings and lists of tokens as list items, not {}", shown(&value)),
         )),
-        Err(InputFault::Kind(value)) => Err(wrong(name, "use a text, a list of texts, or tokens", &value)),
+        Err(InputFault::Kind(value)) => {
+            Err(wrong(name, "use a string, a list of strings, or tokens", &value))
+        }
         Err(InputFault::Json(why)) => Err(ApiError::field(name, format!("is not JSON: {why}"))),
     }
 }
@@ -281,8 +283,8 @@ mod tests {
             (json!([[]]), Err("input: a text must not be empty")),
             (json!([1, "a"]), Err("input: use token numbers in a list of tokens, not \"a\"")),
             (json!([1.5]), Err("input: use token numbers in a list of tokens, not 1.5")),
-            (json!([null]), Err("input: use only texts and lists of tokens as list items, not null")),
-            (json!(7), Err("input: use a text, a list of texts, or tokens, not 7")),
+            (json!([null]), Err("input: use only strings and lists of tokens as list items, not null")),
+            (json!(7), Err("input: use a string, a list of strings, or tokens, not 7")),
             (json!(vec!["a"; 2049]), Err("input: use 1 to 2048 texts, not 2049")),
         ];
         for (value, expected) in cases {

@@ -94,7 +94,7 @@ impl RerankRequest {
         timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Tokenizes the pairs, on the blocking pool if they are long.
+    /// Tokenises the pairs, on the blocking pool if they are long.
     async fn pairs(&self, server: &Server, client: &Client) -> Result<Vec<Vec<Token>>, ApiError> {
         let (model, longest) = (Arc::clone(&server.model), server.embedder.longest);
         let (query, documents) = (self.query.clone(), self.documents.clone());
@@ -105,13 +105,13 @@ impl RerankRequest {
     }
 }
 
-/// Returns the documents in `value`: a list of texts, or of objects with the key `text`.
+/// Returns the documents in `value`: a list of strings, or of objects with the key `text`.
 fn documents(value: Option<Value>) -> Result<Vec<String>, ApiError> {
     const NAME: &str = "documents";
     let list = match value {
-        None => return Err(ApiError::field(NAME, "is missing: give a list of texts")),
+        None => return Err(ApiError::field(NAME, "is missing: give a list of strings")),
         Some(Value::Array(list)) => list,
-        Some(other) => return Err(wrong(NAME, "use a list of texts", &other)),
+        Some(other) => return Err(wrong(NAME, "use a list of strings", &other)),
     };
     if !(1..=TEXTS).contains(&list.len()) {
         return Err(ApiError::field(NAME, format!("use 1 to {TEXTS} texts, not {}", list.len())));
@@ -123,7 +123,7 @@ fn documents(value: Option<Value>) -> Result<Vec<String>, ApiError> {
             other => Err(wrong(&format!("{NAME}[{index}].text"), "use a string", &other.unwrap_or_default())),
         },
         other => {
-            Err(wrong(&format!("{NAME}[{index}]"), "use a text, or an object with the key text", &other))
+            Err(wrong(&format!("{NAME}[{index}]"), "use a string, or an object with the key text", &other))
         }
     };
     list.into_iter().enumerate().map(text).collect()
@@ -321,12 +321,12 @@ mod tests {
             (r#"{"query": "", "documents": ["b"]}"#, "query: is missing"),
             (r#"{"query": ["a"], "documents": ["b"]}"#, "query: use a string, not a list"),
             (r#"{"query": "a"}"#, "documents: is missing"),
-            (r#"{"query": "a", "documents": "b"}"#, "documents: use a list of texts, not \"b\""),
+            (r#"{"query": "a", "documents": "b"}"#, "documents: use a list of strings, not \"b\""),
             (r#"{"query": "a", "documents": []}"#, "documents: use 1 to 2048 texts, not 0"),
             (&long, "documents: use 1 to 2048 texts, not 2049"),
             (
                 r#"{"query": "a", "documents": ["b", 1]}"#,
-                "documents[1]: use a text, or an object with the key text",
+                "documents[1]: use a string, or an object with the key text",
             ),
             (r#"{"query": "a", "documents": [{"title": "b"}]}"#, "documents[0].text: use a string, not null"),
             (r#"{"query": "a", "documents": ["b"], "top_n": 0}"#, "top_n: use a whole number from 1"),

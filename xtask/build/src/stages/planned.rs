@@ -14,10 +14,7 @@ pub fn read(folder: &Path, hash: &Sha256) -> Result<Plan> {
     let path = folder.join("plan.json");
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Plan::parse(&text, hash).with_context(|| {
-        format!(
-            "{} was written by another version of cargo xtask\nhint: make that build again",
-            path.display()
-        )
+        format!("{} was written by another version of cargo xtask\nhint: build it again", path.display())
     })
 }
 

@@ -335,8 +335,8 @@ fn python(info: &BuildInfo, needs: &Needs) -> Result<Wheel> {
     let (packages, unknown) = needs.packages();
     if !packages.is_empty() || !unknown.is_empty() {
         bail!(
-            "cannot make a wheel of {}: its program needs {}, and a wheel may need only glibc\nhint: omit --wheel, \
-             or use --profile universal",
+            "cannot make a wheel of {}: its program needs {}, but a wheel may depend only on glibc\nhint: omit \
+             --wheel, or use --profile universal",
             info.profile,
             [packages, unknown].concat().join(", ")
         );

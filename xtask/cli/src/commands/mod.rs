@@ -79,7 +79,7 @@ enum Command {
     Recommend(InLab),
     /// Fetch, verify and patch the llama.cpp sources
     Vendor(vendor::Args),
-    /// Replace llama.cpp by another version if nothing gets worse
+    /// Replace llama.cpp with another version if nothing gets worse
     #[command(disable_help_flag = true)]
     Upgrade(InLab),
     /// Download or synthesise models for tests and examples

@@ -23,7 +23,7 @@ use super::dist;
 /// Options of `publish`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile whose current build to publish
+    /// Publish the current build of this profile
     #[arg(short, long, default_value = "native")]
     profile: String,
     #[command(flatten)]

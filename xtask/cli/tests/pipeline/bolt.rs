@@ -290,6 +290,6 @@ fn a_build_with_a_profile_is_rewritten_with_it_and_found_again_behind_the_result
     assert!(base.is_dir(), "{}", cleaned.err);
     // Now the base of the current build is missing.
     std::fs::remove_dir_all(base).unwrap();
-    run(&checkout, &model, "faster").expect(1, "make that build again with `cargo xtask pgo`");
+    run(&checkout, &model, "faster").expect(1, "rebuild it with `cargo xtask pgo`");
     assert!(current(&checkout).starts_with("native-pgo-bolt-"), "{}", current(&checkout));
 }

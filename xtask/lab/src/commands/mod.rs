@@ -34,7 +34,7 @@ enum Command {
     Bench(bench::Args),
     /// Decide whether a build or setting may replace another
     Validate(validate::Args),
-    /// Replace llama.cpp by another version if nothing gets worse
+    /// Replace llama.cpp with another version if nothing gets worse
     Upgrade(upgrade::Args),
     /// Write one HTML page with all measurements
     Report(report::Args),

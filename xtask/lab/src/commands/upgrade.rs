@@ -33,7 +33,7 @@ pub struct Args {
     /// GGUF file for the comparison [default: a synthetic model, made once]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Kind of work, which sets the numbers of tokens: chat, rag, batch, latency, or PROMPT:ANSWER
+    /// Kind of work, which sets the token counts: chat, rag, batch, latency, or PROMPT:ANSWER
     #[arg(long = "for", value_name = "WORK", default_value = "chat")]
     objective: Objective,
     /// Profile to build
@@ -80,7 +80,7 @@ struct UpToDate {
     up_to_date: bool,
 }
 
-/// Replaces llama.cpp by another version, if nothing gets worse.
+/// Replaces llama.cpp with another version, if nothing gets worse.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     if args.rollback {

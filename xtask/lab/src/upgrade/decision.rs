@@ -36,7 +36,7 @@ const FURTHER: [Phase; 4] = [Phase::Prefill, Phase::Decode, Phase::Load, Phase::
 pub struct RaceSettings {
     /// Path of the model.
     pub model: PathBuf,
-    /// Kind of work, which sets the numbers of tokens.
+    /// Kind of work, which sets the token counts.
     pub objective: Objective,
     /// Number of tokens in the context when the second part of the race begins.
     pub depth: u32,
@@ -171,7 +171,7 @@ fn at_depth(
 }
 
 impl RaceSettings {
-    /// Returns the numbers of tokens at `depth`. `validate` needs at least 50 generated tokens.
+    /// Returns the token counts at `depth`. `validate` needs at least 50 generated tokens.
     pub fn shape(&self, depth: u32) -> RunShape {
         let (prompt, generate) = (self.objective.usual_prompt(), self.objective.usual_answer());
         RunShape { prompt: prompt.clamp(16, 1 << 16), generate: generate.clamp(50, 1 << 16), depth }

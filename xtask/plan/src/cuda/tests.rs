@@ -130,14 +130,14 @@ fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
         (
             GTX_1080,
             &only(0),
-            "compute capabilities 7.5 to 12.1: too new for 6.1 (NVIDIA GeForce GTX 1080)",
+            "compute capabilities 7.5 to 12.1; it is too new for 6.1 (NVIDIA GeForce GTX 1080)",
             PASCAL,
         ),
         (V100, &none, "cannot find a CUDA toolkit", PASCAL),
-        (K80, &both, "5.0 to 12.1: too new for 3.7 (NVIDIA K80)", "install 11.8 from https://"),
-        (NEXT, &both, "7.5 to 12.1: too old for 13.0 (NVIDIA Next)", "install a toolkit for 13.0 from"),
-        (ODD, &both, "7.5 to 12.1: not for 8.4 (NVIDIA Odd)", SETUP),
-        (H200, &old, "compute capabilities 5.0 to 8.6: too old for 9.0 (NVIDIA H200)", SETUP),
+        (K80, &both, "5.0 to 12.1; it is too new for 3.7 (NVIDIA K80)", "install 11.8 from https://"),
+        (NEXT, &both, "7.5 to 12.1; it is too old for 13.0 (NVIDIA Next)", "install a toolkit for 13.0 from"),
+        (ODD, &both, "7.5 to 12.1, but not for 8.4 (NVIDIA Odd)", SETUP),
+        (H200, &old, "compute capabilities 5.0 to 8.6; it is too old for 9.0 (NVIDIA H200)", SETUP),
         (H200, &bare, "it lacks cuBLAS's headers, ptxas", SETUP),
         (H200, &new_compilers, "old enough to be its host compiler (up to gcc 11, clang 12)", SETUP),
     ];
@@ -198,7 +198,7 @@ fn the_toolkit_that_the_user_names_is_missed_where_it_is_not_taken() {
             GTX_1080,
             with(None),
             Some(
-                "CUDA_HOME=/opt/x contains CUDA 13.5.37, which is not suitable (it compiles for compute capabilities 7.5 to 12.1: too new \
+                "CUDA_HOME=/opt/x contains CUDA 13.5.37, which is not suitable (it compiles for compute capabilities 7.5 to 12.1; it is too new \
                  for 6.1 (NVIDIA GeForce GTX 1080)): using the CUDA toolkit in /usr/local/cuda-12.9",
             ),
         ),

@@ -160,12 +160,12 @@ fn suits(
             };
             let of = gpu.map_or(String::new(), |name| format!(" ({name})"));
             let age = match number {
-                _ if last.is_some_and(|last| *last < number) => "too old",
-                _ if first.is_some_and(|first| *first > number) => "too new",
-                _ => "not",
+                _ if last.is_some_and(|last| *last < number) => "; it is too old",
+                _ if first.is_some_and(|first| *first > number) => "; it is too new",
+                _ => ", but not",
             };
             return Err(format!(
-                "it compiles for compute capabilities {known}: {age} for {}{of}",
+                "it compiles for compute capabilities {known}{age} for {}{of}",
                 dotted(number)
             ));
         }

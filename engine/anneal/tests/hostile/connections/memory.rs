@@ -80,7 +80,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
             too_long,
         ),
         ("tokens and a number", text_of, filled(r#"{"prompt":[1.5,"#, "1", "]}"), 400, "in a list, not 1.5"),
-        ("lists of lists", text_of, filled(r#"{"prompt":["#, "[1]", "]}"), 400, "a single text"),
+        ("lists of lists", text_of, filled(r#"{"prompt":["#, "[1]", "]}"), 400, "a single string"),
         ("a list of tokens", text_of, filled(r#"{"prompt":["#, "1", "]}"), 400, context),
         ("tokens to a text", "/detokenize", filled(r#"{"tokens":["#, "7", "]}"), 400, "at most 1048576"),
         ("many short texts", "/v1/embeddings", filled(r#"{"input":["#, "\"a\"", "]}"), 400, "1 to 2048"),

@@ -217,7 +217,7 @@ fn details() -> Map<String, Value> {
 fn conversation() -> Map<String, Value> {
     let budget = json!({
         "type": ["integer", "null"], "minimum": -1, "maximum": u32::MAX,
-        "description": "Maximum number of tokens in the thoughts; -1 for no limit.",
+        "description": "Maximum number of thought tokens; -1 for no limit.",
     });
     let switch = json!({ "type": ["boolean", "null"], "description": "False to answer without thoughts." });
     let all = json!({

@@ -34,7 +34,7 @@ pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<
     }
     let input = fields.raw("input");
     let input =
-        input.ok_or_else(|| ApiError::field("input", "is missing: give a text or a list of items"))?;
+        input.ok_or_else(|| ApiError::field("input", "is missing: give a string or a list of items"))?;
     let before = messages.len();
     if input.get().starts_with('"') {
         let text: String =
@@ -144,7 +144,7 @@ fn text(at: &str, value: &Value) -> Result<String, ApiError> {
         Value::Array(parts) => {
             Ok(parts.iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?.join("\n"))
         }
-        other => Err(wrong(at, "use a string or a list of texts", other)),
+        other => Err(wrong(at, "use a string or a list of content parts", other)),
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Args {
     /// Prompt lengths in tokens, one per shape
     #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "256")]
     prompt: Vec<u32>,
-    /// Numbers of generated tokens, one per shape
+    /// Generation lengths in tokens, one per shape
     #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "32")]
     generate: Vec<u32>,
     /// Number of tokens in the context before the test

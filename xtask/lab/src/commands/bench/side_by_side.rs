@@ -28,8 +28,8 @@ pub struct Args {
     /// Output format: md, json, jsonl, csv or sql
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// Arguments of `anneal bench`; their values may be lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …;
-    /// the options --builds, -r, -o, -q, -v and --json may appear among the arguments
+    /// Arguments of `anneal bench`, whose values may be lists, such as -m FILE -p 512 -n 128 -d 0,4096 -t 1,2; may be
+    /// mixed with --builds, -r, -o, -q, -v and --json
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
     tests: Vec<String>,
 }

@@ -224,12 +224,12 @@ impl BisectState {
                     Ends::Worse { threshold } => self.threshold = Some(threshold),
                     Ends::Better => {
                         bail!(
-                            "{phase} is faster in the bad version: {ratio}\nhint: exchange the ends of the range"
+                            "{phase} is faster in the bad version: {ratio}\nhint: swap the ends of the range"
                         )
                     }
                     Ends::Same => {
                         return Err(exit::try_again(format!(
-                            "{phase} shows no difference between the ends: {ratio}\nhint: use more --pairs"
+                            "{phase} shows no difference between the ends: {ratio}\nhint: raise --pairs"
                         )));
                     }
                 }
@@ -244,7 +244,10 @@ impl BisectState {
             }
         };
         if !is_worse {
-            bail!("both ends are equal by the criterion {}\nhint: choose other ends", self.settings.by);
+            bail!(
+                "both ends give the same result for the criterion {}\nhint: choose other ends",
+                self.settings.by
+            );
         }
         (self.verdicts[0], self.evidence[0]) = (Some(VersionVerdict::Good), "the good end".to_string());
         (self.verdicts[last], self.evidence[last]) = (Some(VersionVerdict::Bad), evidence);

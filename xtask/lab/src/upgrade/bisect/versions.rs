@@ -18,7 +18,7 @@ const MOST: usize = 1 << 16;
 pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<OtherSource>> {
     let (good, bad) = ends(range).ok_or_else(|| {
         exit::usage(format!(
-            "{range:?} is no range of versions\nhint: write GOOD..BAD, such as 0.1.155..0.1.161"
+            "{range:?} is not a range of versions\nhint: write GOOD..BAD, such as 0.1.155..0.1.161"
         ))
     })?;
     let named = |text: &str| store.named(text).map_err(|error| exit::usage(format!("{error:#}")));
@@ -43,7 +43,8 @@ pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<
     let has = |text: &str| versions.iter().any(|version| version.to_string() == text);
     if versions.len() < 2 || versions.len() > MOST || !has(good) || !has(bad) {
         bail!(
-            "{range} is no range of two or more known versions\nhint: `cargo xtask vendor status` lists newer versions"
+            "{range} is not a range of two or more known versions\nhint: `cargo xtask vendor status` lists newer \
+             versions"
         );
     }
     Ok(versions)

@@ -10,7 +10,7 @@ use crate::commands::flags::whole;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Quantisations")]
 pub struct Flags {
-    /// Quantize the model to each of these types, and compare size, speed and divergence with the original. Speed is
+    /// Quantise the model to each of these types, and compare size, speed and divergence with the original. Speed is
     /// measured by evaluating -p prompt tokens and by generating -n tokens
     #[arg(
         long,
