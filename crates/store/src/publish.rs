@@ -81,8 +81,7 @@ fn put_first(place: &dyn StoreBackend, store: &Location, entry: Entry) -> Result
         std::thread::sleep(Duration::from_millis(100 << turn));
     }
     Err(exit::try_again(format!(
-        "cannot write {path}: other publishers blocked {MOST_TURNS} attempts, but did not write it\nhint: \
-         try again later"
+        "cannot write {path}: {MOST_TURNS} attempts failed because of concurrent writes\nhint: try again later"
     )))
 }
 

@@ -347,8 +347,8 @@ impl Conversation {
         kept
     }
 
-    /// Evaluates `tokens`, of which the sequence contains the first `held`, up to the last checkpoint, and saves the
-    /// checkpoints. Returns the number of tokens that the sequence then contains.
+    /// Evaluates `tokens` up to the last checkpoint, and saves the checkpoints. The sequence already contains the first
+    /// `held` tokens. Returns the number of tokens that the sequence then contains.
     fn evaluate_to_checkpoints(&mut self, tokens: &[Token], held: usize) -> Result<usize> {
         let context = self.session.context();
         let model = Arc::clone(context.model());

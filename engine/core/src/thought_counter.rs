@@ -46,7 +46,7 @@ impl ThoughtCounter {
     /// Counts `token`, which was chosen. `text` is the text that the token completes.
     pub fn add(&mut self, token: Token, text: &str) {
         let was_inside = self.reader.is_inside();
-        // If a grammar forbids a closing token, the closing tokens start again.
+        // If a grammar forbids a closing token, the closing sequence starts again from its first token.
         let is_closing = self.closing_token() == Some(token);
         self.closed = if is_closing { (self.closed + 1) % self.closing.len() } else { 0 };
         self.reader.push(text);

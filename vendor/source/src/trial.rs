@@ -35,7 +35,7 @@ pub struct PatchTrial {
     pub fit: PatchFit,
     /// Moved hunks with their distances, or the first hunk of each file that does not apply.
     pub hunks: Vec<String>,
-    /// Earlier patches that do not apply and change a file of this patch. A failure may be their consequence.
+    /// Earlier patches that do not apply and change a file of this patch. They may be the cause if this patch fails.
     pub after: Vec<String>,
 }
 

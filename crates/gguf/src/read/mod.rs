@@ -220,10 +220,10 @@ fn read_alignment(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<u64, ReadE
     };
     match value {
         Value::Scalar(Scalar::Unsigned(value)) if value.is_power_of_two() && *value <= 1 << 31 => Ok(*value),
-        _ => {
-            Err(cursor
-                .corrupt(cursor.offset(), format!("metadata key '{KEY}' is not a power of two up to 2^31")))
-        }
+        _ => Err(cursor.corrupt(
+            cursor.offset(),
+            format!("the value of metadata key '{KEY}' is not a power of two up to 2^31"),
+        )),
     }
 }
 

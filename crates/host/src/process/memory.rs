@@ -38,7 +38,7 @@ pub struct MappedFile {
     pub resident: Option<Bytes>,
     /// True if a part of the file is mapped as code.
     pub is_code: bool,
-    /// True if the file was deleted or replaced since it was mapped.
+    /// True if the file has been deleted or replaced since it was mapped.
     pub is_deleted: bool,
 }
 

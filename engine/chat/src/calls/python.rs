@@ -98,7 +98,7 @@ pub(super) fn calls(
                 break;
             }
             let Some((key, value)) = list.rest.split_once('=') else {
-                // Before its first argument, the text may be something else.
+                // Without a complete first argument, the text may not be a call.
                 if !is_over || arguments.is_empty() {
                     return Err(No::Incomplete);
                 }

@@ -132,7 +132,7 @@ fn target(text: &str, key: Option<String>) -> Result<(ProcessTarget, Option<Serv
             let resolved =
                 authority.to_socket_addrs().with_context(|| format!("cannot resolve {authority}"))?;
             let resolved: Vec<SocketAddr> = resolved.collect();
-            // A name such as localhost may have an address of each version, of which the server listens on one.
+            // A name such as localhost may have an IPv4 and an IPv6 address, and the server may listen on only one.
             match resolved.as_slice() {
                 [one] => ProcessTarget::Address(*one),
                 [one, ..] => {
