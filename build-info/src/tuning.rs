@@ -274,14 +274,14 @@ pub enum Miss {
         /// Name of the CPU in the record.
         found: String,
     },
-    /// The model was tuned on the same CPU with other cores or another quota.
+    /// The model was tuned on the same CPU with different cores or a different quota.
     Given {
         /// Cores and CPU quota of the tuning run.
         found: String,
     },
     /// The model was tuned with another build of the engine.
     Build,
-    /// The model was tuned with the same build but with other defaults in its profile.
+    /// The model was tuned with the same build but with different defaults in its profile.
     Defaults {
         /// Defaults during the tuning run.
         found: Defaults,
@@ -306,7 +306,7 @@ impl fmt::Display for Miss {
                 "this model was tuned before tuning records contained the defaults of the build's profile",
             ),
             Self::Defaults { found } => {
-                write!(f, "this model was tuned with other defaults of this build ({found})")
+                write!(f, "this model was tuned with different defaults of this build ({found})")
             }
             Self::Objective { found } => write!(f, "this model was tuned for {} only", found.join(", ")),
         }

@@ -1,4 +1,4 @@
-//! From an observation to a diagnosis.
+//! Turns an observation into a diagnosis.
 
 use std::cmp::Ordering;
 
@@ -19,7 +19,7 @@ pub fn diagnose(observation: &Observation) -> Diagnosis {
     let is_explained = |id: &str| found.iter().any(|(explains, _)| explains.contains(&id));
     let mut causes: Vec<SlowCause> =
         found.iter().filter(|(_, cause)| !is_explained(&cause.id)).map(|(_, cause)| cause.clone()).collect();
-    // The sort is stable, so that causes with the same factor keep the order of the table.
+    // The sort is stable, so causes with the same factor keep the order of the table.
     causes.sort_by(|one, other| by_cost(other, one));
     let share = speed.decode.zip(speed.allowed_decode).map(|(decode, allowed)| decode / allowed);
     let is_far = observation.speed.is_current && share.is_some_and(|share| share < UNEXPLAINED);
@@ -39,8 +39,8 @@ pub fn diagnose(observation: &Observation) -> Diagnosis {
     }
 }
 
-/// Compares the costs of two causes. A cause of unknown cost is placed like a factor of 1.5: it was seen to disturb the
-/// process, but may be harmless.
+/// Compares the costs of two causes. A cause of unknown cost is ranked as if its factor were 1.5: it was seen to
+/// disturb the process, but may be harmless.
 fn by_cost(one: &SlowCause, other: &SlowCause) -> Ordering {
     const UNKNOWN: f64 = 1.5;
     let cost = |cause: &SlowCause| cause.slowdown.unwrap_or(UNKNOWN);
@@ -93,7 +93,7 @@ fn allowed(o: &Observation) -> (Option<f64>, String) {
     if model.weights <= caches {
         return (
             None,
-            format!("the weights fit into the CPU's caches ({caches}), so that the memory is no limit"),
+            format!("the weights fit into the CPU's caches ({caches}), so memory is not the limit"),
         );
     }
     let cores = o.budget().cores;

@@ -23,10 +23,10 @@ pub enum ProcessTarget {
 /// Reason why no process was found.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FindError {
-    /// No process fits.
+    /// No process matches.
     #[error("{0}")]
     Missing(String),
-    /// Several processes fit.
+    /// Several processes match.
     #[error("several processes are called {name}: {pids}\nhint: give one of these process IDs")]
     Several {
         /// Name that was looked for.
@@ -36,11 +36,11 @@ pub enum FindError {
     },
 }
 
-/// Finds the process that computes for `target`, on the machine whose files are below `root`. If the process has only
-/// started the process that computes, as Ollama does, returns the process that computes.
+/// Finds the process that computes for `target`, on the machine whose files are below `root`. If the matching process
+/// only started another process that computes, as Ollama does, returns the other process.
 ///
 /// # Errors
-/// If no process fits, or several processes with a model have the given name.
+/// If no process matches, or several processes with a model have the given name.
 pub fn find(root: &Path, target: &ProcessTarget) -> Result<u32, FindError> {
     let missing = |text: String| Err(FindError::Missing(text));
     let pid = match target {
@@ -113,7 +113,7 @@ fn is_called(folder: &ProcFolder, name: &str) -> bool {
     let short =
         folder.name().is_some_and(|short| short == name || (short.len() >= 15 && name.starts_with(&short)));
     let is_program = folder.program().is_some_and(|path| path.file_name().is_some_and(|own| own == name));
-    // A Python server is called like its module, as in `python3 -m llama_cpp.server`.
+    // A Python server has the name of its module, as in `python3 -m llama_cpp.server`.
     let arguments = folder.command_line();
     let wanted = if name == "llama-cpp-python" { "llama_cpp" } else { name };
     let is_module = arguments.windows(2).any(|pair| {

@@ -1,11 +1,11 @@
-//! Diagnosis of a running llama.cpp process: reads what the process does, and names the causes of a low speed.
+//! Diagnosis of a running llama.cpp process: reads what the process does, and names what slows it down.
 //!
-//! - [`find`] finds the process by its number, its name, or the port that it listens on.
+//! - [`find`] finds the process by its ID, its name, or the port that it listens on.
 //! - [`ProcessWatch`] counts what the process does for a second or two, and [`observe`] adds its files, limits and settings.
 //!   They only read `/proc`, `/sys` and mapped files; nothing is traced, stopped or changed.
-//! - [`diagnose`] is a pure function from an [`Observation`] to a [`Diagnosis`](build_info::Diagnosis). Its [`RULES`]
-//!   are one table. A rule needs evidence: a wrong cause is worse than a missing one.
-//! - [`page`] writes a diagnosis for people.
+//! - [`diagnose`] is a pure function from an [`Observation`] to a [`Diagnosis`](build_info::Diagnosis). The table
+//!   [`RULES`] contains all rules. A rule needs evidence: a wrong cause is worse than a missing one.
+//! - [`page`] formats a diagnosis as text.
 //!
 //! ```
 //! let healthy = diagnosis::diagnose(&diagnosis::Observation::default());

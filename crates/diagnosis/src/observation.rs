@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::command_line::Flags;
 use crate::program::ProgramKind;
 
-/// CPU use in cores above which a thread works.
+/// CPU use in cores above which a thread counts as working.
 const BUSY: f64 = 0.05;
 /// CPU use of a thread, relative to the busiest thread, above which the thread belongs to the team that computes.
 const TEAM: f64 = 0.25;
@@ -37,7 +37,7 @@ pub struct Observation {
     pub environment: BTreeMap<String, String>,
     /// Seconds since the process started.
     pub uptime_s: Option<f64>,
-    /// Number of the process, such as a debugger, that traces the observed process.
+    /// ID of the process, such as a debugger, that traces the observed process.
     pub tracer: Option<u32>,
     /// Length of the observation, in seconds.
     pub window_s: f64,
@@ -67,7 +67,7 @@ pub struct Observation {
     pub roofline: Option<Roofline>,
     /// Reason why there is no roofline.
     pub no_roofline: Option<String>,
-    /// Speed that was seen.
+    /// Observed speed.
     pub speed: SeenSpeed,
     /// Readings that failed.
     pub unread: Vec<String>,
@@ -77,7 +77,7 @@ pub struct Observation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ThreadFacts {
-    /// Number of the thread.
+    /// ID of the thread.
     pub tid: u32,
     /// CPU use in cores, from 0 to 1.
     pub busy: f64,
@@ -229,7 +229,7 @@ pub struct GpuFacts {
     pub is_open: bool,
 }
 
-/// Speed that was seen.
+/// Observed speed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SeenSpeed {
@@ -284,8 +284,8 @@ impl Observation {
         }
     }
 
-    /// True if the process reads many pages from a disk. One page fault may read several megabytes, so that the bytes
-    /// count as well as the faults.
+    /// True if the process reads many pages from a disk. One page fault may read several megabytes, so the bytes count
+    /// as well as the faults.
     pub fn reads_pages(&self) -> bool {
         const FAULTS: f64 = 20.0;
         const BYTES: f64 = 8e6;
@@ -298,7 +298,7 @@ impl Observation {
         self.activity() == ProcessActivity::Working
     }
 
-    /// True if a GPU does the work, so that rules about CPU threads do not apply.
+    /// True if a GPU does the work. Rules about CPU threads then do not apply.
     pub fn is_on_gpu(&self) -> bool {
         self.gpu.is_open && self.has(LibraryPurpose::Gpu) && self.flags.gpu_layers != Some(0)
     }

@@ -1,4 +1,4 @@
-//! Diagnosis as a page for people.
+//! Diagnosis as text.
 
 use std::fmt::Write as _;
 

@@ -16,7 +16,7 @@ use crate::program::ProgramKind;
 
 pub use watch::{ProcessWatch, Window};
 
-/// Completes `window` to an observation: adds the settings, limits, files and libraries of the process, on the
+/// Turns `window` into a complete observation: adds the settings, limits, files and libraries of the process, on the
 /// machine `host` whose files are below `root`. `bytes_per_token` computes the bytes of weights that a token reads,
 /// from the path of a model that this process can open.
 pub fn observe(

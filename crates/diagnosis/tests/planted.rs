@@ -1,5 +1,5 @@
-//! Table of planted causes and of healthy processes. Each planted cause is named first, and a healthy process is said
-//! to be healthy.
+//! Table of planted causes and of healthy processes. Each planted cause is named first, and each healthy process is
+//! reported as healthy.
 
 mod common;
 

@@ -150,7 +150,8 @@ fn a_busy_neighbour_is_named() {
 struct Group(PathBuf);
 
 impl Group {
-    /// Creates a group with a quota of `cores`, in the hierarchy of version 1 or 2. `None` if this user may not.
+    /// Creates a group with a quota of `cores`, in the hierarchy of version 1 or 2. `None` if this user may not create
+    /// one.
     fn create(cores: f64) -> Option<Self> {
         let name = format!("anneal-why-{}", std::process::id());
         let quota = |period: f64| format!("{:.0}", cores * period);

@@ -39,7 +39,7 @@ pub struct ReleaseList {
 }
 
 impl ReleaseList {
-    /// Returns the newest version that was not withdrawn.
+    /// Returns the newest version that was not yanked.
     pub fn newest(&self) -> Option<&Release> {
         self.releases.iter().rev().find(|release| !release.yanked)
     }
@@ -49,13 +49,13 @@ impl ReleaseList {
         self.releases.iter().find(|release| release.version == version)
     }
 
-    /// Returns the versions after `version` that were not withdrawn.
+    /// Returns the versions after `version` that were not yanked.
     pub fn after<'a>(&'a self, version: &str) -> impl Iterator<Item = &'a Release> {
         let than = key(version);
         self.releases.iter().filter(move |release| !release.yanked && key(&release.version) > than)
     }
 
-    /// Returns the versions from `first` to `last` that were not withdrawn, in ascending order. Both ends are included.
+    /// Returns the versions from `first` to `last` that were not yanked, in ascending order. Both ends are included.
     pub fn between<'a>(&'a self, first: &str, last: &str) -> impl Iterator<Item = &'a Release> {
         let (first, last) = (key(first), key(last));
         let within = move |release: &&Release| {

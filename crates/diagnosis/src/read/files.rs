@@ -83,7 +83,7 @@ fn context(flags: &Flags, kind: ProgramKind, trained: Option<u32>) -> Option<u32
         (Some(0), _) => trained,
         (Some(tokens), _) => Some(tokens),
         (None, ProgramKind::Anneal) => Some(4096),
-        // Recent versions of llama-server fit the context to the memory.
+        // Recent versions of llama-server fit the context to the available memory.
         (None, _) => None,
     }
 }
@@ -97,7 +97,7 @@ fn cache(file: &GgufFile, tokens: u32, flags: &Flags) -> Option<Bytes> {
     Some(file.cache_shape()?.bytes(tokens.into(), bytes(&flags.cache_key)?, bytes(&flags.cache_value)?))
 }
 
-/// Returns the type of the most bytes.
+/// Returns the type that occupies the most bytes.
 fn largest(file: &GgufFile) -> Option<String> {
     let mut sums = std::collections::BTreeMap::<&str, u64>::new();
     for tensor in file.tensors() {

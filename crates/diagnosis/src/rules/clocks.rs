@@ -1,4 +1,4 @@
-//! Causes in the clocks of the CPU.
+//! Causes related to the CPU's clocks.
 
 use build_info::diagnosis::SlowPhase;
 

@@ -1,4 +1,4 @@
-//! Rules and what they find.
+//! Rules and their findings.
 
 use build_info::diagnosis::{CostBasis, SlowCause, SlowPhase};
 
@@ -8,7 +8,7 @@ use crate::observation::Observation;
 pub struct Rule {
     /// Stable name of the cause.
     pub id: &'static str,
-    /// Names of less specific causes that this cause explains, and which are therefore not reported beside it.
+    /// Names of less specific causes that this cause explains. They are not reported together with this cause.
     pub explains: &'static [&'static str],
     /// Function that looks for evidence.
     pub(crate) judge: fn(&Observation) -> Option<Finding>,

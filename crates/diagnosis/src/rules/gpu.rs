@@ -1,4 +1,4 @@
-//! Causes in the use of a GPU.
+//! Causes related to GPUs.
 
 use build_info::diagnosis::SlowPhase;
 
@@ -25,7 +25,7 @@ fn layers(o: &Observation) -> Option<String> {
 fn no_backend(o: &Observation) -> Option<Finding> {
     let asked = layers(o).filter(|_| !o.has(LibraryPurpose::Gpu) && o.gpu.devices > 0)?;
     Some(Finding {
-        title: "a GPU was asked for, but this program has no support for GPUs".to_string(),
+        title: "a GPU was requested, but this program has no support for GPUs".to_string(),
         phase: SlowPhase::Both,
         slowdown: Slowdown::Estimated(GAIN),
         evidence: vec![
@@ -40,7 +40,7 @@ fn no_backend(o: &Observation) -> Option<Finding> {
 fn no_device(o: &Observation) -> Option<Finding> {
     let asked = layers(o).filter(|_| o.gpu.devices == 0)?;
     Some(Finding {
-        title: "a GPU was asked for, but no driver shows one".to_string(),
+        title: "a GPU was requested, but no driver shows one".to_string(),
         phase: SlowPhase::Both,
         slowdown: Slowdown::Unknown,
         evidence: vec![asked, "there is no /dev/nvidia0, /dev/kfd or /dev/dri/renderD128".to_string()],
@@ -62,7 +62,7 @@ fn not_opened(o: &Observation) -> Option<Finding> {
         None => "look for an error about the driver in its log, and update the driver",
     };
     Some(Finding {
-        title: "a GPU was asked for, but the process has not opened it".to_string(),
+        title: "a GPU was requested, but the process has not opened it".to_string(),
         phase: SlowPhase::Both,
         slowdown: Slowdown::Estimated(GAIN),
         evidence: [asked, "no device file of a GPU is open".to_string()].into_iter().chain(hidden).collect(),

@@ -1,4 +1,4 @@
-//! Causes in ggml's CPU kernels: instruction sets that they do not use, and missing optimisation.
+//! Causes related to ggml's CPU kernels: unused instruction sets, and missing optimisation.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Causes in what the system allows the process: throttling, priority, tracing.
+//! Causes imposed by the system: throttling, priority, tracing.
 
 use build_info::diagnosis::SlowPhase;
 
@@ -7,7 +7,7 @@ use crate::observation::Observation;
 
 /// A CPU quota stops the process.
 pub const THROTTLED: Rule = Rule { id: "throttled", explains: &["busy-neighbours"], judge: throttled };
-/// Other processes come first.
+/// Other processes have a higher priority.
 pub const NICED: Rule = Rule { id: "niced", explains: &["busy-neighbours"], judge: niced };
 /// A debugger or a tracer watches the process.
 pub const TRACED: Rule = Rule { id: "traced", explains: &[], judge: traced };
@@ -25,7 +25,7 @@ fn throttled(o: &Observation) -> Option<Finding> {
         quota.map(|quota| format!("the CPU quota is {quota} cores, and it used {:.1} cores", o.cores_used())),
     );
     Some(Finding {
-        title: "its CPU quota stops it again and again".to_string(),
+        title: "its CPU quota stops it repeatedly".to_string(),
         phase: SlowPhase::Both,
         slowdown: o.wait_share().map_or(Slowdown::Unknown, of_lost_time),
         evidence,

@@ -1,4 +1,4 @@
-//! Causes in memory: too little of it, swap, evicted pages, small pages.
+//! Causes related to memory: too little memory, swap, evicted pages, small pages.
 
 use build_info::Bytes;
 use build_info::diagnosis::{ProcessActivity, SlowPhase};
@@ -55,7 +55,7 @@ fn context_over_memory(o: &Observation) -> Option<Finding> {
         format!("the weights take {} and the context{context} {cache}, but {name} is {limit}", model.weights),
     );
     Some(Finding {
-        title: "the context does not fit into memory beside the weights".to_string(),
+        title: "the context does not fit into memory alongside the weights".to_string(),
         phase: SlowPhase::Both,
         slowdown,
         evidence,
@@ -66,7 +66,7 @@ fn context_over_memory(o: &Observation) -> Option<Finding> {
     })
 }
 
-/// Returns the number of tokens whose cache fits beside the weights, in steps of 256.
+/// Returns the number of tokens whose cache fits alongside the weights, in steps of 256.
 fn smaller(context: Option<u32>, cache: Bytes, weights: Bytes, limit: Bytes) -> u32 {
     let context = u128::from(context.unwrap_or(4096));
     let room = u128::from(limit.0.saturating_sub(weights.0));
@@ -123,7 +123,7 @@ fn evicted(o: &Observation) -> Option<Finding> {
     let (mut evidence, slowdown) = faults(o)?;
     evidence.insert(0, format!("{resident} of {} of the model's file are in memory", model.mapped));
     Some(Finding {
-        title: "weights are read from the disk again and again".to_string(),
+        title: "weights are read from the disk repeatedly".to_string(),
         phase: SlowPhase::Both,
         slowdown,
         evidence,

@@ -21,7 +21,7 @@ fn stranger(o: &Observation) -> Option<String> {
 
 fn idle(o: &Observation) -> Option<String> {
     (o.activity() == ProcessActivity::Idle).then(|| {
-        "the process was idle, so that only its settings were checked; run this command while it answers, or with \
+        "the process was idle, so only its settings were checked; run this command while it answers, or with \
          --request"
             .to_string()
     })
@@ -73,7 +73,7 @@ fn niced(o: &Observation) -> Option<String> {
 fn unknown_kernels(o: &Observation) -> Option<String> {
     let kernels = o.kernels.as_ref().filter(|kernels| kernels.found < 8)?;
     Some(format!(
-        "{} has no symbols of ggml's kernels, so that their instruction sets are unknown",
+        "{} has no symbols of ggml's kernels, so their instruction sets are unknown",
         kernels.path.display()
     ))
 }

@@ -1,4 +1,4 @@
-//! Causes in the placement of memory on NUMA nodes.
+//! Causes related to the placement of memory on NUMA nodes.
 
 use std::collections::BTreeMap;
 

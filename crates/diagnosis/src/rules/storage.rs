@@ -1,4 +1,4 @@
-//! Causes in the storage of the model.
+//! Causes related to the storage of the model.
 
 use build_info::diagnosis::{ProcessActivity, SlowPhase};
 
@@ -29,7 +29,7 @@ const NETWORK: [&str; 16] = [
     "virtiofs",
 ];
 
-/// True if files of a file system of the type `name` come over the network or from another program.
+/// True if a file system of the type `name` gets its files over the network or from another program.
 pub fn is_remote(name: &str) -> bool {
     NETWORK.contains(&name) || name.starts_with("fuse.")
 }

@@ -1,4 +1,4 @@
-//! Causes in the number of threads and the CPUs that they run on.
+//! Causes related to the number of threads and the CPUs that they run on.
 
 use build_info::diagnosis::SlowPhase;
 use build_info::{Policy, threads, words};
@@ -10,7 +10,7 @@ use crate::observation::Observation;
 const WAITS: f64 = 0.1;
 /// Share of throttled periods above which a quota holds the process back.
 const THROTTLED: f64 = 0.05;
-/// Highest slowdown that is assumed for threads that wait for each other.
+/// Highest assumed slowdown of threads that wait for each other.
 const WORST: f64 = 20.0;
 
 /// More threads than the CPU quota allows.
@@ -50,8 +50,8 @@ fn team(o: &Observation) -> Option<(u32, String)> {
 }
 
 /// Returns the slowdown of `threads` threads on `cores` cores. The threads wait for each other several hundred times
-/// per token, and a waiting thread keeps its CPU, so that the loss grows faster than the number of threads: on two
-/// Zen 4 cores, llama-server decoded a model of 0.98 GB with 26.7 t/s, but with `-t 8` not a single token in 1.5 s.
+/// per token, and a waiting thread keeps its CPU, so the loss grows faster than the number of threads: on two Zen 4
+/// cores, llama-server decoded a model of 0.98 GB with 26.7 t/s, but with `-t 8` not a single token in 1.5 s.
 fn crowded(threads: u32, cores: f64) -> Slowdown {
     let ratio = f64::from(threads) / cores.max(1.0);
     Slowdown::Estimated((ratio * ratio).clamp(1.0, WORST))
@@ -62,7 +62,7 @@ fn use_budget(o: &Observation) -> String {
     o.kind.threads_option(o.budget().cores)
 }
 
-/// True if the process works and its threads never lack a CPU, so that their number does no harm now.
+/// True if the process works and its threads never lack a CPU. Their number then does no harm.
 fn never_waits(o: &Observation) -> bool {
     o.is_working() && o.wait_share().is_some_and(|share| share < WAITS)
 }

@@ -1,4 +1,4 @@
-//! Causes in how threads wait: OpenMP's active waiting, and BLAS threads beside ggml's threads.
+//! Causes related to waiting threads: OpenMP's active waiting, and BLAS threads in addition to ggml's threads.
 
 use build_info::diagnosis::SlowPhase;
 

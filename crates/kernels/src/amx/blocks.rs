@@ -1,8 +1,8 @@
 //! Adds the products of blocks to the outputs of columns.
 //!
-//! While tile instructions multiply a batch of columns, vector instructions multiply the sums of the batch before by its
-//! scales and add them to the outputs. The two kinds of work alternate in short steps, because a CPU does not look far
-//! enough ahead to overlap whole batches by itself.
+//! While tile instructions multiply a batch of columns, vector instructions multiply the sums of the previous batch by
+//! its scales and add them to the outputs. The two kinds of work alternate in short steps, because a CPU does not look
+//! far enough ahead to overlap whole batches by itself.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -69,7 +69,7 @@ struct Memory {
     /// Expanded blocks of each panel.
     expanded: [MaybeUninit<Expanded>; PANELS],
     copied: MaybeUninit<Copied>,
-    /// Sums of the current batch and of the batch before.
+    /// Sums of the current batch and of the previous batch.
     sums: [MaybeUninit<Sums>; 2],
 }
 
@@ -129,7 +129,7 @@ pub unsafe fn multiply<const F: usize>(
     }
 }
 
-/// Adds the products of the blocks from block `at` on.
+/// Adds the products of the blocks that start at block `at`.
 ///
 /// # Safety
 /// Same as for [`multiply`].
@@ -157,7 +157,7 @@ unsafe fn multiply_blocks<B: Blocks>(
             block.write(B::of(packed, layout, at));
         }
         // All panels multiply a batch while its activations are in the first-level cache. The last round only adds the
-        // sums of the round before.
+        // sums of the previous round.
         let rounds = targets.len().div_ceil(B::BATCH) * count;
         let mut before: (&[Target], usize, *mut f32) = (&[], 0, out);
         for round in 0..=rounds {
@@ -186,7 +186,8 @@ unsafe fn multiply_blocks<B: Blocks>(
     }
 }
 
-/// Prefetches a part of the batch's activations in the next blocks. All panels together prefetch all of them.
+/// Prefetches a part of the batch's activations in the next blocks. Together, the calls for all panels prefetch all of
+/// these activations.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn prefetch(batch: &[Target], panel: usize, first: usize, count: usize) {

@@ -1,11 +1,11 @@
 //! Expands packed codes into the operands of tile instructions.
 //!
 //! The operand contains groups in ascending order: for four elements, one byte of each element in sixteen rows. For
-//! super-blocks, the byte belongs to the product of the code's value and its sub-block's scale. This product has at most
-//! 14 bits with its sign, so it fills two planes: one with the low bytes, which are unsigned, and one with the high
-//! bytes, which are signed. Sums then satisfy `sum = low + 256 * high`, exactly. The products of `Q2_K` and `Q3_K` fit
-//! one byte: those of `Q2_K` are at most 45, and the negated products of `Q3_K` lie between -128 and 124. For small
-//! blocks, the byte is the code's value with its sign.
+//! super-blocks, the byte belongs to the product of the code's value and its sub-block's scale. This product has at
+//! most 14 bits with its sign, so it fills two planes: one with the low bytes, which are unsigned, and one with the
+//! high bytes, which are signed. Sums then satisfy `sum = low + 256 * high`, exactly. The products of `Q2_K` and `Q3_K`
+//! fit into one byte: those of `Q2_K` are at most 45, and the negated products of `Q3_K` lie between -128 and 124. For
+//! small blocks, the byte is the code's value with its sign.
 
 use std::arch::x86_64::*;
 

@@ -27,11 +27,11 @@ const MIN_COLUMNS: usize = 16;
 /// Minimum number of columns for which a tile pays off if the codes have been expanded.
 const MIN_REST: usize = 5;
 
-/// Number of panels that share the activations which a block brings into the second-level cache. With one panel, the
-/// activations of long rows, which do not fit this cache, would limit the speed.
+/// Number of panels that share the activations that a block brings into the second-level cache. With one panel, the
+/// activations of long rows, which do not fit into this cache, would limit the speed.
 const PANELS: usize = 2;
 
-/// The functions for AMX.
+/// Functions for AMX.
 pub struct Amx;
 
 impl Functions for Amx {
@@ -89,7 +89,7 @@ unsafe fn multiply_few<const F: usize>(panels: *const u8, k: usize, rows: usize,
     moved.copy_from_slice(targets);
     let bytes = panel_len(const { FORMATS[F] }, k);
     for (number, first) in (0..rows).step_by(ROWS).enumerate() {
-        // SAFETY: the caller's contract; the outputs of a panel follow those of the panel before.
+        // SAFETY: the caller's contract; the outputs of a panel follow the outputs of the previous panel.
         unsafe {
             Avx512Vnni::multiply::<F>(panels.add(bytes * number), k, ROWS.min(rows - first), moved);
             for target in &mut *moved {

@@ -55,7 +55,7 @@ impl Tiles {
             config.row_bytes[tile] = if activations { elements as u16 } else { GROUP as u16 };
             config.rows[tile] = if tile >= 6 { (elements / 4) as u8 } else { TILE_COLUMNS as u8 };
         }
-        // SAFETY: the configuration has the size that the instruction reads, and the caller's contract.
+        // SAFETY: the caller's contract; the configuration has the size that the instruction reads.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
         Self(())
     }
@@ -63,7 +63,7 @@ impl Tiles {
     /// Sets all sums to zero.
     #[inline(always)]
     pub fn zero(&self) {
-        // SAFETY: `self` shows that the tiles are configured.
+        // SAFETY: `self` proves that the tiles are configured.
         unsafe {
             asm!(
                 "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
@@ -78,7 +78,7 @@ impl Tiles {
     ///
     /// # Safety
     /// `activations` must be valid for 64 elements of `T` tiles of columns, and `low` for the elements' low plane. If
-    /// `P` has a high plane, it must follow at the distance [`PLANE`].
+    /// `P` has a high plane, the high plane must begin [`PLANE`] bytes after `low`.
     #[inline(always)]
     pub unsafe fn multiply<const T: usize, const P: u8>(&self, activations: Activations, low: *const u8) {
         macro_rules! multiply {
@@ -99,7 +99,7 @@ impl Tiles {
                 )
             };
         }
-        // SAFETY: the caller's contract; `self` shows that the tiles are configured.
+        // SAFETY: the caller's contract; `self` proves that the tiles are configured.
         unsafe {
             match (T, P) {
                 (1, UNSIGNED) => multiply!("tdpbsud tmm0, tmm4, tmm6", "/* {b} {high} */"),
@@ -152,7 +152,7 @@ impl Tiles {
                 )
             };
         }
-        // SAFETY: the caller's contract; `self` shows that the tiles are configured.
+        // SAFETY: the caller's contract; `self` proves that the tiles are configured.
         unsafe {
             match N {
                 0 => multiply!("tmm0", "tmm4", "tmm6"),
@@ -169,7 +169,7 @@ impl Tiles {
     /// `sums` must be valid for writes.
     #[inline(always)]
     pub unsafe fn store(&self, sums: *mut Sums) {
-        // SAFETY: `self` shows that the tiles are configured; the sums have the size of four tiles.
+        // SAFETY: `self` proves that the tiles are configured; the sums have the size of four tiles.
         unsafe {
             asm!(
                 "tilestored [{sums} + {line}], tmm0",

@@ -37,8 +37,8 @@ pub unsafe fn four(codes: *const u8) -> __m256i {
     _mm256_set1_epi32(unsafe { codes.cast::<i32>().read_unaligned() })
 }
 
-/// Returns the sums over `G` groups, starting at group `FIRST`, in 16-bit lanes. `FIRST` is a constant, because bit
-/// shifts are fast only by a constant.
+/// Returns the sums over `G` groups, starting at group `FIRST`, in 16-bit lanes. `FIRST` is a constant, because only
+/// bit shifts by a constant are fast.
 ///
 /// # Safety
 /// `unit` must be valid for reads of a unit, and each column for the unit's activations.

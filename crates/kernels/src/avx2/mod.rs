@@ -20,8 +20,8 @@ use crate::instruction_set::InstructionSet;
 use crate::kernel::{Column, Functions, Target, store, zeros};
 use crate::panel::{BlockParts, ROWS};
 
-/// Number of columns that share an expanded chunk. Their outputs and half of their codes fit the caches, and a batch of
-/// 128 columns needs only one pass over the weights.
+/// Number of columns that share an expanded chunk. Their outputs and half of their codes fit into the caches, and a
+/// batch of 128 columns needs only one pass over the weights.
 pub const COLUMNS: usize = 43 * TILE;
 /// Maximum number of columns for which products need no expanded blocks.
 const DIRECT: usize = 3;

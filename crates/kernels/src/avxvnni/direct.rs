@@ -10,8 +10,8 @@ use crate::format::{FORMATS, SMALL, SUPER};
 use crate::kernel::Column;
 use crate::panel::{BlockParts, Planes};
 
-/// Adds the products of some groups of a unit to the sums. The number of a group is a literal, because shifts are fast
-/// only by a constant.
+/// Adds the products of some groups of a unit to the sums. The number of a group is a literal, because only shifts by a
+/// constant are fast.
 macro_rules! add_groups {
     ($sums:ident, $unit:expr, $columns:expr, $($group:literal),+) => {
         $(for half in 0..2 {

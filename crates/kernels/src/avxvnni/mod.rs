@@ -1,7 +1,7 @@
 //! Kernels for CPUs with AVX2 and AVX-VNNI, but without AVX-512.
 //!
-//! Only products of bytes differ from those of AVX2: an instruction multiplies unsigned codes by signed activations, and
-//! adds four products to a 32-bit sum. Float weights, attention and the expansion of blocks use the code for AVX2.
+//! Only products of bytes differ from AVX2: one instruction multiplies unsigned codes by signed activations, and adds
+//! four products to a 32-bit sum. Float weights, attention and the expansion of blocks use the code for AVX2.
 
 mod direct;
 mod sums;
@@ -19,7 +19,7 @@ use crate::panel::{BlockParts, ROWS};
 /// Maximum number of columns for which products need no expanded blocks.
 const DIRECT: usize = 3;
 
-/// The functions for AVX-VNNI.
+/// Functions for AVX-VNNI.
 pub struct AvxVnni;
 
 impl Functions for AvxVnni {

@@ -1,6 +1,6 @@
 //! The innermost loops, which multiply one register pair of weights with up to three columns and add up the products.
 //!
-//! They are written in assembly for the same reason as those of AVX2, and use all of the 16 registers.
+//! They are written in assembly for the same reason as the loops for AVX2, and use all 16 registers.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -31,7 +31,7 @@ macro_rules! products {
     };
 }
 
-/// Defines the loop over the sub-blocks of a super-block. The registers `$u` and `$v` have the scaled sums.
+/// Defines the loop over the sub-blocks of a super-block. The registers `$u` and `$v` hold the scaled sums.
 macro_rules! scaled {
     (($groups:literal, $w:ident, $columns:ident, $scales:ident, $isums:ident),
      $(($at:literal, $a:ident, $sum:ident, $other:ident, $s:tt, $t:tt, $u:tt, $v:tt)),+) => {
@@ -105,7 +105,7 @@ macro_rules! columns {
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn split_order() -> __m256i {
-    // The bytes 0, none (an index of 0x80), 1 and 2 of each sum.
+    // Bytes 0, none (index 0x80), 1 and 2 of each sum.
     let [a, b, c, d] = [0, 1, 2, 3].map(|sum| 0x0201_8000 + 0x0404_0004 * sum);
     _mm256_setr_epi32(a, b, c, d, a, b, c, d)
 }
@@ -132,7 +132,7 @@ pub unsafe fn add_scaled<const C: usize, const G: usize>(
     columns: &[*const u8; C],
     scales: *const [[i16; 2]; ROWS],
 ) {
-    // SAFETY: the caller's contract; the assembly reads the given operands only.
+    // SAFETY: the caller's contract; the assembly reads only the given operands.
     unsafe {
         match G {
             4 => columns!(scaled, C, "0, 1, 2, 3", w, columns, scales, isums),
@@ -150,6 +150,6 @@ pub unsafe fn add_scaled<const C: usize, const G: usize>(
 #[target_feature(enable = "avx2,avxvnni")]
 #[inline]
 pub unsafe fn add<const C: usize>(sums: &mut Sums<C>, w: *const u8, columns: &[*const u8; C]) {
-    // SAFETY: the caller's contract; the assembly reads the given operands only.
+    // SAFETY: the caller's contract; the assembly reads only the given operands.
     unsafe { columns!(plain, C, w, columns, sums) }
 }

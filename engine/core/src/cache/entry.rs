@@ -48,7 +48,7 @@ pub enum Unfit {
     Model,
     #[error("it belongs to another build of anneal")]
     Build,
-    #[error("it was made with other settings (cache types, flash attention, repacking)")]
+    #[error("it was made with different settings (cache types, flash attention, repacking)")]
     Settings,
     #[error("it belongs to another client")]
     Scope,

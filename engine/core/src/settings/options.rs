@@ -225,7 +225,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "yarn-attn-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
-        help: "YaRN attention scaling factor; only used with --yarn-ext-factor 0",
+        help: "YaRN attention scaling factor (only used with --yarn-ext-factor 0)",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_attn_factor = Some(value as f32) },
         slot: slot!(variant.rope.yarn_attn_factor),
     },

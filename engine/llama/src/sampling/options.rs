@@ -118,7 +118,7 @@ macro_rules! parameters {
 // The largest window, 1048576 tokens, is longer than any likely context, and needs only four megabytes.
 parameters! {
     temperature: f32 = 0.8, "--temp" ["temperature"], 0.0..=100.0, "0 (most likely token) to 100",
-        "Temperature; above 1 it flattens the probabilities, below 1 it sharpens them";
+        "Temperature (above 1 flattens the probabilities, below 1 sharpens them)";
     top_k: u32 = 40, "--top-k" [], 0..=2147483647, "0 (all) to 2147483647",
         "Keep this many of the most likely tokens";
     top_p: f32 = 0.95, "--top-p" [], 0.0..=1.0, "0 to 1 (all)",

@@ -61,7 +61,7 @@ pub struct Args {
     /// Ignore the measurements of earlier runs
     #[arg(long)]
     fresh: bool,
-    /// Name of the profile to write to profiles/build, which reproduces the winner [default: the CPU's name]
+    /// Name of the profile that reproduces the winner, written to profiles/build [default: the CPU's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Afterwards, tune the winner's run-time settings; this takes three minutes of the budget, or half of it if the

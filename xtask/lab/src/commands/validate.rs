@@ -91,7 +91,7 @@ pub struct Args {
     /// Try the changes in this plan one after another, and keep those that pass; replaces A and B
     #[arg(long, value_name = "FILE", conflicts_with_all = ["a", "b", "flags_a", "flags_b"])]
     steps: Option<PathBuf>,
-    /// Install missing tools without asking if a step has to be built
+    /// If a step has to be built, install missing tools without asking
     #[arg(short, long, requires = "steps")]
     yes: bool,
 }

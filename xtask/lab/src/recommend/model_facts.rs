@@ -263,7 +263,7 @@ impl ModelFacts {
         })
     }
 
-    /// Returns the same model with tensors of other types.
+    /// Returns the same model with tensors of different types.
     pub fn with_types(&self, quantisation: &str, tensors: Vec<Tensor>) -> Self {
         let work = TokenWork::of(&tensors, self.experts, self.tied);
         let expert = tensors.iter().filter(|tensor| tensor.is_experts()).map(Tensor::bytes);

@@ -31,7 +31,7 @@ fn grouped<'a, K: PartialEq>(
 
 fn plot(rows: &[&OperationRow]) -> Plot {
     let model = rows[0].model_type.as_deref().unwrap_or("a model");
-    // A test that ran twice, for example with other settings, has two starting times.
+    // A test that ran twice, for example with different settings, has two starting times.
     let tests = grouped(rows, |row| (row.test(), row.n_threads, row.kernels.clone(), row.test_time.clone()));
     let is_limited = rows.iter().any(|row| row.roof_share.is_some());
     let limit =

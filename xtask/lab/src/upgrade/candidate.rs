@@ -1,4 +1,4 @@
-//! Another version of llama.cpp that may replace the present version: fetched, checked, and built beside it.
+//! Another version of llama.cpp that may replace the present version: fetched, checked, and built alongside it.
 
 use std::path::PathBuf;
 
@@ -106,7 +106,7 @@ impl<'a> Workshop<'a> {
         Ok((folder, info))
     }
 
-    /// Fetches, verifies and patches `other`, beside the present sources.
+    /// Fetches, verifies and patches `other`, alongside the present sources.
     ///
     /// # Errors
     /// If the sources cannot be fetched or verified, or a required patch does not apply.

@@ -109,7 +109,7 @@ impl UpgradeRecord {
     }
 }
 
-/// Compares output and speed at depth 0 by the rules of `validate`. A version that is as fast is accepted.
+/// Compares output and speed at depth 0 by the rules of `validate`. A version that is equally fast is accepted.
 fn validated(
     provenance: Provenance,
     builds: &[CandidateBuild; 2],
@@ -210,7 +210,7 @@ fn decide(record: &Record) -> (Decision, Vec<String>) {
     let reasons = record.reasons.clone();
     match record.verdict {
         Some(Verdict::Accepted) => {
-            (Decision::Kept, vec!["the output is right, and no measured figure is worse".to_string()])
+            (Decision::Kept, vec!["the output is correct, and no measured figure is worse".to_string()])
         }
         Some(Verdict::NotAccepted) => (Decision::Left, reasons),
         Some(Verdict::CannotTell) | None => (Decision::CannotTell, reasons),

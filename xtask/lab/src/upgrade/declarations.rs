@@ -161,8 +161,8 @@ impl Declarations {
         for constant in body.split(|word| *word == "," || *word == "}") {
             let Some(name) = constant.first().filter(|name| is_identifier(name)) else { continue };
             names.push(name.to_string());
-            // The value of a constant without an explicit value depends on the constants before it. bindgen reads
-            // the values again for each build, so moved values are no difference.
+            // The value of a constant without an explicit value depends on the constants before it. bindgen reads the
+            // values again for each build, so moved values do not count as differences.
             self.texts.insert(name.to_string(), constant.join(" "));
         }
         self.constants.insert(enumeration.to_string(), names);
@@ -375,7 +375,7 @@ mod tests {
             assert_eq!(all.texts.get(name).map(String::as_str), Some(expected), "{name}");
         }
         assert_eq!(all.texts.len(), cases.len(), "{:?}", all.texts.keys());
-        // Damaged headers are no reason to fail.
+        // Damaged headers must not cause a failure.
         for cut in 0..HEADER.len() {
             parsed(&HEADER[..cut]);
         }

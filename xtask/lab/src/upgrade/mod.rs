@@ -1,7 +1,7 @@
-//! Upgrades of llama.cpp: the check of another version, its build beside the present build, the decision, and the
+//! Upgrades of llama.cpp: the check of another version, its build alongside the present build, the decision, and the
 //! search for the version that caused a change.
 //!
-//! Nothing of the present build changes before the decision. The other version has another plan, and therefore its own
+//! The present build does not change before the decision. The other version has another plan, and therefore its own
 //! source tree and build folder. docs/src/build/upgrade.md describes the criteria.
 
 pub mod bisect;

@@ -1,8 +1,8 @@
-//! Change of the pins after an upgrade, and its reversal.
+//! Changes the pins after an upgrade, and restores them in a rollback.
 //!
 //! `target/anneal/upgrade/previous.json` contains the old and the new text of every file that pins llama.cpp. The file
-//! is written before any pin changes and removed after every pin is restored, so that `--rollback` also works after a
-//! kill.
+//! is written before any pin changes and removed after every pin is restored, so `--rollback` also works if the upgrade
+//! was killed.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ impl Adopted {
     /// before the upgrade, and `files` are the new texts of the pinning files.
     ///
     /// # Errors
-    /// If a file cannot be read or is outside of the checkout.
+    /// If a file cannot be read or is outside the checkout.
     pub fn new(
         workspace: &Workspace,
         profile: &str,
@@ -59,7 +59,7 @@ impl Adopted {
             let old = fs::text(&path)?;
             let path = path
                 .strip_prefix(workspace.root())
-                .with_context(|| format!("{} is outside of the checkout", path.display()))?;
+                .with_context(|| format!("{} is outside the checkout", path.display()))?;
             Ok(Replaced { path: path.to_path_buf(), old, new })
         };
         let folder = folder.file_name().context("the current build has no folder")?;
@@ -221,7 +221,7 @@ mod tests {
         let error = rollback(&checkout.workspace, &checkout.ui).unwrap_err().to_string();
         assert!(error.contains("changed after the upgrade"), "{error}");
         assert_eq!(checkout.state(), before);
-        // A record that names a file outside of the checkout changes nothing.
+        // A record that names a file outside the checkout changes nothing.
         let mut hostile = checkout.adopted();
         hostile.files[0].path = PathBuf::from("../pins");
         fs::write_atomically(&record(&checkout.workspace), &serde_json::to_vec(&hostile).unwrap()).unwrap();

@@ -46,7 +46,7 @@ pub struct Args {
     /// Leave llama-bench out
     #[arg(long, conflicts_with = "llama_bench")]
     no_llama_bench: bool,
-    /// Install missing tools without asking if the engine has to be built
+    /// If the engine has to be built, install missing tools without asking
     #[arg(short, long)]
     yes: bool,
 }

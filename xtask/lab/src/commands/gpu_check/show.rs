@@ -49,5 +49,6 @@ pub fn read(path: &Path) -> Result<Report> {
             found.schema_version
         );
     }
-    serde_json::from_str(&text).with_context(|| format!("{shown} is damaged or not a report of gpu-check"))
+    serde_json::from_str(&text)
+        .with_context(|| format!("{shown} is damaged, or is not a report from gpu-check"))
 }

@@ -9,7 +9,7 @@ use super::search::VersionVerdict;
 pub enum Ends {
     /// The figure is worse. A version below this ratio to the first version is bad.
     Worse {
-        /// Middle between the first and the last version, as a ratio to the first version.
+        /// Midpoint between the first and the last version, as a ratio to the first version.
         threshold: f64,
     },
     /// The figure is better, so the ends are in the wrong order.

@@ -1,7 +1,7 @@
-//! Search for the version at which a figure fell or the output changed.
+//! Search for the version at which a speed fell or the output changed.
 //!
 //! Every version is built in its own folder and compared with the first version. The state is written after each
-//! verdict, so that a stopped search resumes.
+//! verdict, so a stopped search can be resumed.
 
 mod judge;
 mod search;
@@ -114,7 +114,7 @@ pub struct SearchSettings {
 /// State of a search, which is also its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BisectState {
-    /// Settings. A state with other settings is not resumed.
+    /// Settings. A state with different settings is not resumed.
     pub settings: SearchSettings,
     /// Ratio to the good end below which a version is bad.
     threshold: Option<f64>,
@@ -185,8 +185,9 @@ impl BisectState {
                 SearchStep::Contradiction { bad, good } => {
                     let versions = &self.settings.versions;
                     bail!(
-                        "{} is bad, but {} after it is good: the figure did not fall only once\nhint: search a shorter \
-                         range, or remove {} and try again on a quieter machine",
+                        "{} is bad, but the later version {} is good: there was more than one change, or noise caused \
+                         a wrong verdict\nhint: search a shorter range, or remove {} and try again on a quieter \
+                         machine",
                         versions[bad],
                         versions[good],
                         path.display()
@@ -254,7 +255,8 @@ impl BisectState {
         Ok(())
     }
 
-    /// Builds and judges one version. A version that cannot be told is measured again, then skipped.
+    /// Builds and judges one version. A version without a clear verdict is measured again, and skipped if the verdict
+    /// is still unclear.
     fn measure(
         &self,
         number: usize,
@@ -310,7 +312,7 @@ impl BisectState {
             note: None,
         };
         let comparison = contest.run(workshop.ui)?;
-        let figure = comparison.figures.first().context("the race measured nothing")?;
+        let figure = comparison.figures.first().context("the race has no measurements")?;
         let mut samples = earlier.unwrap_or_default();
         for (all, result) in samples.iter_mut().zip(&figure.results) {
             all.extend(&result.samples);
@@ -415,7 +417,7 @@ mod tests {
             (state.verdicts.clone(), Some(0.95), 0)
         );
         assert_eq!(BisectState::resume(settings("test -x $ANNEAL"), &path).verdicts, [None; 3]);
-        // Damaged or foreign files are no state.
+        // Damaged or foreign files are not a valid state.
         for text in ["", "{", "{\"verdicts\": []}"] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(BisectState::resume(settings("decode"), &path).verdicts, [None; 3], "{text}");

@@ -1,7 +1,7 @@
 //! Search for the first bad version: pure functions, without builds or measurements.
 //!
 //! The versions are in order. The first is good and the last is bad, which the caller has confirmed. Between them, a
-//! version may be good, bad, or skipped because it cannot be built or told apart.
+//! version may be good, bad, or skipped because it cannot be built or its verdict is unclear.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub enum VersionVerdict {
     Good,
     /// Like the last version.
     Bad,
-    /// The version cannot be built, or cannot be told apart after a second measurement.
+    /// The version cannot be built, or its verdict is unclear after a second measurement.
     Skipped,
 }
 
@@ -38,8 +38,8 @@ pub enum SearchStep {
     /// The change is in one of these versions. The list has one entry, unless skipped versions precede the first bad
     /// version.
     Found(Vec<usize>),
-    /// Verdicts contradict each other: a bad version precedes a good version. The figure did not fall only once, or
-    /// noise caused a wrong verdict.
+    /// Verdicts contradict each other: a bad version precedes a good version. There was more than one change, or noise
+    /// caused a wrong verdict.
     Contradiction {
         /// Number of the bad version.
         bad: usize,

@@ -50,7 +50,7 @@ pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<
     Ok(versions)
 }
 
-/// Splits a range. Folders may contain `..`, so the dots between the ends have no slash beside them.
+/// Splits a range. Folders may contain `..`, so the dots between the ends have no slash next to them.
 fn ends(range: &str) -> Option<(&str, &str)> {
     let is_end = |text: &str| !text.is_empty() && text != "." && text != "..";
     // In `a/../b`, the dots are part of a path.
