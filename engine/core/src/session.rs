@@ -98,7 +98,7 @@ impl Session {
     /// Restores a state that [`Context::save`] returned.
     ///
     /// # Errors
-    /// If the state does not fit the context.
+    /// If the state does not fit into the context.
     pub fn restore(&mut self, state: &[u8]) -> Result<()> {
         self.clear();
         self.context.restore(state)

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub enum ApiErrorKind {
     /// The request is invalid.
     Invalid,
-    /// The prompt does not fit the context.
+    /// The prompt does not fit into the context.
     PromptTooLong,
     /// The body is larger than the limit.
     TooLarge,
