@@ -19,7 +19,7 @@ pub enum Reading {
     /// 1.28 times as fast; prefetch instructions are slower (`docs/results/by-hand/read-order-zen4.json`).
     InOrder,
     /// Weights are prefetched [`AHEAD`] bytes before they are used. On a Xeon with AMX, this makes a product of Q4_K or
-    /// Q6_K with one column 1.6 times as fast as [`Reading::InOrder`] (`docs/results/by-hand/read-order-amx.json`).
+    /// Q6_K with one column 1.7 times as fast as [`Reading::InOrder`] (`docs/results/by-hand/read-order-amx.json`).
     Ahead,
 }
 
