@@ -123,6 +123,8 @@ const BEYOND_V3: &[&str] = &[
     "amx_bf16",
     "fma4",
     "xop",
+    "sse4a",
+    "tbm",
 ];
 
 /// Flags that disable AMX in gcc. `_tile_loadconfig` in gcc's amxtileintrin.h (gcc 12) tells the optimiser that it
