@@ -65,6 +65,15 @@ fn nvidia_smi_in_the_wild() {
     );
     assert!(host::detect(&machine.root().without_gpus()).host.gpus.is_empty());
 
+    let modes = |script: &str| {
+        let (driver, _) = host::driver(&Machine::new().with_driver().with_program(script).root());
+        driver.cards.iter().map(|card| (card.persistence_mode, card.performance_state)).collect::<Vec<_>>()
+    };
+    let asked = r#"case "$*" in *persistence_mode,pstate*) echo 'A, 9.0, 1, 1, Enabled, P0'; esac; echo 'B, 7.5, 1, 1, Disabled, P8'"#;
+    assert_eq!(modes(asked), [(Some(true), Some(0)), (Some(false), Some(8))]);
+    assert_eq!(modes("echo 'C, 8.9, 1, 1, [N/A], [Unknown Error]'"), [(None, None)]);
+    assert_eq!(modes(two), [(None, None); 2]);
+
     // The script only answers the expected query.
     let echo = r#"case "$*" in *name,compute_cap,memory.total,driver_version*noheader,nounits*) echo 'X, 8.9, 1, 1';; esac"#;
     assert_eq!(Machine::new().with_driver().with_program(echo).detect().0, ["X"]);

@@ -138,13 +138,18 @@ fn of_a_card_that_is_cut_up_one_instance_is_seen() {
 #[test]
 fn the_state_of_the_driver_and_of_each_card_is_told() {
     let machine = Machine::new();
-    let fake = Fake::new(&format!("cuda 12040\n{H200} used 143000\n mode 3\n{T4} mode 2\n"));
+    let fake = Fake::new(&format!(
+        "cuda 12040\n{H200} used 143000\n mode 3\n persistence 1\n pstate 0\n{T4} mode 2\n persistence 0\n pstate 32\n"
+    ));
     let (driver, said) = host::driver(&machine.root(&fake));
     assert!(driver.is_loaded && said.is_empty(), "{said:?}");
     assert_eq!((driver.version.as_deref(), driver.cuda), (Some("570.133.20"), Some((12, 4))));
     let states: Vec<_> =
         driver.cards.iter().map(|card| (card.used.map(|used| used.0 >> 20), card.mode)).collect();
     assert_eq!(states, [(Some(143_000), ComputeMode::Exclusive), (Some(0), ComputeMode::Prohibited)]);
+    let modes: Vec<_> =
+        driver.cards.iter().map(|card| (card.persistence_mode, card.performance_state)).collect();
+    assert_eq!(modes, [(Some(true), Some(0)), (Some(false), None)]);
 
     // A hidden GPU is not available to a program.
     let (driver, said) = host::driver(&machine.root(&fake).with_cuda(Some(""), None));

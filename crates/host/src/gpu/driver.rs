@@ -6,7 +6,8 @@ use crate::nvml::{Device, Fault, Identity, LibrarySource, Nvml, Selection, Unans
 use build_info::Bytes;
 use build_info::host::Gpu;
 
-use super::{Card, Driver, are_alike};
+use super::card::Card;
+use super::{Driver, are_alike};
 use crate::root::CudaEnvironment;
 
 /// Listed GPUs, and faults of individual GPUs.
@@ -51,7 +52,7 @@ impl Listed {
         if !device.is_partitioned() {
             let (memory, used) = self.memory(device, &name)?;
             let gpu = Gpu { name, compute_capability: capability, memory, driver: driver.to_string() };
-            self.push(Card { gpu, used, mode: device.compute_mode() }, uuid, None);
+            self.push(card(gpu, used, device), uuid, None);
             return Ok(());
         }
         let parts = device.instances();
@@ -67,8 +68,7 @@ impl Listed {
             let (memory, used) = self.memory(part, &name)?;
             let gpu =
                 Gpu { name, compute_capability: capability.clone(), memory, driver: driver.to_string() };
-            let card = Card { gpu, used, mode: device.compute_mode() };
-            self.push(card, part.uuid(), Some(uuid.clone().unwrap_or_default()));
+            self.push(card(gpu, used, device), part.uuid(), Some(uuid.clone().unwrap_or_default()));
         }
         Ok(())
     }
@@ -91,6 +91,17 @@ impl Listed {
             }
             Err(fault) => Err(fault),
         }
+    }
+}
+
+/// Returns the card `gpu`, whose modes are those of `device`. A MIG instance has the modes of its whole GPU.
+fn card(gpu: Gpu, used: Option<Bytes>, device: &Device<'_>) -> Card {
+    Card {
+        gpu,
+        used,
+        mode: device.compute_mode(),
+        persistence_mode: device.persistence_mode(),
+        performance_state: device.performance_state(),
     }
 }
 

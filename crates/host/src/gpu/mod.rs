@@ -1,26 +1,16 @@
 //! NVIDIA GPUs, detected through the driver's library, with `nvidia-smi` as fallback. Nothing is queried unless a
 //! driver is loaded.
 
+mod card;
 mod driver;
 mod smi;
 
-use crate::nvml::{ComputeMode, Identity, PATIENCE, SIGNS, Selection, Unanswered};
-use build_info::Bytes;
+use crate::nvml::{Identity, PATIENCE, SIGNS, Selection, Unanswered};
 use build_info::host::Gpu;
 
+pub use self::card::Card;
 use self::smi::Trouble;
 use crate::root::Root;
-
-/// GPU that a program would see, and its state.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Card {
-    /// Description of the GPU.
-    pub gpu: Gpu,
-    /// Memory used by all processes and the driver; `None` if unknown.
-    pub used: Option<Bytes>,
-    /// Restriction on the processes that may compute on the GPU.
-    pub mode: ComputeMode,
-}
 
 /// State of NVIDIA's driver.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,11 +26,10 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Creates a state in which only the GPUs are known.
-    fn of(gpus: Vec<Gpu>) -> Self {
-        let card = |gpu| Card { gpu, used: None, mode: ComputeMode::default() };
-        let version = gpus.first().map(|gpu| gpu.driver.clone());
-        Self { is_loaded: true, version, cuda: None, cards: gpus.into_iter().map(card).collect() }
+    /// Creates a state in which only the cards are known.
+    fn of(cards: Vec<Card>) -> Self {
+        let version = cards.first().map(|card| card.gpu.driver.clone());
+        Self { is_loaded: true, version, cuda: None, cards }
     }
 }
 
@@ -64,12 +53,12 @@ pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
         },
     };
     match (smi::list(root.nvidia_smi(), warnings), failed) {
-        (Ok(gpus), None) => Driver::of(by_number(gpus, root, warnings)),
-        (Ok(gpus), Some(failed)) => {
+        (Ok(cards), None) => Driver::of(by_number(cards, root, warnings)),
+        (Ok(cards), Some(failed)) => {
             warnings.push(format!(
                 "nvidia-smi lists the GPUs, but their utilisation cannot be measured: {failed}"
             ));
-            Driver::of(by_number(gpus, root, warnings))
+            Driver::of(by_number(cards, root, warnings))
         }
         (Err(Trouble::NotThere), failed) => {
             // WSL shows /dev/dxg for any GPU, so only the other signs prove an NVIDIA driver.
@@ -90,13 +79,14 @@ pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
 }
 
 /// Applies `CUDA_VISIBLE_DEVICES` to GPUs whose UUIDs are unknown. If the variable contains UUIDs, all GPUs are kept.
-fn by_number(gpus: Vec<Gpu>, root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
+fn by_number(cards: Vec<Card>, root: &Root, warnings: &mut Vec<String>) -> Vec<Card> {
     let cuda = root.cuda();
     let visible = cuda.visible.as_deref().filter(|visible| !visible.contains('-') || visible.trim() == "-1");
-    let unknown = vec![Identity { uuid: None, card: None }; gpus.len()];
-    let selection = Selection::of(&unknown, visible, cuda.order.as_deref(), are_alike(&gpus));
+    let unknown = vec![Identity { uuid: None, card: None }; cards.len()];
+    let alike = are_alike(cards.iter().map(|card| &card.gpu));
+    let selection = Selection::of(&unknown, visible, cuda.order.as_deref(), alike);
     warnings.extend(selection.remarks);
-    selection.chosen.into_iter().map(|at| gpus[at].clone()).collect()
+    selection.chosen.into_iter().map(|at| cards[at].clone()).collect()
 }
 
 fn are_alike<'a>(names: impl IntoIterator<Item = &'a Gpu>) -> bool {

@@ -7,17 +7,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::nvml::PATIENCE;
+use crate::nvml::{ComputeMode, PATIENCE};
 use build_info::Bytes;
 use build_info::host::Gpu;
 
+use super::card::Card;
 use crate::root::NvidiaSmi;
 
-const ARGUMENTS: [&str; 2] =
-    ["--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits"];
+const ARGUMENTS: [&str; 2] = [
+    "--query-gpu=name,compute_cap,memory.total,driver_version,persistence_mode,pstate",
+    "--format=csv,noheader,nounits",
+];
 
 /// Lists the GPUs. An error contains the reason why the listing failed.
-pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Gpu>, Trouble> {
+pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Card>, Trouble> {
     let output = match how {
         NvidiaSmi::Never => return Err(Trouble::NotThere),
         NvidiaSmi::Recorded(output) => output.clone(),
@@ -27,7 +30,7 @@ pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Gp
         },
     };
     let lines = output.lines().filter(|line| !line.trim().is_empty());
-    Ok(lines.filter_map(|line| gpu(line, warnings)).collect())
+    Ok(lines.filter_map(|line| card(line, warnings)).collect())
 }
 
 /// Reason why the GPUs could not be listed.
@@ -38,13 +41,20 @@ pub(super) enum Trouble {
     Failed(String),
 }
 
-/// Parses a line of output: `NVIDIA GeForce RTX 4060 Ti, 8.9, 16380, 570.133.07`, with memory in MiB.
-fn gpu(line: &str, warnings: &mut Vec<String>) -> Option<Gpu> {
+/// Parses a line of output: `NVIDIA GeForce RTX 4060 Ti, 8.9, 16380, 570.133.07, Disabled, P8`, with memory in MiB.
+/// Recorded lines may lack the last two fields.
+fn card(line: &str, warnings: &mut Vec<String>) -> Option<Card> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-    let [name, capability, memory, driver] = fields[..] else {
+    let [name, capability, memory, driver, ref modes @ ..] = fields[..] else {
         warnings.push(format!("cannot parse nvidia-smi's line {line:?}"));
         return None;
     };
+    let persistence_mode = match modes.first() {
+        Some(&"Enabled") => Some(true),
+        Some(&"Disabled") => Some(false),
+        _ => None,
+    };
+    let performance_state = modes.get(1).and_then(|state| state.strip_prefix('P')?.parse().ok());
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !capability.split_once('.').is_some_and(|(major, minor)| is_number(major) && is_number(minor)) {
         warnings.push(format!("nvidia-smi reports no compute capability for {name:?}: {capability:?}"));
@@ -55,12 +65,13 @@ fn gpu(line: &str, warnings: &mut Vec<String>) -> Option<Gpu> {
         // GPUs without a memory size share the CPU's memory (GB10, Jetson).
         warnings.push(format!("nvidia-smi reports no memory size for {name:?}: {memory:?}"));
     }
-    Some(Gpu {
+    let gpu = Gpu {
         name: name.to_string(),
         compute_capability: capability.to_string(),
         memory: Bytes(mib.unwrap_or(0)),
         driver: driver.to_string(),
-    })
+    };
+    Some(Card { gpu, used: None, mode: ComputeMode::default(), persistence_mode, performance_state })
 }
 
 fn find(program: &str, path: &OsStr) -> Option<PathBuf> {

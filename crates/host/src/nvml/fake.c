@@ -15,7 +15,7 @@ typedef struct {
 
 typedef struct Device {
     char name[96], uuid[96];
-    Series capability, total, used, utilisation, power, clock, energy, handle, mig, mode, most_sm, most_memory, bus,
+    Series capability, total, used, utilisation, power, clock, energy, handle, mig, mode, persistence, pstate, most_sm, most_memory, bus,
         throttling, received, sent, stalls;
     int instances;
     struct Device *parts[8];
@@ -100,6 +100,8 @@ static void read_script(void) {
         else if (!strcmp(word, "bus-bits")) series(&device->bus, rest);
         else if (!strcmp(word, "mig")) series(&device->mig, rest);
         else if (!strcmp(word, "mode")) series(&device->mode, rest);
+        else if (!strcmp(word, "persistence")) series(&device->persistence, rest);
+        else if (!strcmp(word, "pstate")) series(&device->pstate, rest);
         else if (!strcmp(word, "stalls")) series(&device->stalls, rest);
     }
     fclose(file);
@@ -227,6 +229,8 @@ int nvmlDeviceGetMigMode(Device *device, unsigned *now, unsigned *after) {
     return error;
 }
 int nvmlDeviceGetComputeMode(Device *device, unsigned *mode) { return number(&device->mode, mode); }
+int nvmlDeviceGetPersistenceMode(Device *device, unsigned *mode) { return number(&device->persistence, mode); }
+int nvmlDeviceGetPerformanceState(Device *device, unsigned *state) { return number(&device->pstate, state); }
 int nvmlDeviceGetMaxMigDeviceCount(Device *device, unsigned *count) {
     (void)device;
     *count = 7;

@@ -173,6 +173,8 @@ pub(crate) struct Functions {
     // The following functions are optional.
     cuda: Option<Number>,
     compute_mode: Option<DeviceNumber>,
+    persistence_mode: Option<DeviceNumber>,
+    performance_state: Option<DeviceNumber>,
     uuid: Option<DeviceText>,
     mig_mode: Option<DevicePair>,
     most_instances: Option<DeviceNumber>,
@@ -229,6 +231,8 @@ impl Functions {
             memory: need!("nvmlDeviceGetMemoryInfo"),
             cuda: find!("nvmlSystemGetCudaDriverVersion_v2").or(find!("nvmlSystemGetCudaDriverVersion")),
             compute_mode: find!("nvmlDeviceGetComputeMode"),
+            persistence_mode: find!("nvmlDeviceGetPersistenceMode"),
+            performance_state: find!("nvmlDeviceGetPerformanceState"),
             uuid: find!("nvmlDeviceGetUUID"),
             mig_mode: find!("nvmlDeviceGetMigMode"),
             most_instances: find!("nvmlDeviceGetMaxMigDeviceCount"),
@@ -294,6 +298,21 @@ impl Functions {
             2 => ComputeMode::Prohibited,
             _ => ComputeMode::Shared,
         })
+    }
+
+    pub fn persistence_mode(&self, Handle(device): Handle) -> Result<bool, u32> {
+        let persistence_mode = self.persistence_mode.ok_or(code::FUNCTION_NOT_FOUND)?;
+        // SAFETY: the pointer refers to a live number.
+        number(|place| unsafe { persistence_mode(device, place) }).map(|mode| mode == 1)
+    }
+
+    pub fn performance_state(&self, Handle(device): Handle) -> Result<u32, u32> {
+        /// Constant `NVML_PSTATE_UNKNOWN`.
+        const UNKNOWN: u32 = 32;
+        let performance_state = self.performance_state.ok_or(code::FUNCTION_NOT_FOUND)?;
+        // SAFETY: the pointer refers to a live number.
+        let state = number(|place| unsafe { performance_state(device, place) })?;
+        if state == UNKNOWN { Err(code::UNKNOWN) } else { Ok(state) }
     }
 
     pub fn count(&self) -> Result<u32, u32> {

@@ -160,6 +160,16 @@ impl Device<'_> {
         self.nvml.functions.compute_mode(self.handle).unwrap_or_default()
     }
 
+    /// True if the driver keeps the GPU initialised while no program uses it; `None` if the driver does not report it.
+    pub fn persistence_mode(&self) -> Option<bool> {
+        self.nvml.functions.persistence_mode(self.handle).ok()
+    }
+
+    /// Returns the performance state, from 0 (fastest clocks) to 15; `None` if the driver does not report it.
+    pub fn performance_state(&self) -> Option<u32> {
+        self.nvml.functions.performance_state(self.handle).ok()
+    }
+
     /// Returns the UUID, `GPU-…` or `MIG-…`; `None` if the driver does not report it.
     pub fn uuid(&self) -> Option<String> {
         self.nvml.functions.uuid(self.handle).ok()

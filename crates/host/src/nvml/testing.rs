@@ -19,6 +19,8 @@
 //!   handle -4                   error code of looking up the GPU
 //!   mig 1                       MIG is enabled
 //!   mode 3                      compute mode: 0 shared, 2 prohibited, 3 exclusive
+//!   persistence 1               persistence mode: 0 off, 1 on
+//!   pstate 8                    performance state: 0 to 15, 32 unknown
 //! instance                      a MIG instance of the GPU above, with the same lines as a GPU
 //! ```
 //!

@@ -34,6 +34,8 @@ struct DoctorJson {
     host: Host,
     /// True if NVIDIA's driver is loaded, according to the file system.
     nvidia_driver: bool,
+    /// Modes of the GPUs, in the order of the host's GPUs.
+    gpu_modes: Vec<GpuModes>,
     /// Problems of the machine and values that could not be read, each with a remedy.
     host_warnings: Vec<String>,
     tools: Toolchain,
@@ -43,6 +45,53 @@ struct DoctorJson {
     setup: SetupPlan,
     /// Missing tools for `pgo` and `bolt`, which a native build does not need, and the commands that install them.
     optional: SetupPlan,
+}
+
+/// Modes of a GPU that affect how fast a program starts and computes.
+#[derive(Serialize)]
+struct GpuModes {
+    /// True if the driver keeps the GPU initialised while no program uses it; absent if the driver does not report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    persistence_mode: Option<bool>,
+    /// Performance state, from 0 (fastest clocks) to 15; absent if the driver does not report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    performance_state: Option<u32>,
+}
+
+impl GpuModes {
+    /// Returns the modes of all GPUs. The driver is asked only if the machine has a GPU.
+    fn of(host: &Host) -> Vec<Self> {
+        if host.gpus.is_empty() {
+            return Vec::new();
+        }
+        // Warnings of the driver are part of the host's warnings.
+        let (driver, _) = host::driver(&host::Root::live());
+        let modes = |card: host::Card| Self {
+            persistence_mode: card.persistence_mode,
+            performance_state: card.performance_state,
+        };
+        driver.cards.into_iter().map(modes).collect()
+    }
+
+    /// Returns the modes as lines below the GPU's line.
+    fn text(&self) -> String {
+        let mut modes = Vec::new();
+        if let Some(on) = self.persistence_mode {
+            modes.push(format!("persistence mode: {}", if on { "on" } else { "off" }));
+        }
+        if let Some(state) = self.performance_state {
+            modes.push(format!("performance state: P{state}"));
+        }
+        let mut text = String::new();
+        if !modes.is_empty() {
+            let _ = writeln!(text, "    {} (P0 is the fastest; idle GPUs are slower)", modes.join(", "));
+        }
+        if self.persistence_mode == Some(false) {
+            text += "    hint: the driver initialises the GPU anew for each program that starts; `sudo nvidia-smi -pm 1` \
+                     prevents this until the next restart\n";
+        }
+        text
+    }
 }
 
 /// Prints a description of the machine, its tools, and the remedies for problems.
@@ -64,6 +113,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let optional = setup::optional(&workspace, &tools, &setup);
     let report = DoctorJson {
         native_build_possible,
+        gpu_modes: GpuModes::of(&host),
         nvidia_driver: !host.gpus.is_empty() || host::nvml::driver_seems_loaded(),
         host,
         host_warnings,
@@ -85,7 +135,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 fn text(report: &DoctorJson) -> String {
-    let mut text = host_text(&report.host, report.nvidia_driver);
+    let mut text = host_text(&report.host, report.nvidia_driver, &report.gpu_modes);
     let rows = rows(&report.tools).into_iter().map(|row| row.to_vec());
     let _ = writeln!(text, "\n{}", ui::columns(&["tool", "version", "where"], rows));
     if !report.mismatches.is_empty() {
@@ -102,7 +152,7 @@ fn text(report: &DoctorJson) -> String {
     text
 }
 
-fn host_text(host: &Host, nvidia_driver: bool) -> String {
+fn host_text(host: &Host, nvidia_driver: bool, gpu_modes: &[GpuModes]) -> String {
     let budget = threads::budget(host, Policy::Balanced);
     let mut text = format!("{} ({})\n", host.cpu.name, host.arch);
     if let Some(level) = host.cpu.x86_64_level {
@@ -126,12 +176,13 @@ fn host_text(host: &Host, nvidia_driver: bool) -> String {
     );
     let limit = host.limits.memory.map_or_else(String::new, |limit| format!(", limited to {limit}"));
     let _ = writeln!(text, "  memory: {}, {} available{limit}", host.memory.total, host.memory.available);
-    for gpu in &host.gpus {
+    for (at, gpu) in host.gpus.iter().enumerate() {
         let _ = writeln!(
             text,
             "  GPU: {}, {}, compute capability {}, driver {}",
             gpu.name, gpu.memory, gpu.compute_capability, gpu.driver
         );
+        text += &gpu_modes.get(at).map_or_else(String::new, GpuModes::text);
     }
     if host.gpus.is_empty() {
         let why = match nvidia_driver {
@@ -213,16 +264,28 @@ mod tests {
     fn why_no_gpu_is_seen_is_told() {
         let host = plan::testing::host("ryzen-7950x");
         assert!(host.gpus.is_empty());
-        assert!(host_text(&host, false).ends_with("  GPU: none found: no NVIDIA driver is loaded\n"));
-        assert!(host_text(&host, true).contains("is loaded but reports no usable GPU"));
+        assert!(host_text(&host, false, &[]).ends_with("  GPU: none found: no NVIDIA driver is loaded\n"));
+        assert!(host_text(&host, true, &[]).contains("is loaded but reports no usable GPU"));
         let gpu = build_info::host::Gpu {
             name: "NVIDIA H200".into(),
             compute_capability: "9.0".into(),
             memory: build_info::Bytes::gib(141),
             driver: "590.44.01".into(),
         };
-        let text = host_text(&Host { gpus: vec![gpu], ..host }, true);
-        assert!(text.contains("  GPU: NVIDIA H200") && !text.contains("none found"), "{text}");
+        let host = Host { gpus: vec![gpu], ..host };
+        let text = |persistence_mode, performance_state| {
+            host_text(&host, true, &[GpuModes { persistence_mode, performance_state }])
+        };
+        let unknown = text(None, None);
+        assert!(unknown.contains("  GPU: NVIDIA H200") && !unknown.contains("none found"), "{unknown}");
+        assert!(unknown.ends_with("driver 590.44.01\n"), "{unknown}");
+        let off = text(Some(false), Some(8));
+        assert!(
+            off.contains("    persistence mode: off, performance state: P8 (") && off.contains("-pm 1"),
+            "{off}"
+        );
+        let on = text(Some(true), Some(0));
+        assert!(on.contains("persistence mode: on, performance state: P0") && !on.contains("hint"), "{on}");
     }
 
     #[test]
