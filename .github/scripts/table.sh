@@ -33,18 +33,4 @@ echo '## Measured'
 echo
 echo 'Medians of paired runs with 95 % intervals, on the shared machine that built the archive. If an interval contains 1, no'
 echo 'difference was shown.'
-for comparison in "$@"; do
-    echo
-    jq -r '
-        def round3: . * 1000 | round / 1000;
-        "\(.machine); \(.threads) threads; `\(.command)`",
-        "",
-        "| what | build | median | against \(.builds[0].name) | |",
-        "| --- | --- | ---: | --- | --- |",
-        (.figures[] | . as $figure | .results[]
-            | "| \($figure.phase) \($figure.model // "") \($figure.shape // {} | [.prompt, .generate] | map(select(. != null)) | map(tostring) | join("+"))"
-            + " | \(.build) | \(.median | round3) \($figure.unit)"
-            + " | \(if .ratio then "\(.ratio.median | round3) [\(.ratio.low | round3), \(.ratio.high | round3)]" else "" end)"
-            + " | \(.verdict // "") |")
-    ' "$comparison"
-done
+exec "$(dirname "$0")/figures.sh" "$@"
