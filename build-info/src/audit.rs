@@ -20,6 +20,9 @@ pub enum Rule {
     Universal,
     /// The build uses the instruction sets that the host offers, and no kernel is scalar.
     Native,
+    /// Like `native`, for the CPU that the profile names. Other instruction sets than those that the CPU guard checks
+    /// occur only in functions that check the CPU first.
+    Cpu,
     /// No requirement: instructions are only counted.
     #[default]
     Report,
@@ -31,6 +34,7 @@ impl fmt::Display for Rule {
             Rule::Portable => "portable",
             Rule::Universal => "universal",
             Rule::Native => "native",
+            Rule::Cpu => "cpu",
             Rule::Report => "report",
         })
     }

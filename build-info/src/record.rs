@@ -25,7 +25,7 @@ use crate::units::Bytes;
 pub const WHEEL_FOLDER: &str = "lib/anneal-wheel";
 
 /// Version of the format, `major.minor`: a new major version breaks readers, and a new minor version adds fields.
-pub const SCHEMA_VERSION: &str = "1.8";
+pub const SCHEMA_VERSION: &str = "1.9";
 
 /// The record of one build. It keeps the field names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).
@@ -128,10 +128,15 @@ pub struct BuildInfo {
     pub artifacts: Vec<Artifact>,
     /// Duration of each stage, in order. If the build came from a store, only the smoke test ran on this machine.
     pub stages: Vec<StageTime>,
-    /// Emulator that ran the programs of this build on the build host, which has another architecture. Results were
-    /// checked, but speed was not measured.
+    /// Emulator that ran the programs of this build on the build host, whose CPU cannot run them. Results were checked,
+    /// but speed was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated: Option<Emulated>,
+    /// Reason why the build host could not run the program, so that neither the smoke test nor the correctness gate ran;
+    /// absent if they ran. Only a build for a CPU that the profile names has this field. New in version 1.9 of this
+    /// format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_run: Option<String>,
     /// Result of the smoke test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smoke: Option<Smoke>,

@@ -94,6 +94,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         qemu_user: asked.first(&["qemu-x86_64"], parse::plain),
         aarch64: asked.first(&["qemu-aarch64"], parse::plain).and_then(|tool| emulator(search, tool)),
         rust_targets: asked.rust_targets(),
+        named_cpu: None,
         programs: programs(search),
         silent: asked.silent.clone(),
     }

@@ -20,5 +20,5 @@ pub use search::SearchPath;
 pub use tools::{
     AARCH64, BOLT_AT_LEAST, BlasLibrary, BlasThreading, CLANG_AT_LEAST, CMAKE_AT_LEAST, CUDA,
     CUDA_COMPILES_FOR, Compiler, CompilerKind, Cuda, CudaHome, Emulator, GCC_AT_LEAST, LIBCLANG_AT_LEAST,
-    Libclang, NvccHosts, Rustc, Toolchain, Version, ZIG, ZIG_CLANG,
+    Libclang, NamedCpu, NvccHosts, Rustc, Toolchain, Version, ZIG, ZIG_CLANG,
 };

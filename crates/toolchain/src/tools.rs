@@ -86,12 +86,24 @@ pub struct Toolchain {
     pub aarch64: Option<Emulator>,
     /// Targets for which rustc has a standard library.
     pub rust_targets: Vec<String>,
+    /// CPU that a build is for, as its compilers describe it; `None` unless the build names a CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub named_cpu: Option<NamedCpu>,
     /// Names of the system programs that tests run. Builds do not need them.
     #[serde(skip)]
     pub programs: BTreeSet<&'static str>,
     /// Programs that did not print their version in time. They are treated as missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<PathBuf>,
+}
+
+/// CPU with its `-march` name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedCpu {
+    /// Name of the CPU.
+    pub name: String,
+    /// Instruction sets that the C compiler may use for the CPU, named as in the CPU guard.
+    pub features: Vec<String>,
 }
 
 /// qemu's user mode for another architecture, with that architecture's C library.

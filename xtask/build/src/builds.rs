@@ -164,7 +164,7 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let store = args.common.store.location()?;
     let host = tools::host(ui);
     if args.common.dry_run {
-        let mut toolchain = tools::toolchain(&workspace, ui);
+        let mut toolchain = tools::toolchain_for(&workspace, &profile, ui)?;
         openblas::announce(&workspace, &profile, &host, &args.archive, &mut toolchain)?;
         let source = tools::pinned_source(&workspace, &args.common.source)?;
         let plan = plan::plan(&host, &profile, &source, &toolchain)?;
@@ -291,5 +291,6 @@ fn summary(info: &BuildInfo) -> String {
         ),
         None => (&info.cpu_model, smoke),
     };
+    let smoke = info.not_run.as_ref().map_or(smoke, |reason| format!(", not tested: {reason}"));
     format!("{} with {} for {machine}{store}{smoke}", info.profile, info.compiler)
 }

@@ -13,6 +13,7 @@
 //! - [`process`]: external commands, with a log and interruption by ctrl-C
 //! - [`program`], [`shipping`], [`storing`]: programs of the workspace that are compiled on demand
 //! - [`profile`], [`described`], [`workload`]: readers of profile, machine and workload files
+//! - [`named_cpu`]: instruction sets of a CPU that a profile names, as the compilers know them
 //! - [`tools`], [`setup`], [`openblas`], [`models`], [`published_models`]: prerequisites of a build, which are found,
 //!   installed or made
 //! - [`ui`], [`entry`]: progress, tables and errors; start and exit of a program
@@ -24,10 +25,15 @@ pub mod builds;
 pub mod compare;
 pub mod described;
 pub mod entry;
+// The table of the compilers' macros, which the build script of the CPU guard uses too.
+#[allow(dead_code)]
+#[path = "../../../vendor/llama-link/build/features.rs"]
+mod features;
 pub mod forecast;
 pub mod fs;
 mod full_disk;
 pub mod models;
+pub mod named_cpu;
 pub mod openblas;
 pub mod overwrite_guard;
 pub mod pgo;

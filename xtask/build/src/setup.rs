@@ -13,6 +13,7 @@ use toolchain::setup::{
     examine, list,
 };
 
+use crate::named_cpu;
 use crate::process;
 use crate::tools::{self, SourceArgs};
 use crate::ui::{Progress, Ui, confirm};
@@ -175,7 +176,7 @@ pub fn ready(
     yes: bool,
     ui: &Ui,
 ) -> Result<Toolchain> {
-    ready_with(workspace, needs(profile), source, yes, ui)
+    named_cpu::with(profile, ready_with(workspace, needs(profile), source, yes, ui)?)
 }
 
 /// Works like [`ready`], for a build that BOLT rewrites.
@@ -191,7 +192,7 @@ pub fn ready_for_bolt(
 ) -> Result<Toolchain> {
     let mut needs = needs(profile);
     needs.required.push(Requirement::Bolt);
-    ready_with(workspace, needs, source, yes, ui)
+    named_cpu::with(profile, ready_with(workspace, needs, source, yes, ui)?)
 }
 
 /// Works like [`ready`], for a build that collects or uses profiles.
@@ -211,7 +212,7 @@ pub fn ready_for_pgo(
     if bolt {
         needs.required.push(Requirement::Bolt);
     }
-    ready_with(workspace, needs, source, yes, ui)
+    named_cpu::with(profile, ready_with(workspace, needs, source, yes, ui)?)
 }
 
 fn ready_with(

@@ -13,8 +13,10 @@ use build_info::Host;
 use build_info::record::{self, Source};
 use host::Detected;
 use llama_source::{Origin, Store, Tree};
+use plan::profile::Profile;
 use toolchain::{SearchPath, Toolchain};
 
+use crate::named_cpu;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 pub use cache::{Cache, Counts, Launcher};
@@ -95,6 +97,14 @@ pub fn toolchain(workspace: &Workspace, ui: &Ui) -> Toolchain {
         ));
     }
     toolchain
+}
+
+/// Returns the tools of this machine, with the CPU that `profile` names, as its compilers describe it.
+///
+/// # Errors
+/// If a compiler does not know the CPU.
+pub fn toolchain_for(workspace: &Workspace, profile: &Profile, ui: &Ui) -> Result<Toolchain> {
+    named_cpu::with(profile, toolchain(workspace, ui))
 }
 
 /// Returns the folders to search for tools: PATH, well-known folders, and the folder of tools that `setup`

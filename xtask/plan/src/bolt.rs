@@ -9,7 +9,6 @@ use anyhow::{Result, bail};
 use build_info::record::Tool;
 use toolchain::{BOLT_AT_LEAST, CompilerKind, Toolchain};
 
-use crate::cross::NOT_HERE;
 use crate::plan::Plan;
 use crate::profile::Linkage;
 
@@ -40,9 +39,7 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
             plan.target
         );
     }
-    if plan.cross.is_some() {
-        bail!("{NOT_HERE}\nhint: use BOLT on a machine of that architecture");
-    }
+    plan.check_runs_here("use BOLT")?;
     if plan.linkage == Linkage::Shared {
         bail!(
             "the profile {} links llama.cpp as shared libraries, which BOLT would not rewrite\nhint: use a \

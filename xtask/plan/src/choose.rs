@@ -51,6 +51,8 @@ pub fn choose(
         ninja: toolchain.ninja.clone().with_context(|| format!("cannot find ninja\nhint: {SETUP}"))?,
         libclang: toolchain.libclang.first().cloned(),
         rustc,
+        named_cpu: toolchain.named_cpu.clone(),
+        qemu_user: toolchain.qemu_user.clone(),
     })
 }
 

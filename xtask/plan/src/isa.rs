@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use toolchain::CompilerKind;
 
 use crate::codegen::CodeGen;
+use crate::other_cpu::OtherCpu;
 use crate::profile::{Isa, Linkage, Profile};
 use crate::switches::WRAPPED;
 use crate::tools::Tools;
@@ -19,6 +20,10 @@ use crate::{aarch64, march};
 pub struct IsaPlan {
     /// Value of `isa`, as the profile spells it.
     pub isa: String,
+    /// Tests of the program if the CPU of the build host lacks an instruction set that the program requires; `None`
+    /// otherwise. Not part of the plan's hash, because the program is the same on every build host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_cpu: Option<OtherCpu>,
     /// CPU of the build host for `native`, as vendor/family/model, so that a different CPU gives a different plan.
     pub cpu: Option<String>,
     /// Flags for the kernels of ggml-cpu and for the engine's C++.
@@ -42,46 +47,78 @@ impl IsaPlan {
         self.isa == Isa::AllVariants.to_string()
     }
 
-    /// Makes this a plan for the x86-64 psABI level `level`, 2 or 3.
+    /// True if the program is for a CPU that the profile names.
+    pub fn names_cpu(&self) -> bool {
+        matches!(Isa::from(self.isa.clone()), Isa::Cpu(_))
+    }
+
+    /// Returns the flag that targets `cpu`, for clang and gcc or for zig. zig treats a hyphen as the end of the CPU's
+    /// name.
+    fn march(cpu: &str, zig: bool) -> String {
+        format!("-march={}", if zig { cpu.replace('-', "_") } else { cpu.to_string() })
+    }
+
+    /// Returns the flags for all instruction sets of `cpu` except [`SHA`], for clang and gcc or for zig.
+    pub fn cpu_flags(cpu: &str, zig: bool) -> Vec<String> {
+        vec![Self::march(cpu, zig), format!("-mno-{SHA}")]
+    }
+
+    /// Makes this a plan for `cpu`, which has `features`.
     ///
     /// GGML_NATIVE=OFF alone does not give x86-64-v3 (no LZCNT, MOVBE, BMI1), and if SOURCE_DATE_EPOCH is set, all
     /// defaults are silently OFF. The plan therefore sets each switch and -march.
-    fn at_level(&mut self, level: u8, tools: &Tools) {
-        let on = if level == 2 { 1 } else { 6 };
-        let switches = SWITCHES.iter().enumerate().map(|(at, name)| (*name, at < on));
+    fn for_cpu(&mut self, cpu: &str, features: Vec<String>, tools: &Tools) {
+        let has = |name: &&str| features.iter().any(|feature| feature == name);
+        let switches = SWITCHES.iter().map(|(name, needs)| (*name, needs.iter().all(has)));
         for (name, on) in switches.chain([("NATIVE", false)]) {
             self.definitions.insert(format!("GGML_{name}"), if on { "ON" } else { "OFF" }.to_string());
         }
-        // zig treats a hyphen as the end of the CPU's name.
-        let cpu = format!("x86-64-v{level}");
-        let march = if tools.zig.is_some() { cpu.replace('-', "_") } else { cpu.clone() };
-        self.flags = vec![format!("-march={march}")];
+        self.flags = vec![Self::march(cpu, tools.zig.is_some())];
         self.codegen.cxx = self.flags.clone();
         self.codegen.own_rust = vec![format!("-Ctarget-cpu={cpu}")];
         self.expected_flags = self.flags.clone();
-        self.forbidden_flags = strings(&["-march=native", "-mtune=native", "-mavx512f"]);
+        self.forbidden_flags = strings(&["-march=native", "-mtune=native"]);
+        self.required = features;
+    }
+
+    /// Disables AMX if the compiler is gcc and the CPU has AMX.
+    fn without_amx_of_gcc(&mut self, tools: &Tools, notes: &mut Vec<String>) {
+        if tools.compiler.kind != CompilerKind::Gcc || !self.required.iter().any(|name| name == "amx_tile") {
+            return;
+        }
+        self.codegen.cxx.extend(WITHOUT_AMX.map(str::to_string));
+        self.required.retain(|feature| !feature.starts_with("amx_"));
+        notes.push(
+            "this build does not use the CPU's AMX, because gcc's AMX header is wrong (it loses the tile \
+             sizes); builds with clang use AMX"
+                .to_string(),
+        );
     }
 }
+
+/// Instruction set that a build for a named CPU does not use, as the compilers' flags name it. No kernel uses SHA, the
+/// crates that use it check the CPU first, and qemu 7.2 does not emulate it.
+const SHA: &str = "sha";
 
 /// Features of x86-64-v2 (x86-64 psABI 1.0, table 3.1), named as in the CPU guard.
 const V2: &[&str] = &["cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"];
 
-/// ggml's switches for the instruction sets of x86-64: first those of x86-64-v2, then those of v3, then all others.
-const SWITCHES: [&str; 14] = [
-    "SSE42",
-    "AVX",
-    "AVX2",
-    "BMI2",
-    "FMA",
-    "F16C",
-    "AVX_VNNI",
-    "AVX512",
-    "AVX512_VBMI",
-    "AVX512_VNNI",
-    "AVX512_BF16",
-    "AMX_TILE",
-    "AMX_INT8",
-    "AMX_BF16",
+/// ggml's switches for the instruction sets of x86-64, each with the features that its kernels need.
+const SWITCHES: [(&str, &[&str]); 14] = [
+    ("SSE42", &["sse4_2"]),
+    ("AVX", &["avx"]),
+    ("AVX2", &["avx2"]),
+    ("BMI2", &["bmi2"]),
+    ("FMA", &["fma"]),
+    ("F16C", &["f16c"]),
+    ("AVX_VNNI", &["avx_vnni"]),
+    ("AVX512", &["avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"]),
+    ("AVX512_VBMI", &["avx512_vbmi"]),
+    ("AVX512_VNNI", &["avx512_vnni"]),
+    ("AVX512_BF16", &["avx512_bf16"]),
+    ("AMX_TILE", &["amx_tile"]),
+    ("AMX_INT8", &["amx_int8"]),
+    ("AMX_BF16", &["amx_bf16"]),
 ];
 
 /// Features of x86-64-v3, including those of v2, named as in the CPU guard.
@@ -134,8 +171,8 @@ const WITHOUT_AMX: [&str; 3] = ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16
 
 /// Plans the instruction sets.
 pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<String>) -> Result<IsaPlan> {
-    let (isa, compiler) = (profile.isa, &tools.compiler);
-    if isa != Isa::AllVariants && !profile.variants.is_empty() {
+    let (isa, compiler) = (&profile.isa, &tools.compiler);
+    if *isa != Isa::AllVariants && !profile.variants.is_empty() {
         return Err(exit::usage(format!(
             "profile {}: `variants` requires `isa = \"all-variants\"`, because other builds have only one set \
              of kernels",
@@ -154,22 +191,14 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                 plan.expected_flags = plan.flags.clone();
             }
             plan.required = host_features(host);
-            if isa == Isa::Native {
+            if *isa == Isa::Native {
                 // GGML_NATIVE only affects the kernels of ggml-cpu. Quantising (ggml-base), tokenising and sampling
                 // (libllama) also have loops: with the flag everywhere, quantising to Q4_K_M took 13 % less CPU time
                 // on a Zen 4.
                 plan.codegen.cxx = plan.flags.clone();
             }
             plan.codegen.own_rust = vec!["-Ctarget-cpu=native".to_string()];
-            if compiler.kind == CompilerKind::Gcc && host.cpu.has("amx_tile") {
-                plan.codegen.cxx.extend(WITHOUT_AMX.map(str::to_string));
-                plan.required.retain(|feature| !feature.starts_with("amx_"));
-                notes.push(
-                    "this build does not use the CPU's AMX, because gcc's AMX header is wrong (it loses \
-                     the tile sizes); builds with clang use AMX"
-                        .to_string(),
-                );
-            }
+            plan.without_amx_of_gcc(tools, notes);
             plan.cpu = Some(format!(
                 "{}/{}/{}",
                 host.cpu.vendor,
@@ -188,16 +217,31 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             }
         }
         Isa::X86_64V2 if arch == "x86_64" => {
-            plan.at_level(2, tools);
-            plan.required = strings(V2);
+            plan.for_cpu("x86-64-v2", strings(V2), tools);
             plan.expected_flags.push("-msse4.2".to_string());
-            plan.forbidden_flags.extend(strings(&["-mavx", "-mavx2", "-mfma"]));
+            plan.forbidden_flags.extend(strings(&["-mavx512f", "-mavx", "-mavx2", "-mfma"]));
         }
         Isa::X86_64V3 if arch == "x86_64" => {
-            plan.at_level(3, tools);
+            plan.for_cpu("x86-64-v3", strings(V3), tools);
+            plan.forbidden_flags.push("-mavx512f".to_string());
             plan.definitions.extend(tuned(tools));
-            plan.required = strings(V3);
             plan.expected_flags.extend(strings(&["-mavx2", "-mfma", "-mf16c", "-mbmi2"]));
+        }
+        Isa::Cpu(name) if arch == "x86_64" => {
+            let Some(cpu) = tools.named_cpu.as_ref().filter(|cpu| cpu.name == *name) else {
+                return Err(exit::usage(format!(
+                    "profile {}: the instruction sets of {name} are unknown, because no compiler was asked\nhint: \
+                     leave --host and --toolchain out",
+                    profile.name
+                )));
+            };
+            let may_use = |feature: &&String| V3.iter().chain(BEYOND_V3).any(|name| name == feature);
+            let features = cpu.features.iter().filter(may_use).cloned().collect();
+            plan.for_cpu(name, features, tools);
+            plan.codegen.cxx = IsaPlan::cpu_flags(name, tools.zig.is_some());
+            plan.codegen.own_rust.push(format!("-Ctarget-feature=-{SHA}"));
+            plan.without_amx_of_gcc(tools, notes);
+            plan.other_cpu = OtherCpu::plan(name, &plan.required, host, tools, notes);
         }
         Isa::X86_64V3 | Isa::Aarch64Dotprod if arch == "aarch64" => {
             plan.isa = Isa::Aarch64Dotprod.to_string();
@@ -210,7 +254,7 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.required = aarch64::PORTABLE.map(str::to_string).to_vec();
             plan.expected_flags = plan.flags.clone();
             plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
-            if isa == Isa::X86_64V3 {
+            if *isa == Isa::X86_64V3 {
                 notes.push(format!("on aarch64, a portable build uses {}", plan.isa));
             }
         }
@@ -278,6 +322,15 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
         Isa::X86_64V2 | Isa::X86_64V3 => bail!(
             "builds for {isa} are not supported on {arch}\nhint: use `cargo xtask build-native` on this machine"
         ),
+        Isa::Cpu(name) => {
+            let words: Vec<&str> = Isa::words().collect();
+            return Err(exit::usage(format!(
+                "profile {}: `isa` has no value {name:?} on {arch}: only builds for x86-64 can name a CPU\nhint: \
+                 supported values: {}",
+                profile.name,
+                words.join(", ")
+            )));
+        }
         Isa::Aarch64Dotprod => {
             return Err(exit::usage(format!(
                 "profile {}: `isa = \"{isa}\"` is for aarch64, but this build is for {arch}\nhint: use the \

@@ -5,6 +5,7 @@
 //! - [`choose`], [`tools`]: the installed tools that a build uses
 //! - [`cross`], [`zig`]: builds for another architecture, and for an old glibc
 //! - [`isa`], [`march`]: instruction sets, and their compiler flags
+//! - [`other_cpu`]: tests of a program that this machine's CPU cannot run
 //! - [`lto`], [`codegen`]: link-time optimisation, and flags that change the code
 //! - [`blas`], [`cuda`]: BLAS libraries and NVIDIA GPUs
 //! - [`variant`], [`bolt`]: plans derived from a plan, for PGO and BOLT
@@ -23,6 +24,7 @@ pub mod isa;
 pub mod lto;
 pub mod march;
 mod missing;
+pub mod other_cpu;
 mod places;
 mod plan;
 mod planner;

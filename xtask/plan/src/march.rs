@@ -1,7 +1,8 @@
 //! Names of CPUs for `-march`, and the first compilers that know them.
 //!
 //! Sources: the release notes of GCC 4.9 to 14 and Clang 3.6 to 19; family and model numbers from the processor
-//! manuals, as in LLVM's `Host.cpp` and GCC's `cpuinfo.h`.
+//! manuals, as in LLVM's `Host.cpp` and GCC's `cpuinfo.h`; qemu's names from `qemu-x86_64 -cpu help` and, for CPUs
+//! since Sapphire Rapids, from its `target/i386/cpu.c`.
 
 use build_info::host::Cpu;
 use toolchain::{Compiler, CompilerKind, Version};
@@ -16,33 +17,41 @@ struct March {
     clang: Version,
     /// Predecessor whose code runs on this microarchitecture.
     before: Option<&'static str>,
+    /// Name for qemu's `-cpu`; empty if qemu has no such CPU.
+    qemu: &'static str,
 }
 
-const fn march(name: &'static str, gcc: (u32, u32), clang: u32, before: Option<&'static str>) -> March {
-    March { name, gcc: Version::new(gcc.0, gcc.1, 0), clang: Version::new(clang, 0, 0), before }
+const fn march(
+    name: &'static str,
+    gcc: (u32, u32),
+    clang: u32,
+    before: Option<&'static str>,
+    qemu: &'static str,
+) -> March {
+    March { name, gcc: Version::new(gcc.0, gcc.1, 0), clang: Version::new(clang, 0, 0), before, qemu }
 }
 
 const TABLE: &[March] = &[
-    march("sandybridge", (4, 9), 4, None),
-    march("ivybridge", (4, 9), 4, Some("sandybridge")),
-    march("haswell", (4, 9), 4, Some("ivybridge")),
-    march("broadwell", (4, 9), 4, Some("haswell")),
-    march("skylake", (6, 0), 4, Some("broadwell")),
-    march("skylake-avx512", (6, 0), 4, Some("skylake")),
-    march("cascadelake", (9, 0), 8, Some("skylake-avx512")),
-    march("cooperlake", (10, 0), 10, Some("cascadelake")),
-    march("icelake-client", (8, 0), 7, Some("skylake-avx512")),
-    march("icelake-server", (8, 0), 7, Some("skylake-avx512")),
-    march("tigerlake", (10, 0), 10, Some("icelake-client")),
-    march("alderlake", (11, 0), 12, Some("skylake")),
-    march("arrowlake", (14, 0), 18, Some("alderlake")),
-    march("sapphirerapids", (11, 0), 12, Some("icelake-server")),
-    march("graniterapids", (13, 0), 16, Some("sapphirerapids")),
-    march("znver1", (6, 0), 4, Some("haswell")),
-    march("znver2", (9, 0), 9, Some("znver1")),
-    march("znver3", (11, 0), 12, Some("znver2")),
-    march("znver4", (12, 3), 16, Some("znver3")),
-    march("znver5", (14, 1), 19, Some("znver4")),
+    march("sandybridge", (4, 9), 4, None, "SandyBridge"),
+    march("ivybridge", (4, 9), 4, Some("sandybridge"), "IvyBridge"),
+    march("haswell", (4, 9), 4, Some("ivybridge"), "Haswell"),
+    march("broadwell", (4, 9), 4, Some("haswell"), "Broadwell"),
+    march("skylake", (6, 0), 4, Some("broadwell"), "Skylake-Client"),
+    march("skylake-avx512", (6, 0), 4, Some("skylake"), "Skylake-Server"),
+    march("cascadelake", (9, 0), 8, Some("skylake-avx512"), "Cascadelake-Server"),
+    march("cooperlake", (10, 0), 10, Some("cascadelake"), "Cooperlake"),
+    march("icelake-client", (8, 0), 7, Some("skylake-avx512"), ""),
+    march("icelake-server", (8, 0), 7, Some("skylake-avx512"), "Icelake-Server"),
+    march("tigerlake", (10, 0), 10, Some("icelake-client"), ""),
+    march("alderlake", (11, 0), 12, Some("skylake"), ""),
+    march("arrowlake", (14, 0), 18, Some("alderlake"), ""),
+    march("sapphirerapids", (11, 0), 12, Some("icelake-server"), "SapphireRapids"),
+    march("graniterapids", (13, 0), 16, Some("sapphirerapids"), "GraniteRapids"),
+    march("znver1", (6, 0), 4, Some("haswell"), "EPYC"),
+    march("znver2", (9, 0), 9, Some("znver1"), "EPYC-Rome"),
+    march("znver3", (11, 0), 12, Some("znver2"), "EPYC-Milan"),
+    march("znver4", (12, 3), 16, Some("znver3"), "EPYC-Genoa"),
+    march("znver5", (14, 1), 19, Some("znver4"), "EPYC-Turin"),
 ];
 
 /// Instruction sets of newer CPUs, each with the flag that enables it.
@@ -91,6 +100,12 @@ pub fn name(cpu: &Cpu) -> Option<&'static str> {
         ("GenuineIntel", 6, 0xad | 0xae) => "graniterapids",
         _ => return None,
     })
+}
+
+/// Returns qemu's name of the CPU that `-march` calls `name`, if the table has one.
+pub fn emulated(name: &str) -> Option<&'static str> {
+    let row = TABLE.iter().find(|march| march.name == name)?;
+    Some(row.qemu).filter(|qemu| !qemu.is_empty())
 }
 
 /// Returns a note with the closest flags if `compiler` does not know the `-march` of `cpu`.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Result, bail};
 use base::shell_quote;
 use build_info::record::{Source, Tool};
 use build_info::switches::Switches;
@@ -10,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use toolchain::{BlasLibrary, Compiler, Libclang, Rustc};
 
 use crate::codegen::CodeGen;
-use crate::cross::Cross;
+use crate::cross::{Cross, NOT_HERE};
 use crate::cuda::CudaPlan;
 use crate::isa::IsaPlan;
 use crate::lto::LtoPlan;
+use crate::other_cpu::CpuEmulator;
 use crate::profile::{Blas, Linkage, Threading};
 use crate::variant::Variant;
 use crate::zig::Zig;
@@ -134,6 +136,32 @@ impl Plan {
         self.reproducible || self.cargo_profile == "dist"
     }
 
+    /// Returns the start of the command line that runs the program on this machine, or nothing if the program runs by
+    /// itself.
+    pub fn emulator_command(&self) -> Vec<String> {
+        let cross = self.cross.iter().flat_map(Cross::command);
+        let cpu = self.isa.other_cpu.iter().flat_map(|other| &other.emulator).flat_map(CpuEmulator::command);
+        cross.chain(cpu).collect()
+    }
+
+    /// Returns the emulator that runs the program on this machine, with the CPU that it emulates.
+    pub fn emulator(&self) -> Option<(&Tool, &str)> {
+        let cross = self.cross.as_ref().map(|cross| (&cross.emulator, cross.cpu.as_str()));
+        let emulator = || self.isa.other_cpu.as_ref()?.emulator.as_ref();
+        cross.or_else(|| emulator().map(|found| (&found.tool, found.cpu.as_str())))
+    }
+
+    /// Returns an error if this machine does not run the program by itself, so that the program cannot be measured.
+    pub(crate) fn check_runs_here(&self, what: &str) -> Result<()> {
+        if self.cross.is_some() {
+            bail!("{NOT_HERE}\nhint: {what} on a machine of that architecture");
+        }
+        if let Some(other) = &self.isa.other_cpu {
+            bail!("{}, which this build requires\nhint: {what} on a {} CPU", other.shortfall(), self.isa.isa);
+        }
+        Ok(())
+    }
+
     /// Parses a plan from JSON. Returns `None` if another version of this program wrote the plan, or its hash is not
     /// `hash`.
     pub fn parse(text: &[u8], hash: &Sha256) -> Option<Self> {
@@ -144,7 +172,8 @@ impl Plan {
     /// Returns the SHA-256 of the plan as JSON. The hash is part of the build folder's name, so different plans have
     /// different folders.
     pub fn hash(&self) -> Sha256 {
-        let compiled = Plan { defaults: Defaults::default(), ..self.clone() };
+        let isa = IsaPlan { other_cpu: None, ..self.isa.clone() };
+        let compiled = Plan { defaults: Defaults::default(), isa, ..self.clone() };
         // Maps are ordered, and a plan contains no floats and no custom serialiser that could fail.
         Sha256::of(serde_json::to_vec(&compiled).unwrap_or_default())
     }

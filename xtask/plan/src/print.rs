@@ -2,14 +2,13 @@
 
 use std::fmt::{self, Write};
 
-use crate::cross::Cross;
 use crate::plan::Plan;
 use crate::profile::Lto;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan {} ({})", self.folder_name(), self.target)?;
-        if let Some(Cross { emulator, cpu, .. }) = &self.cross {
+        if let Some((emulator, cpu)) = self.emulator() {
             writeln!(f, "  run by     {} {}, as {cpu}", emulator.path.display(), emulator.version)?;
         }
         writeln!(

@@ -15,11 +15,13 @@ mod choices;
 mod defaults;
 mod file;
 mod glibc;
+mod isa;
 mod overrides;
 mod serde_error;
 
-pub use choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, PgoScope, Target, Threading};
+pub use choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Linkage, Lto, PgoScope, Target, Threading};
 use file::ProfileFile;
+pub use isa::Isa;
 pub use overrides::Override;
 
 /// Build profile with all keys.
@@ -335,7 +337,7 @@ mod tests {
         let folder = folder(&[
             ("base", BASE),
             ("typo", "inherits = \"base\"\ndescription = \"x\"\nissa = \"native\""),
-            ("value", "inherits = \"base\"\ndescription = \"x\"\nisa = \"navite\""),
+            ("value", "inherits = \"base\"\ndescription = \"x\"\ncompiler = \"cleng\""),
             ("ring", "inherits = \"gnir\"\ndescription = \"x\""),
             ("gnir", "inherits = \"ring\"\ndescription = \"x\""),
             ("orphan", "description = \"x\""),
@@ -345,7 +347,7 @@ mod tests {
         ]);
         let cases = [
             ("typo", "unknown key `issa`\nhint: did you mean isa?"),
-            ("value", "`isa` has no value \"navite\"\nhint: did you mean native?"),
+            ("value", "`compiler` has no value \"cleng\"\nhint: did you mean clang?"),
             ("ring", "in a cycle: ring -> gnir -> ring"),
             ("orphan", "set `isa`"),
             (

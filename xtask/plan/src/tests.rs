@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use build_info::record::{Patch, Source};
-use toolchain::{CompilerKind, Toolchain};
+use build_info::record::{Patch, Source, Tool};
+use toolchain::{CompilerKind, NamedCpu, Toolchain};
 
 use crate::profile::{Blas, Lto, PgoScope};
-use crate::testing::{host, hosts, load, plan_for, plan_with, profiles, root, source};
+use crate::testing::{host, hosts, load, plan_for, plan_with, profiles, reference_plan, root, source};
 use crate::variant::{self, Profdata, Subject};
 use crate::{Plan, plan, reference_toolchain};
 
@@ -75,6 +75,61 @@ fn gcc_is_kept_from_amx_and_clang_is_not() {
     }
     let portable = plan_with("portable", &host, &gcc_only()).unwrap();
     assert!(portable.codegen.cxx.iter().all(|flag| !flag.contains("amx")), "{:?}", portable.codegen.cxx);
+}
+
+/// Returns the reference toolchain with the CPU `name`, as a compiler might describe it, and with qemu if `qemu`.
+fn knowing(name: &str, features: &[&str], qemu: bool) -> Toolchain {
+    let tool = |path: &str| Tool { path: path.into(), version: "7.2.22".to_string(), llvm_major: None };
+    Toolchain {
+        named_cpu: Some(NamedCpu {
+            name: name.to_string(),
+            features: features.iter().map(|feature| feature.to_string()).collect(),
+        }),
+        qemu_user: qemu.then(|| tool("/usr/bin/qemu-x86_64")),
+        ..reference_toolchain("x86_64").unwrap()
+    }
+}
+
+const ZNVER1: &[&str] =
+    &["sse3", "sse4_2", "avx", "avx2", "bmi2", "fma", "f16c", "aes", "sse4a", "clzero", "rdrand"];
+
+#[test]
+fn a_named_cpu_sets_every_flag_and_is_emulated_where_the_host_lacks_it() {
+    let plan = |host: &str, qemu: bool| {
+        plan_with("native+isa:znver1", &self::host(host), &knowing("znver1", ZNVER1, qemu)).unwrap()
+    };
+    let emulated = plan("i3-6100", true);
+    insta::assert_snapshot!("znver1@i3-6100", emulated);
+    assert_eq!(emulated.emulator_command(), ["/usr/bin/qemu-x86_64", "-cpu", "EPYC"]);
+    assert_eq!(emulated.isa.other_cpu.as_ref().unwrap().lacking, ["sse4a"]);
+    assert!(emulated.isa.names_cpu() && !reference_plan("native").isa.names_cpu());
+
+    let untested = plan("i3-6100", false);
+    assert!(untested.emulator_command().is_empty() && untested.isa.other_cpu.is_some());
+    assert!(untested.notes.iter().any(|note| note.contains("the gate do not run")), "{:?}", untested.notes);
+    let own = plan("ryzen-7950x", true);
+    assert!(own.isa.other_cpu.is_none() && own.emulator_command().is_empty());
+    // The program is the same, wherever it is tested.
+    assert!([&untested, &own].iter().all(|plan| plan.hash() == emulated.hash()));
+
+    let error = crate::bolt::tools(&emulated, &knowing("znver1", ZNVER1, true), &mut Vec::new()).unwrap_err();
+    assert!(
+        error.to_string().contains("lacks sse4a") && error.to_string().contains("on a znver1 CPU"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_cpu_without_a_model_of_its_own_is_emulated_with_all_that_qemu_has() {
+    let host = host("i3-6100");
+    let tools = knowing("x86-64-v4", &["avx2", "avx512f"], true);
+    let plan = plan_with("native+isa:x86-64-v4", &host, &tools).unwrap();
+    assert_eq!(plan.emulator_command(), ["/usr/bin/qemu-x86_64", "-cpu", "max"]);
+    // A plan for another machine knows only the reference tools.
+    let error = plan_for("native+isa:x86-64-v4", &host).unwrap_err();
+    assert!(error.to_string().contains("no compiler was asked"), "{error}");
+    let error = plan_for("native+isa:znver1", &self::host("neoverse")).unwrap_err();
+    assert!(error.to_string().contains("only builds for x86-64 can name a CPU"), "{error}");
 }
 
 #[test]

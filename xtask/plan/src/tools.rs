@@ -1,7 +1,7 @@
 //! Tools that a build uses.
 
 use build_info::record::Tool;
-use toolchain::{BlasLibrary, Compiler, Libclang, Rustc};
+use toolchain::{BlasLibrary, Compiler, Libclang, NamedCpu, Rustc};
 
 use crate::cross::Aim;
 use crate::zig::Zig;
@@ -26,4 +26,8 @@ pub struct Tools {
     pub blas: Option<BlasLibrary>,
     /// Rust compiler.
     pub rustc: Rustc,
+    /// CPU that the build is for, if the profile names it.
+    pub named_cpu: Option<NamedCpu>,
+    /// qemu's user mode for x86-64.
+    pub qemu_user: Option<Tool>,
 }

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use toolchain::{CompilerKind, Toolchain};
 
 use crate::codegen::CodeGen;
-use crate::cross::NOT_HERE;
 use crate::plan::Plan;
 use crate::profile::PgoScope;
 
@@ -152,9 +151,7 @@ impl Plan {
 /// If the build is for another machine, the compilers use different LLVM versions, or clang's profile runtime or a
 /// suitable `llvm-profdata` is not installed. All are reported before anything is compiled.
 pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Result<Tool> {
-    if plan.cross.is_some() {
-        bail!("{NOT_HERE}\nhint: record the PGO profile on a machine of that architecture");
-    }
+    plan.check_runs_here("record the PGO profile")?;
     let rustc = plan.rustc.llvm.major;
     let cxx = plan.compiler.version.major;
     if scope.cpp() && plan.compiler.kind == CompilerKind::Clang && cxx != rustc {

@@ -55,6 +55,7 @@ fn unknown_code(unknown: &[Strange]) -> String {
 fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option<String> {
     let cpu = match rule {
         Rule::Universal => "CPU of this variant",
+        Rule::Cpu => "CPU of this kind",
         _ => "x86-64-v3 CPU",
     };
     if verdict.violations.is_empty()

@@ -160,10 +160,21 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Au
             let ceiling = |program: &Program| ceiling(&program.path, question.variants);
             Some(portable::check_each(&programs, ceiling, rules))
         }
+        Rule::Cpu => {
+            // OSXSAVE, which the CPU guard checks, shows that the CPU has XSAVE too.
+            let xsave = question.isa.iter().any(|name| name == "osxsave").then_some("xsave");
+            let names = || question.isa.iter().map(String::as_str).chain(xsave);
+            let ceiling = |_: &Program| Ceiling::features(names());
+            Some(portable::check_each(&programs, ceiling, rules))
+        }
         Rule::Native | Rule::Report => None,
     };
-    let native =
-        (question.rule == Rule::Native).then(|| native::check(&programs, rules, &isa, question.offered));
+    let native = match question.rule {
+        Rule::Native => Some(native::check(&programs, rules, &isa, question.offered)),
+        // The host is another CPU.
+        Rule::Cpu => Some(native::check(&programs, rules, &isa, &isa)),
+        Rule::Portable | Rule::Universal | Rule::Report => None,
+    };
 
     let mut features: BTreeMap<String, u64> = BTreeMap::new();
     for (name, count) in programs.iter().flat_map(Program::features) {

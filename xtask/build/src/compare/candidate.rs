@@ -84,6 +84,9 @@ impl CandidateBuild {
             })?),
             None => None,
         };
+        if let Some(reason) = record.as_ref().and_then(|record| record.not_run.as_ref()) {
+            bail!("{name} cannot be run here: {reason}\nhint: measure the build on the CPU that it is for");
+        }
         if let Some(emulated) = record.as_ref().and_then(|record| record.emulated.as_ref()) {
             bail!(
                 "{name} is for another machine, and {} cannot measure its speed\nhint: measure the build on \

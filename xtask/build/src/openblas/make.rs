@@ -8,7 +8,7 @@ use build_info::Host;
 use build_info::words::count;
 use plan::profile::Isa;
 use serde::{Deserialize, Serialize};
-use toolchain::{Compiler, Toolchain};
+use toolchain::{Compiler, NamedCpu, Toolchain};
 
 use crate::process::{Log, Run};
 use crate::ui::Ui;
@@ -32,13 +32,13 @@ const THREADS_AT_LEAST: usize = 64;
 ///
 /// # Errors
 /// If GNU make is missing or the kernels for the CPU are unknown.
-pub fn recipe(isa: Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain) -> Result<Recipe> {
+pub fn recipe(isa: &Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain) -> Result<Recipe> {
     let make = toolchain.make.as_ref().context(
         "cannot build OpenBLAS: GNU make is missing\nhint: install it (Debian: apt-get install make)",
     )?;
     let threads = host.topology.logical_cpus();
     let arguments = [
-        ("TARGET", target(isa, host)?.to_string()),
+        ("TARGET", target(isa, host, toolchain.named_cpu.as_ref())?.to_string()),
         ("CC", compiler.cc.to_string_lossy().into_owned()),
         ("HOSTCC", compiler.cc.to_string_lossy().into_owned()),
         ("DYNAMIC_ARCH", "0".to_string()),
@@ -61,21 +61,24 @@ pub fn recipe(isa: Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain)
     })
 }
 
-/// Returns OpenBLAS's name for the host's kernels. Targets later than SKYLAKEX differ only in bfloat16. OpenBLAS's
+/// Returns OpenBLAS's name for the kernels of `named`, or of the host if the profile names no CPU. Targets later than SKYLAKEX differ only in bfloat16. OpenBLAS's
 /// own detection compares CPU models and selects the slowest kernels for an unknown model.
-fn target(isa: Isa, host: &Host) -> Result<&'static str> {
-    let has = |features: &[&str]| features.iter().all(|feature| host.cpu.features.contains(*feature));
+fn target(isa: &Isa, host: &Host, named: Option<&NamedCpu>) -> Result<&'static str> {
+    let has = |features: &[&str]| match named {
+        Some(cpu) => features.iter().all(|feature| cpu.features.iter().any(|found| found == feature)),
+        None => features.iter().all(|feature| host.cpu.features.contains(*feature)),
+    };
     let avx512 = ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"];
-    let zen = host.cpu.vendor == "AuthenticAMD";
+    let zen = named.map_or(host.cpu.vendor == "AuthenticAMD", |cpu| cpu.name.starts_with("znver"));
     Ok(match host.arch.as_str() {
-        "x86_64" if isa == Isa::X86_64V2 => "NEHALEM",
-        "x86_64" if isa == Isa::X86_64V3 => "HASWELL",
+        "x86_64" if *isa == Isa::X86_64V2 => "NEHALEM",
+        "x86_64" if *isa == Isa::X86_64V3 => "HASWELL",
         "x86_64" if has(&avx512) => "SKYLAKEX",
         "x86_64" if has(&["avx2", "fma"]) && zen => "ZEN",
         "x86_64" if has(&["avx2", "fma"]) => "HASWELL",
         "x86_64" if has(&["avx"]) => "SANDYBRIDGE",
         "x86_64" => "NEHALEM",
-        "aarch64" if has(&["sve"]) && isa == Isa::Native => "ARMV8SVE",
+        "aarch64" if has(&["sve"]) && *isa == Isa::Native => "ARMV8SVE",
         "aarch64" => "ARMV8",
         other => bail!(
             "cannot build OpenBLAS: Anneal does not know the kernels for {other}\nhint: use `blas = \
@@ -163,7 +166,7 @@ mod tests {
         for (name, isa, expected) in cases {
             let text = std::fs::read(root.join(format!("{name}.json"))).unwrap();
             let host: Host = serde_json::from_slice(&text).unwrap();
-            assert_eq!(target(isa, &host).unwrap(), expected, "{name}");
+            assert_eq!(target(&isa, &host, None).unwrap(), expected, "{name}");
         }
     }
 }

@@ -174,7 +174,7 @@ fn wanted(
 ) -> Result<PlannedLibrary> {
     let archive = args.archive()?;
     let recipe =
-        make::recipe(profile.isa, host, &choose::compiler(profile, toolchain, &mut Vec::new())?, toolchain)?;
+        make::recipe(&profile.isa, host, &choose::compiler(profile, toolchain, &mut Vec::new())?, toolchain)?;
     let key = Sha256::of(&serde_json::to_vec(&(&archive.sha256, &recipe))?);
     let folder = workspace.anneal().join("blas").join(format!("{}-{}", archive.version, key.short()));
     let library = BlasLibrary {

@@ -199,7 +199,7 @@ fn dry_run(
     workspace: &Workspace,
     ui: &Ui,
 ) -> Result<()> {
-    let mut toolchain = tools::toolchain(workspace, ui);
+    let mut toolchain = tools::toolchain_for(workspace, profile, ui)?;
     openblas::announce(workspace, profile, host, &ArchiveArgs::default(), &mut toolchain)?;
     let source = tools::pinned_source(workspace, &args.source)?;
     let plan = plan::plan(host, profile, &source, &toolchain)?;

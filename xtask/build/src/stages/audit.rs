@@ -99,6 +99,8 @@ fn rule(build: &Build) -> Rule {
         Rule::Universal
     } else if *isa == Isa::Native.to_string() {
         Rule::Native
+    } else if build.plan.isa.names_cpu() {
+        Rule::Cpu
     } else {
         Rule::Report
     }

@@ -33,6 +33,9 @@ struct Linked {
 /// If the program does not use the planned BLAS library.
 pub fn verify(build: &Build) -> Result<Option<Blas>> {
     let Some(planned) = &build.plan.blas_library else { return Ok(None) };
+    if build.not_run()?.is_some() {
+        return recorded(planned, None).map(Some);
+    }
     let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     let info: Info = build.ask_engine()?;
     let loaded = Run::new("ldd", &build.log)
@@ -69,12 +72,17 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
             linked.library
         );
     }
+    recorded(planned, Some(linked.library.clone()))
+}
+
+/// Returns the entry for the record of a program that reports the library as `reported`, or cannot be asked.
+fn recorded(planned: &BlasLibrary, reported: Option<String>) -> Result<Blas> {
     Ok(Blas {
         vendor: planned.vendor.clone(),
         version: planned.version.clone(),
         threading: planned.threading.map(|threading| threading.to_string()),
         libraries: planned.libraries.clone(),
-        reported: Some(linked.library.clone()),
+        reported,
         source: planned.source.clone().map(Sha256::try_from).transpose().map_err(anyhow::Error::msg)?,
     })
 }

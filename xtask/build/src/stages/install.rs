@@ -158,6 +158,10 @@ fn build_to_use(isa: &IsaPlan) -> String {
              run `cargo xtask build-native` on this machine"
                 .to_string()
         }
+        None if isa.names_cpu() => format!(
+            "this build needs a {} CPU: use the portable build, or run `cargo xtask build-native` on this machine",
+            isa.isa
+        ),
         None if isa.isa == Isa::X86_64V2.to_string() => {
             "this build needs an x86-64-v2 CPU (Nehalem, 2008, or later): run `cargo xtask build-native` on \
              this machine"

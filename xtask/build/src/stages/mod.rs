@@ -18,6 +18,7 @@ pub mod gate;
 mod install;
 mod named;
 mod openmp;
+mod other_cpu;
 mod places;
 pub mod planned;
 mod record;
@@ -91,6 +92,7 @@ impl<'a> Build<'a> {
             borrowed: None,
             launcher: Launcher::default(),
             chosen: OnceCell::new(),
+            not_run: OnceCell::new(),
             ran: RefCell::default(),
         })
     }
@@ -188,7 +190,7 @@ impl<'a> Build<'a> {
         self.tell_cache(counted);
         border::check(self)?;
         switches::check_engine(self)?;
-        self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
+        self.stage(SMOKE, &smoke::input(self), smoke::smoke)?;
         Ok(flags)
     }
 
@@ -290,7 +292,7 @@ impl<'a> Build<'a> {
     /// True if `folder` contains the program of `info`, and the program was made from the current sources and passed
     /// its tests.
     fn is_finished(&self, folder: &Folder, info: &BuildInfo) -> bool {
-        folder.stamp(SMOKE).is_some_and(|stamp| stamp.input == self.engine_source)
+        folder.stamp(SMOKE).is_some_and(|stamp| stamp.input == smoke::input(self))
             && (!self.is_gated()
                 || folder.stamp(GATE).is_some_and(|stamp| stamp.input == gate::input(self)))
             && folder.stamp(AUDIT).is_some_and(|stamp| audit::input(self).is_ok_and(|input| stamp.input == input))

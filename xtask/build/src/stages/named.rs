@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use base::exit;
 use build_info::BuildInfo;
-use plan::Cross;
 
 use super::folder::Builds;
 use super::planned;
@@ -55,11 +54,14 @@ pub fn named(workspace: &Workspace, name: &str) -> Result<PathBuf> {
 pub fn executable(folder: &Path) -> Result<Executable> {
     let anneal = Executable::new(folder.join("bin/anneal"));
     let info = BuildInfo::read(&folder.join("build_info.json"))?;
+    if let Some(reason) = &info.not_run {
+        bail!("{} cannot be run here: {reason}", info.profile);
+    }
     if info.emulated.is_none() {
         return Ok(anneal);
     }
     let plan = planned::read(folder, &info.plan_hash)?;
-    Ok(anneal.after(plan.cross.iter().flat_map(Cross::command)))
+    Ok(anneal.after(plan.emulator_command()))
 }
 
 /// Returns the profiles that have a current build.

@@ -82,7 +82,10 @@ pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
         (Threading::Threadpool | Threading::Upstream, Some(name), _) => name,
         (Threading::Threadpool | Threading::Upstream, None, _) => return Ok(None),
     };
-    let file = switches::ask(build)?.openmp.and_then(|found| found.file);
+    let file = match build.not_run()? {
+        Some(_) => None,
+        None => switches::ask(build)?.openmp.and_then(|found| found.file),
+    };
     Ok(Some(OpenMp { library, file }))
 }
 

@@ -9,7 +9,7 @@ use build_info::record::{
     Artifact, BuildInfo, CpuVariant, Cuda, EffectiveFlags, Emulated, SCHEMA_VERSION, Source, Threading, Tool,
 };
 use build_info::{Bytes, Policy, threads};
-use plan::{Cross, CudaPlan, Plan};
+use plan::{CudaPlan, Plan};
 use serde::Deserialize;
 
 use super::folder::Folder;
@@ -34,6 +34,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
     let cpu_variants = variants::read(build)?;
     let artifacts = artifacts(build, &cpu_variants)?;
     let openmp = uses_openmp(&effective_flags);
+    let not_run = build.not_run()?;
     Ok(BuildInfo {
         schema_version: SCHEMA_VERSION.to_string(),
         anneal_version: env!("CARGO_PKG_VERSION").to_string(),
@@ -73,7 +74,8 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         threads,
         artifacts,
         stages: build.stage_times(),
-        emulated: plan.cross.as_ref().map(emulated),
+        emulated: plan.emulator().filter(|_| not_run.is_none()).map(emulated),
+        not_run,
         smoke: smoke::result(build),
         audit: audit::result(build),
         gate: gate::result(build),
@@ -119,13 +121,16 @@ fn isa_required(build: &Build) -> Result<Vec<String>> {
     struct Info {
         isa_required: Vec<String>,
     }
+    if build.not_run()?.is_some() {
+        return Ok(build.plan.isa.required.clone());
+    }
     Ok(build.ask_engine::<Info>()?.isa_required)
 }
 
 /// Returns the emulator and the CPU that the program was tested with.
-fn emulated(cross: &Cross) -> Emulated {
-    let name = cross.emulator.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Emulated { emulator: format!("{name} {}", cross.emulator.version), cpu: cross.cpu.clone() }
+fn emulated((emulator, cpu): (&Tool, &str)) -> Emulated {
+    let name = emulator.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Emulated { emulator: format!("{name} {}", emulator.version), cpu: cpu.to_string() }
 }
 
 fn cuda(plan: &CudaPlan) -> Cuda {

@@ -29,11 +29,20 @@ struct Timings {
     decode_tokens_per_second: f64,
 }
 
-/// Generates twice with the candidate and compares the tokens.
+/// Returns the inputs of the stage other than the plan.
+pub fn input(build: &Build) -> String {
+    build.input_of_run(&build.engine_source)
+}
+
+/// Generates twice with the candidate and compares the tokens. Does nothing if this machine cannot run the candidate.
 ///
 /// # Errors
 /// If a run fails or the tokens differ.
 pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
+    if build.not_run()?.is_some() {
+        let _ = std::fs::remove_file(result_path(build));
+        return Ok(());
+    }
     let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     smoke_of(build, &anneal, progress)
 }
@@ -94,7 +103,7 @@ pub fn same_tokens(build: &Build, other: &Path) -> Result<()> {
 /// Returns the measurements of the smoke test. Returns `None` under emulation, because the speed of an emulator says
 /// nothing about a CPU.
 pub fn result(build: &Build) -> Option<Smoke> {
-    if build.plan.cross.is_some() {
+    if build.plan.emulator().is_some() {
         return None;
     }
     serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()

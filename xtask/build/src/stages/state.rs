@@ -8,11 +8,12 @@ use anyhow::{Context, Result};
 use build_info::Host;
 use build_info::record::{BuildInfo, EffectiveFlags, StageTime};
 use measure::CpuTime;
-use plan::{Cross, Plan};
+use plan::Plan;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::folder::{self, Folder};
+use super::other_cpu;
 use crate::pgo::profdata;
 use crate::process::{self, Executable, Log, Run};
 use crate::tools::Launcher;
@@ -52,6 +53,8 @@ pub struct Build<'a> {
     pub(super) launcher: Launcher,
     /// Compiler cache in use; set once the request has been checked.
     pub(super) chosen: OnceCell<Option<PathBuf>>,
+    /// Reason why this machine cannot run the program; set once the program was tried.
+    pub(super) not_run: OnceCell<Option<String>>,
     /// Stages that this run executed, with their durations.
     pub(super) ran: RefCell<Vec<StageTime>>,
 }
@@ -86,7 +89,28 @@ impl<'a> Build<'a> {
     /// Returns the program at `path`, which was built for this build's target, and the emulator that it needs on this
     /// machine, if any.
     pub(super) fn executable(&self, path: &Path) -> Executable {
-        Executable::new(path).after(self.plan.cross.iter().flat_map(Cross::command))
+        Executable::new(path).after(self.plan.emulator_command())
+    }
+
+    /// Returns the reason why this machine cannot run the program, or `None` if it can. The smoke test and the gate of
+    /// such a program do not run.
+    ///
+    /// # Errors
+    /// If the program fails for another reason than the CPU.
+    pub(super) fn not_run(&self) -> Result<Option<String>> {
+        if let Some(known) = self.not_run.get() {
+            return Ok(known.clone());
+        }
+        let reason = other_cpu::not_run(self)?;
+        Ok(self.not_run.get_or_init(|| reason).clone())
+    }
+
+    /// Returns the input of a stage that runs the program: `own`, and the emulator, if any.
+    pub(super) fn input_of_run(&self, own: &str) -> String {
+        match &self.plan.isa.other_cpu {
+            Some(_) => format!("{own} {}", self.plan.emulator_command().join(" ")),
+            None => own.to_string(),
+        }
     }
 
     /// Returns the newest engine's description of itself.

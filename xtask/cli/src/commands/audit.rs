@@ -56,7 +56,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let offered = subject.offered().unwrap_or_else(|| tools::host(ui).cpu.features);
     // Builds that are not native are checked against all instruction sets that the host offers.
     let isa = match &subject.info {
-        Some(info) if subject.rule() == Rule::Native => info.isa_required.clone(),
+        Some(info) if matches!(subject.rule(), Rule::Native | Rule::Cpu) => info.isa_required.clone(),
         _ => offered.iter().cloned().collect(),
     };
     let variants = subject.info.as_ref().map_or(&[][..], |info| &info.cpu_variants);

@@ -59,7 +59,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     if args.dry_run {
         let source = tools::pinned_source(&workspace, &args.source)?;
-        let toolchain = tools::toolchain(&workspace, ui);
+        let toolchain = tools::toolchain_for(&workspace, &profile, ui)?;
         let plan = plan::plan(&host, &profile, &source, &toolchain)?;
         let found = plan::bolt::tools(&plan, &toolchain, &mut Vec::new())?;
         let plan = base_of(&workspace, plan)?.relocatable();

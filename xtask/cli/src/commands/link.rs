@@ -38,7 +38,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     build::overwrite_guard::check(&args.out, "not a program", |text| text.starts_with("\u{7f}ELF"))?;
     let host = tools::host(ui);
     let _lock = CheckoutLock::take(&workspace)?;
-    let toolchain = tools::toolchain(&workspace, ui);
+    let toolchain = tools::toolchain_for(&workspace, &profile, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     let folder = workspace.anneal().join("link");

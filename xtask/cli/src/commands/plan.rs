@@ -54,7 +54,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let mut toolchain = match (&args.toolchain, &args.host) {
         (Some(path), _) => read_json(path, TOOLCHAIN_FILE)?,
         (None, Some(_)) => reference_toolchain(&host.arch)?,
-        (None, None) => tools::toolchain(&workspace, ui),
+        (None, None) => tools::toolchain_for(&workspace, &profile, ui)?,
     };
     openblas::announce(&workspace, &profile, &host, &Default::default(), &mut toolchain)?;
     let source = tools::pinned_source(&workspace, &args.source)?;

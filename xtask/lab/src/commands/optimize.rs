@@ -406,7 +406,7 @@ impl OptimizeJob<'_> {
     /// Prints the candidates without building them.
     fn dry_run(&self) -> Result<()> {
         let OptimizeJob { args, workspace, host, .. } = *self;
-        let mut toolchain = tools::toolchain(workspace, self.ui);
+        let mut toolchain = tools::toolchain_for(workspace, self.base, self.ui)?;
         openblas::announce(workspace, self.base, host, &ArchiveArgs::default(), &mut toolchain)?;
         args.cache.launcher(&toolchain)?;
         let source = tools::pinned_source(workspace, &args.source)?;

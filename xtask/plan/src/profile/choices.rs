@@ -21,25 +21,6 @@ macro_rules! choice {
 }
 
 choice!(
-    /// Instruction sets that the compilers may use.
-    Isa {
-        /// All instruction sets of the build host.
-        Native = "native",
-        /// psABI level of CPUs with SSE4.2 (Nehalem, 2008), for tests with kernels for older CPUs.
-        X86_64V2 = "x86-64-v2",
-        /// psABI level of CPUs since Haswell. Other architectures use the corresponding level.
-        X86_64V3 = "x86-64-v3",
-        /// aarch64 level that corresponds to x86-64-v3.
-        Aarch64Dotprod = "armv8.2-a+dotprod",
-        /// Baseline for the program, with a kernel library for each kind of CPU. The program loads one of them.
-        AllVariants = "all-variants",
-        /// Only the psABI's baseline, without kernels for any instruction set.
-        Scalar = "scalar",
-        /// llama.cpp's own choice.
-        Upstream = "upstream",
-    }
-);
-choice!(
     /// Target machines of the program.
     Target {
         /// Machines with the architecture of the build host.

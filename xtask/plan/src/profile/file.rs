@@ -7,7 +7,8 @@ use build_info::switches::Switches;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, Target, Threading};
+use super::choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Linkage, Lto, Target, Threading};
+use super::isa::Isa;
 use super::serde_error::explain;
 use super::{defaults, glibc};
 

@@ -26,11 +26,16 @@ pub use run::Engine;
 /// reference with itself.
 pub const REFERENCE_PROFILE: &str = "reference";
 
-/// Compares the candidate with the reference.
+/// Compares the candidate with the reference. If this machine cannot run the candidate, says so and does nothing.
 ///
 /// # Errors
 /// If a case exceeds the limits or two runs differ. The report is stored in the build folder.
 pub fn gate(build: &Build, progress: &mut Progress) -> Result<()> {
+    if let Some(reason) = build.not_run()? {
+        let _ = std::fs::remove_file(result_path(build));
+        build.ui.warn(format_args!("the smoke test and the gate were not run: {reason}"));
+        return Ok(());
+    }
     let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     let folder = folder(build);
     let engine = Engine {
@@ -54,7 +59,7 @@ pub fn gate(build: &Build, progress: &mut Progress) -> Result<()> {
 
 /// Returns the inputs of the stage other than the plan.
 pub fn input(build: &Build) -> String {
-    format!("{} {}", build.engine_source, Reference::digest().as_str())
+    build.input_of_run(&format!("{} {}", build.engine_source, Reference::digest().as_str()))
 }
 
 /// Returns the stored result of the gate for this build, or `None`.

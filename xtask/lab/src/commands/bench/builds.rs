@@ -51,7 +51,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     args.source.store(&workspace)?;
     let _lock = CheckoutLock::take(&workspace)?;
     let host = tools::host(ui);
-    let toolchain = tools::toolchain(&workspace, ui);
+    let toolchain = tools::toolchain_for(&workspace, &profile, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
 
