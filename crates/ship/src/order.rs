@@ -133,6 +133,9 @@ pub struct Wheel {
     pub glibc: Glibc,
     /// Description of the program in one line.
     pub summary: String,
+    /// Program without names of functions, which replaces the archive's program; `None` to keep that program.
+    #[serde(default)]
+    pub program: Option<PathBuf>,
 }
 
 /// Components of a program.
@@ -227,6 +230,18 @@ pub struct Place {
     pub archives: Vec<Archive>,
     /// Path of the folder.
     pub out: PathBuf,
+    /// Machines that the archives are for.
+    pub audience: Audience,
+}
+
+/// Machines that an archive is for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Audience {
+    /// CPUs, in words.
+    pub cpu: String,
+    /// Oldest glibc that the program runs with; `None` if it needs none.
+    pub glibc: Option<Glibc>,
 }
 
 /// Order to check if an archive may be distributed.

@@ -449,7 +449,7 @@ fn wheel(folder: &Path, out: &Path, change: &dyn Fn(&mut Pack)) -> PathBuf {
     fs::create_dir_all(folder.join("lib")).unwrap();
     fs::write(folder.join("lib/libggml-cpu-x64.so"), "kernels").unwrap();
     let mut order = order(folder, "0.1.0", out);
-    order.wheel = Some(Wheel { glibc: (2, 28).into(), summary: "Runs models".to_string() });
+    order.wheel = Some(Wheel { glibc: (2, 28).into(), summary: "Runs models".to_string(), program: None });
     order.files.push(ship::order::Item {
         from: folder.join("lib/libggml-cpu-x64.so"),
         to: "lib/libggml-cpu-x64.so".to_string(),
@@ -473,7 +473,7 @@ fn a_wheel_is_the_same_bytes_and_has_no_name_that_promises_too_much() {
     assert_eq!(read(&make("two", &|order| order.files.reverse())), read(&first));
     assert_ne!(read(&make("three", &|order| order.mtime += 2)), read(&first));
     let mut order = order(&folder, "0.1.0", &temp.path().join("four"));
-    order.wheel = Some(Wheel { glibc: (2, 34).into(), summary: "Runs models".to_string() });
+    order.wheel = Some(Wheel { glibc: (2, 34).into(), summary: "Runs models".to_string(), program: None });
     let error = ship::carry_out(&Order::Pack(Box::new(order))).unwrap_err();
     assert!(error.to_string().contains("needs glibc 2.34"), "{error:#}");
 }
@@ -489,15 +489,19 @@ fn pip_installs_a_wheel_whose_program_is_no_python_script() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("build");
     build(&folder, "anneal 0.1.0");
-    let file = wheel(&folder, &temp.path().join("dist"), &|_| {});
+    let stripped = temp.path().join("stripped");
+    fs::write(&stripped, "#!/bin/sh\necho anneal 0.1.0, stripped\n").unwrap();
+    let file = wheel(&folder, &temp.path().join("dist"), &|order| {
+        order.wheel.as_mut().unwrap().program = Some(stripped.clone());
+    });
     let prefix = temp.path().join("prefix");
     let prefix_text = prefix.to_str().unwrap();
     let words =
         ["-m", "pip", "install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", prefix_text];
     run("python3", &[&words[..], &[file.to_str().unwrap()]].concat(), temp.path());
     let program = prefix.join("bin/anneal");
-    assert_eq!(fs::read(&program).unwrap(), fs::read(folder.join("bin/anneal")).unwrap());
-    assert_eq!(run(program.to_str().unwrap(), &[], temp.path()), "anneal 0.1.0\n");
+    assert_eq!(fs::read(&program).unwrap(), fs::read(&stripped).unwrap());
+    assert_eq!(run(program.to_str().unwrap(), &[], temp.path()), "anneal 0.1.0, stripped\n");
     for own in
         ["lib/anneal-wheel/libggml-cpu-x64.so", "lib/anneal-wheel/build_info.json", "share/man/man1/anneal.1"]
     {

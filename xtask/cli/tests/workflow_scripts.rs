@@ -187,6 +187,27 @@ fn an_image_is_pushed_for_each_architecture_and_then_under_one_name() {
 }
 
 #[test]
+fn archives_of_several_machines_get_one_index_and_one_table() {
+    let scene = Scene::new();
+    let header = "| file | CPU |\n| --- | --- |\n";
+    for (folder, file, row) in
+        [("x86", "b.tar.zst", "| `b` | v3 |\n"), ("arm", "a.tar.zst", "| `a` | arm |\n")]
+    {
+        std::fs::create_dir(scene.path(folder)).unwrap();
+        scene.write(&format!("{folder}/{file}"), file);
+        let digest = build_info::Sha256::of(file);
+        scene.write(&format!("{folder}/{file}.sha256"), &format!("{digest}  {file}\n"));
+        let index = format!("{{\"schema\": 1, \"archives\": [{{\"file\": \"{file}\"}}]}}");
+        scene.write(&format!("{folder}/index.json"), &index);
+        scene.write(&format!("{folder}/downloads.md"), &format!("{header}{row}"));
+    }
+    scene.pass("gather.sh", &["release", "../x86", "../arm"]);
+    assert_eq!(scene.read("checkout/release/downloads.md"), format!("{header}| `a` | arm |\n| `b` | v3 |\n"));
+    let index: serde_json::Value = serde_json::from_str(&scene.read("checkout/release/index.json")).unwrap();
+    assert_eq!(index["archives"].as_array().map(Vec::len), Some(2), "{index}");
+}
+
+#[test]
 fn an_archive_is_added_to_a_draft_but_not_to_a_release() {
     let scene = Scene::new();
     std::fs::create_dir(scene.path("checkout/release")).unwrap();
@@ -200,7 +221,7 @@ fn an_archive_is_added_to_a_draft_but_not_to_a_release() {
     assert!(!scene.read("log").contains("upload"), "{}", scene.read("log"));
     scene.write("draft", "true\n");
     scene.pass("add-to-draft.sh", &arguments);
-    let upload =
-        "gh release upload v1 --clobber release/anneal-1-x-cuda-portable.tar.gz release/index.json\n";
+    let upload = "gh release upload v1 --clobber release/anneal-1-x-cuda-portable.tar.gz release/index.json \
+                  release/downloads.md\n";
     assert!(scene.read("log").contains(upload), "{}", scene.read("log"));
 }

@@ -2,6 +2,7 @@
 
 mod ar;
 mod deb;
+mod downloads;
 mod index;
 mod licences;
 mod members;

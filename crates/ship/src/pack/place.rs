@@ -4,13 +4,13 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use super::index;
 use super::members::sum_of;
+use super::{downloads, index};
 use crate::order::{Archive, Place};
 use crate::{files, interrupt};
 
 /// Moves the archives of `order` with their checksums, replacing earlier archives of the same names, and rewrites the
-/// index. During the move, or after the process was killed, an installer may find an archive with a wrong checksum or
+/// index and the table of downloads. During the move, or after the process was killed, an installer may find an archive with a wrong checksum or
 /// two different checksums. The installer refuses such an archive, and the next run repairs the folder.
 ///
 /// # Errors
@@ -30,5 +30,6 @@ pub fn place(order: &Place) -> Result<Vec<Archive>> {
     }
     files::sync_folder(out)?;
     index::update(out)?;
+    downloads::update(out, &placed, &order.audience)?;
     Ok(placed)
 }

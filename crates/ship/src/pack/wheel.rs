@@ -3,6 +3,10 @@
 //! program is started. The libraries of kernels are below `.data/data/lib/anneal-wheel`, so the installer copies them to
 //! where the program looks: `../lib/anneal-wheel` next to `bin`.
 //!
+//! Files with equal content are stored once: most licences of crates have the same text, and Python's tools warn about
+//! duplicates. `check-wheel-contents` also warns (W007) that the wheel contains no library. That is intended: the wheel
+//! contains no Python code.
+//!
 //! <https://packaging.python.org/en/latest/specifications/binary-distribution-format/> describes the format.
 
 use std::collections::BTreeMap;
@@ -23,6 +27,12 @@ use crate::order::{Pack, Wheel};
 
 /// Name of the distribution and of the program.
 const NAME: &str = "anneal";
+
+/// Name of the program in an archive.
+const PROGRAM: &str = "bin/anneal";
+
+/// Name of the file below `licenses` that lists the licences which are stored once for several components.
+const SAME_TEXTS: &str = "SAME-TEXTS.txt";
 
 /// Newest glibc that a wheel may need. pip 20.3 and later install wheels with such a tag.
 const NEWEST: (u32, u32) = (2, 28);
@@ -147,13 +157,23 @@ pub fn write(archive: &Members, order: &Pack, wheel: &Wheel, file: &mut File) ->
     let version = version(&order.version)?;
     let (data, info) = (format!("{NAME}-{version}.data"), format!("{NAME}-{version}.dist-info"));
     let named = |name: &str| place(name, &data, &info);
-    let placed: BTreeMap<String, &Member> =
-        archive.iter().filter_map(|(name, member)| Some((named(name)?, member))).collect();
-
+    let program = wheel.program.as_ref().map(|path| Member::of(path, true)).transpose()?;
+    let of = |name: &str, member| match &program {
+        Some(program) if name == PROGRAM => program,
+        _ => member,
+    };
+    let mut placed: BTreeMap<String, &Member> =
+        archive.iter().filter_map(|(name, member)| Some((named(name)?, of(name, member)))).collect();
     let prefix = format!("{info}/licenses/");
-    let licences: Vec<&str> = placed.keys().filter_map(|name| name.strip_prefix(&prefix)).collect();
-    let tag = tag(&order.target, wheel.glibc)?;
+    let same = without_duplicates(&mut placed, &prefix);
+
     let mut made = Members::new();
+    if !same.is_empty() {
+        members::add(&mut made, &format!("{prefix}{SAME_TEXTS}"), Member::made(same.into_bytes())?)?;
+    }
+    let licences: Vec<&str> =
+        placed.keys().chain(made.keys()).filter_map(|name| name.strip_prefix(&prefix)).collect();
+    let tag = tag(&order.target, wheel.glibc)?;
     let text = metadata(&version, wheel, &licences);
     members::add(&mut made, &format!("{info}/METADATA"), Member::made(text.into_bytes())?)?;
     let text = format!(
@@ -180,6 +200,24 @@ pub fn write(archive: &Members, order: &Pack, wheel: &Wheel, file: &mut File) ->
         add(&mut zip, name, member)?;
     }
     zip.finish()?.flush().context("cannot write the wheel")
+}
+
+/// Removes the files below `prefix` whose content another file there has. Returns a list of the removed files, each with
+/// the file that has the same content, or an empty text.
+fn without_duplicates(placed: &mut BTreeMap<String, &Member>, prefix: &str) -> String {
+    let mut first: BTreeMap<String, String> = BTreeMap::new();
+    let mut list = String::new();
+    placed.retain(|name, member| {
+        let Some(licence) = name.strip_prefix(prefix) else { return true };
+        let digest = member.sha256.to_string();
+        if let Some(kept) = first.get(&digest) {
+            let _ = writeln!(list, "{licence} has the same text as {kept}");
+            return false;
+        }
+        first.insert(digest, licence.to_string());
+        true
+    });
+    list
 }
 
 fn add(zip: &mut Zip<BufWriter<&mut File>>, name: &str, member: &Member) -> Result<()> {
@@ -242,6 +280,29 @@ mod tests {
         for (name, expected) in cases {
             assert_eq!(place(name, "d", "i").as_deref(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn equal_licences_are_stored_once_and_listed() {
+        let [mit, other] = ["MIT", "other"].map(|text| Member::made(text.into()).unwrap());
+        let names = [
+            "d/x",
+            "i/licenses/LICENSE",
+            "i/licenses/T/a/MIT",
+            "i/licenses/T/b/COPYING",
+            "i/licenses/T/b/MIT",
+        ];
+        let mut placed: BTreeMap<String, &Member> = names
+            .iter()
+            .map(|name| (name.to_string(), if name.ends_with("COPYING") { &other } else { &mit }))
+            .collect();
+        let list = without_duplicates(&mut placed, "i/licenses/");
+        // A file elsewhere stays, although it has the same content.
+        assert_eq!(
+            placed.keys().collect::<Vec<_>>(),
+            ["d/x", "i/licenses/LICENSE", "i/licenses/T/b/COPYING"]
+        );
+        assert_eq!(list, "T/a/MIT has the same text as LICENSE\nT/b/MIT has the same text as LICENSE\n");
     }
 
     #[test]

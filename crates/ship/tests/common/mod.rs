@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ship::order::{Archive, Install, Item, Licences, Pack, Packed, Part, Parts, Place, Uninstall};
+use ship::order::{Archive, Audience, Install, Item, Licences, Pack, Packed, Part, Parts, Place, Uninstall};
 use ship::{Answer, Order, Reply};
 
 /// Modification time of every packed file, in seconds since 1970.
@@ -114,7 +114,8 @@ pub fn packed(order: Pack) -> Packed {
 
 /// Moves packed archives to the folder for installers, in this process.
 pub fn placed(archives: Vec<Archive>, out: &Path) -> Vec<Archive> {
-    match ship::carry_out(&Order::Place(Place { archives, out: out.to_path_buf() })).unwrap() {
+    let audience = Audience { cpu: "any".to_string(), glibc: None };
+    match ship::carry_out(&Order::Place(Place { archives, out: out.to_path_buf(), audience })).unwrap() {
         Answer::Placed(placed) => placed,
         other => panic!("{other:?}"),
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
@@ -90,6 +91,25 @@ impl Contents {
         contents.write("build_info.json", record_of(info, foreign, time)?.as_bytes())?;
         contents.pages(workspace, build)?;
         Ok(contents)
+    }
+
+    /// Returns the path of a copy of the program without names of functions, which a wheel contains. The names serve the
+    /// audit, which is over, and backtraces. They are a tenth of the compressed program, and the size of a wheel is
+    /// limited.
+    ///
+    /// # Errors
+    /// If the program cannot be stripped.
+    pub fn stripped(&self) -> Result<PathBuf> {
+        let program =
+            self.items.iter().find(|item| item.to == "bin/anneal").context("there is no program")?;
+        let path = self.folder.path().join("stripped");
+        let output = Command::new("strip").arg("-s").arg("-o").arg(&path).arg(&program.from).output();
+        let output = output.context("cannot run strip\nhint: install binutils")?;
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr);
+            bail!("cannot strip {}: {}", program.from.display(), words.trim());
+        }
+        Ok(path)
     }
 
     fn add(&mut self, from: PathBuf, to: &str, executable: bool) {

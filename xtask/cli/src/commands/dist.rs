@@ -13,7 +13,9 @@ use build::workspace::Workspace;
 use build::{fs, tools};
 use build_info::{BuildInfo, Bytes};
 use serde::Serialize;
-use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Place, Verified, Verify, Wheel};
+use ship::order::{
+    Archive, Audience, Compare, Deb, Difference, Item, Pack, Packed, Place, Verified, Verify, Wheel,
+};
 use ship::{Answer, Order};
 use xshell::{Shell, cmd};
 
@@ -110,7 +112,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let made = DistResult {
         name: shipping::name(&info),
         reproduced: args.verify && info.reproducible,
-        archives: place(&workspace, packed.archives, &out, ui)?,
+        archives: place(&workspace, packed.archives, audience(&build, &info)?, &out, ui)?,
         installer: out.join(SCRIPT),
         files: packed.files,
         unpacked: packed.unpacked,
@@ -186,11 +188,18 @@ fn kind(archive: &Path) -> Option<&str> {
 }
 
 /// Moves archives that passed the checks to `out`, together with the installer.
-fn place(workspace: &Workspace, archives: Vec<Archive>, out: &Path, ui: &Ui) -> Result<Vec<Archive>> {
+fn place(
+    workspace: &Workspace,
+    archives: Vec<Archive>,
+    audience: Audience,
+    out: &Path,
+    ui: &Ui,
+) -> Result<Vec<Archive>> {
     let _lock = CheckoutLock::wait(workspace, ui)?;
     let script = std::fs::read_to_string(workspace.root().join(DEPLOY).join(SCRIPT))?;
     fs::write_script(&out.join(SCRIPT), &script)?;
-    match shipping::give(workspace, &Order::Place(Place { archives, out: out.to_path_buf() }), ui)? {
+    let order = Place { archives, out: out.to_path_buf(), audience };
+    match shipping::give(workspace, &Order::Place(order), ui)? {
         Answer::Placed(placed) => Ok(placed),
         other => Err(shipping::unexpected(&other)),
     }
@@ -217,7 +226,7 @@ impl PackJob<'_> {
             mtime: self.time,
             gz: self.gz,
             deb: if self.deb { Some(debian(&needs)?) } else { None },
-            wheel: if self.wheel { Some(python(info, &needs)?) } else { None },
+            wheel: if self.wheel { Some(python(info, &needs, contents.stripped()?)?) } else { None },
             parts: shipping::parts(workspace, info, &needs)?,
             files: contents.items.clone(),
         };
@@ -308,6 +317,20 @@ fn needs(contents: &Contents) -> Result<Needs> {
     Needs::of(&programs.map(|item| item.from.as_path()).collect::<Vec<_>>())
 }
 
+/// Returns the machines that the build in the folder `build` is for. `info` is the build's record.
+fn audience(build: &Path, info: &BuildInfo) -> Result<Audience> {
+    let isa = stages::planned::read(build, &info.plan_hash)?.isa;
+    let mut cpu = match (isa.has_variants(), isa.cpu) {
+        (true, _) => "any x86-64".to_string(),
+        (false, Some(_)) => format!("{}, and CPUs with all of its instruction sets", info.cpu_model),
+        (false, None) => isa.isa,
+    };
+    if let Some(cuda) = &info.cuda {
+        cpu += &format!(", with an NVIDIA GPU ({})", cuda.architectures.join(" "));
+    }
+    Ok(Audience { cpu, glibc: info.audit.as_ref().and_then(|audit| audit.glibc).or(info.glibc) })
+}
+
 fn debian(needs: &Needs) -> Result<Deb> {
     let (depends, unknown) = needs.packages();
     if !unknown.is_empty() {
@@ -324,7 +347,7 @@ fn debian(needs: &Needs) -> Result<Deb> {
 
 /// Returns the properties of the wheel. A wheel's name tells neither the instruction sets nor the libraries that the
 /// program needs, so only a program that runs on every CPU and needs nothing but glibc becomes a wheel.
-fn python(info: &BuildInfo, needs: &Needs) -> Result<Wheel> {
+fn python(info: &BuildInfo, needs: &Needs, program: PathBuf) -> Result<Wheel> {
     if info.cpu_variants.is_empty() {
         bail!(
             "cannot make a wheel of {}: pip would install it on CPUs that lack its instruction sets\nhint: use \
@@ -342,7 +365,7 @@ fn python(info: &BuildInfo, needs: &Needs) -> Result<Wheel> {
         );
     }
     let glibc = needs.glibc.context("cannot make a wheel: the program does not require glibc")?;
-    Ok(Wheel { glibc, summary: SUMMARY.to_string() })
+    Ok(Wheel { glibc, summary: SUMMARY.to_string(), program: Some(program) })
 }
 
 /// Returns the modification time of all files in an archive, in seconds since 1970: SOURCE_DATE_EPOCH
