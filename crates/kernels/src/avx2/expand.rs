@@ -95,7 +95,10 @@ pub unsafe fn codes<const F: usize>(unit: *const u8, group: usize, half: usize) 
     }
     match format {
         Format::Iq4Nl | Format::Iq4Xs => _mm256_shuffle_epi8(table(&IQ4_VALUES), code),
-        Format::Mxfp4 => _mm256_shuffle_epi8(table(&MXFP4_VALUES.map(|value| value + 12)), code),
+        Format::Mxfp4 => {
+            let offset = _mm256_set1_epi8(InstructionSet::AvxVnni.offset(format) as i8);
+            _mm256_shuffle_epi8(_mm256_add_epi8(table(&MXFP4_VALUES), offset), code)
+        }
         _ => code,
     }
 }
