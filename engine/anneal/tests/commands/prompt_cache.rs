@@ -152,8 +152,8 @@ fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
         assert_eq!(cached(&run(&prompt, &flags).0).0, cached(&plain).1, "{name}");
     }
     for (name, more, word) in [
-        ("settings", &["-ctk", "q8_0"][..], "other settings"),
-        ("settings", &["--no-repack"], "other settings"),
+        ("settings", &["-ctk", "q8_0"][..], "different settings"),
+        ("settings", &["--no-repack"], "different settings"),
         ("a small context", &["-c", "512"], "but the context holds only 512"),
     ] {
         std::fs::write(&place.path, &whole).expect("written");
