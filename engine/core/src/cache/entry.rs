@@ -340,7 +340,7 @@ mod tests {
         let other = other.into_iter();
         let other =
             other.chain([CacheKey { settings: [9; 32], ..key() }, CacheKey { scope: [9; 32], ..key() }]);
-        let words = ["another model", "another build", "other settings", "another client"];
+        let words = ["another model", "another build", "different settings", "another client"];
         for (key, words) in other.zip(words) {
             let bytes = Parts::new(&key, &[1], &[], vec![1]).slices().concat();
             let why = read(&bytes).expect_err("it is foreign").to_string();
