@@ -15,6 +15,20 @@ pub enum InstructionSet {
     Amx,
 }
 
+/// CPU features of AMX's kernels: first the three that AVX2's kernels use, then the five that AVX-512 VNNI's use, too.
+const SERVER: [&str; 10] = [
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512_vnni",
+    "amx_tile",
+    "amx_int8",
+];
+
 impl InstructionSet {
     /// All instruction sets, for tests and tables.
     pub const ALL: [Self; 4] = [Self::Avx2, Self::AvxVnni, Self::Avx512Vnni, Self::Amx];
@@ -22,23 +36,10 @@ impl InstructionSet {
     /// Returns the CPU features that the kernels use, by their names in `build_info.json`.
     pub const fn features(self) -> &'static [&'static str] {
         match self {
-            Self::Avx2 => &["avx2", "fma", "f16c"],
+            Self::Avx2 => SERVER.split_at(3).0,
             Self::AvxVnni => &["avx2", "fma", "f16c", "avx_vnni"],
-            Self::Avx512Vnni => {
-                &["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"]
-            }
-            Self::Amx => &[
-                "avx2",
-                "fma",
-                "f16c",
-                "avx512f",
-                "avx512bw",
-                "avx512dq",
-                "avx512vl",
-                "avx512_vnni",
-                "amx_tile",
-                "amx_int8",
-            ],
+            Self::Avx512Vnni => SERVER.split_at(8).0,
+            Self::Amx => &SERVER,
         }
     }
 

@@ -1,6 +1,8 @@
 //! Kernels: sizes and functions for one format of weights and one instruction set.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::copy_nonoverlapping;
 
 use crate::activations::ColumnLayout;
 use crate::floats::FloatFormat;
@@ -166,7 +168,7 @@ pub const fn float_format(id: u32) -> FloatFormat {
 unsafe fn copy_floats(x: &[f32], from: usize, to: usize, column: *mut u8) {
     let (from, to) = (FLOAT_BLOCK * from, FLOAT_BLOCK * to);
     // SAFETY: the caller's contract.
-    unsafe { std::ptr::copy_nonoverlapping(x[from..to].as_ptr(), column.cast::<f32>().add(from), to - from) };
+    unsafe { copy_nonoverlapping(x[from..to].as_ptr(), column.cast::<f32>().add(from), to - from) };
 }
 
 /// # Safety
@@ -242,14 +244,14 @@ pub fn zeros(outputs: &mut [MaybeUninit<[f32; ROWS]>], count: usize) -> *mut f32
     outputs.as_mut_ptr().cast()
 }
 
-/// Copies the outputs of each target.
+/// Copies the outputs of the rows `rows`, at most a panel, to each target.
 ///
 /// # Safety
-/// There must be [`ROWS`] outputs for each target, and each target must be valid for writes of `rows` floats.
-pub unsafe fn store(targets: &[Target], outputs: *const f32, rows: usize) {
+/// There must be [`ROWS`] outputs for each target, and each target must be valid for writes of `rows.end` floats.
+pub unsafe fn store(targets: &[Target], outputs: *const f32, rows: Range<usize>) {
     for (at, target) in targets.iter().enumerate() {
         // SAFETY: the caller's contract.
-        unsafe { std::ptr::copy_nonoverlapping(outputs.add(ROWS * at), target.out, rows) };
+        unsafe { copy_nonoverlapping(outputs.add(ROWS * at), target.out.add(rows.start), rows.len()) };
     }
 }
 

@@ -31,3 +31,4 @@ pub mod reference;
 pub mod select;
 #[cfg(target_arch = "x86_64")]
 pub mod team;
+pub mod tile_config;

@@ -6,6 +6,7 @@
 use std::arch::asm;
 
 use kernels::instruction_set::has_feature;
+use kernels::tile_config::TileConfig;
 
 use crate::kernel::Kernel;
 
@@ -17,17 +18,6 @@ const ROW_BYTES: usize = 64;
 /// Content of a tile.
 #[repr(C, align(64))]
 struct Tile([u8; ROWS * ROW_BYTES]);
-
-/// Operand of `ldtilecfg` (Intel's manual, volume 1, chapter 18): palette 1, and the bytes per row and the number of
-/// rows of each tile.
-#[repr(C, align(64))]
-struct Config {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
 
 /// Returns the loop over 8-bit integers if the CPU has AMX and the system permits its use.
 pub fn int8() -> Option<Kernel> {
@@ -55,16 +45,10 @@ const fn macs(products: usize) -> u64 {
     (SUMS * ROWS * (ROW_BYTES / 4) * products) as u64
 }
 
-fn config() -> Config {
-    let tiles = |of: u16| std::array::from_fn(|tile| if tile < 8 { of } else { 0 });
-    let rows = std::array::from_fn(|tile| if tile < 8 { ROWS as u8 } else { 0 });
-    Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: tiles(ROW_BYTES as u16), rows }
-}
-
 /// Performs `rounds` tile multiplications into each of four sums.
 macro_rules! tiles {
     ($instruction:literal, $rounds:ident, $ones:ident) => {{
-        let config = config();
+        let config = TileConfig::new([(ROWS as u8, ROW_BYTES as u16); 8]);
         let mut sums: [Tile; SUMS] = std::array::from_fn(|_| Tile([0; ROWS * ROW_BYTES]));
         if $rounds > 0 {
             // SAFETY: callers check that the CPU has the instructions and the system permits their use. The

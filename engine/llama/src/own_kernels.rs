@@ -13,6 +13,9 @@ use crate::kernels::WantedBy;
 /// Environment variable with the name of the kernels.
 pub const VARIABLE: &str = "ANNEAL_KERNELS";
 
+/// Hint with the values of [`MatrixKernels`].
+const NAMES: &str = "use auto, ggml, avx2, avxvnni, avx512vnni or amx";
+
 static CHOICE: OnceLock<Choice> = OnceLock::new();
 
 /// Kernels for products and attention, as a user names them.
@@ -82,9 +85,10 @@ impl FromStr for MatrixKernels {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        MatrixKernels::ALL.into_iter().find(|kernels| kernels.name() == text).ok_or_else(|| {
-            format!("unknown kernels {text:?}\nhint: use auto, ggml, avx2, avxvnni, avx512vnni or amx")
-        })
+        MatrixKernels::ALL
+            .into_iter()
+            .find(|kernels| kernels.name() == text)
+            .ok_or_else(|| format!("unknown kernels {text:?}\nhint: {NAMES}"))
     }
 }
 
@@ -150,11 +154,7 @@ pub(crate) fn apply(choice: Choice) {
 /// # Errors
 /// [`Error::Usage`] if no kernels have this name.
 pub fn parse(name: &str) -> Result<MatrixKernels> {
-    name.parse().map_err(|_| {
-        Error::Usage(format!(
-            "{VARIABLE}={name}: unknown kernels\nhint: use auto, ggml, avx2, avxvnni, avx512vnni or amx"
-        ))
-    })
+    name.parse().map_err(|_| Error::Usage(format!("{VARIABLE}={name}: unknown kernels\nhint: {NAMES}")))
 }
 
 /// Chooses kernels for a CPU. `has` is true for the features of the CPU.

@@ -164,7 +164,9 @@ unsafe fn multiply_blocks<B: Blocks>(
             let (batch, panel) = (batch(round / count), round % count);
             let mut activations = None;
             if round < rounds {
-                prefetch(batch, panel, first + B::LEN, B::LEN);
+                if let Some(share) = batch.chunks(batch.len().div_ceil(count)).nth(panel) {
+                    prefetch(share, first + B::LEN, B::LEN);
+                }
                 tiles.zero();
                 activations = Some(Activations::of(batch, stride, first, B::LEN, &mut memory.copied));
             }
@@ -186,13 +188,12 @@ unsafe fn multiply_blocks<B: Blocks>(
     }
 }
 
-/// Prefetches a part of the batch's activations in the next blocks. Together, the calls for all panels prefetch all of
-/// these activations.
+/// Prefetches `count` activations of each target, starting at activation `first`. Each panel prefetches its share of a
+/// batch's activations in the next blocks.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn prefetch(batch: &[Target], panel: usize, first: usize, count: usize) {
-    let each = batch.len().div_ceil(PANELS);
-    for target in batch.iter().skip(each * panel).take(each) {
+fn prefetch(targets: &[Target], first: usize, count: usize) {
+    for target in targets {
         for line in (0..count).step_by(64) {
             _mm_prefetch::<_MM_HINT_T1>(target.column.wrapping_add(first + line).cast());
         }

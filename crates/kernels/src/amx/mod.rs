@@ -15,7 +15,7 @@ use crate::activations::quantise;
 use crate::avx512vnni::Avx512Vnni;
 use crate::format::FORMATS;
 use crate::instruction_set::InstructionSet;
-use crate::kernel::{Functions, Target, zeros};
+use crate::kernel::{Functions, Target, store, zeros};
 
 use crate::panel::{ROWS, panel_len};
 use tiles::TILE_COLUMNS;
@@ -109,11 +109,7 @@ unsafe fn multiply<const F: usize>(panels: *const u8, k: usize, rows: usize, tar
     unsafe {
         blocks::multiply::<F>(panels, k, rows, targets, out);
         for (number, first) in (0..rows).step_by(ROWS).enumerate() {
-            let outputs = out.add(ROWS * targets.len() * number);
-            for (at, target) in targets.iter().enumerate() {
-                let out = target.out.add(first);
-                std::ptr::copy_nonoverlapping(outputs.add(ROWS * at), out, ROWS.min(rows - first));
-            }
+            store(targets, out.add(ROWS * targets.len() * number), first..rows.min(first + ROWS));
         }
     }
 }

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use crate::format::{Format, SMALL, SUPER};
 use crate::kernel::Target;
 use crate::panel::{GROUP, ROWS};
+use crate::tile_config::TileConfig;
 
 use super::expand::PLANE;
 
@@ -25,17 +26,6 @@ pub type TileSums = [[i32; ROWS]; TILE_COLUMNS];
 #[repr(C, align(64))]
 pub struct Sums(pub [TileSums; 4]);
 
-/// Operand of `ldtilecfg` (Intel's manual, volume 1, chapter 18): palette 1, and the bytes per row and the number of
-/// rows of each tile.
-#[repr(C, align(64))]
-struct Config {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
 /// Configured tile registers. They are released when the value is dropped, because the system saves tiles in use at
 /// each context switch.
 pub struct Tiles(());
@@ -48,13 +38,10 @@ impl Tiles {
     /// The CPU must have AMX, and the operating system must permit its use ([`crate::instruction_set::has_feature`]).
     pub unsafe fn configure(format: Format) -> Self {
         let elements = if format.has_super_blocks() { GROUP } else { SMALL };
-        let mut config =
-            Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        for tile in 0..8 {
-            let activations = tile == 4 || tile == 5;
-            config.row_bytes[tile] = if activations { elements as u16 } else { GROUP as u16 };
-            config.rows[tile] = if tile >= 6 { (elements / 4) as u8 } else { TILE_COLUMNS as u8 };
-        }
+        let sums = (TILE_COLUMNS as u8, GROUP as u16);
+        let activations = (TILE_COLUMNS as u8, elements as u16);
+        let weights = ((elements / 4) as u8, GROUP as u16);
+        let config = TileConfig::new([sums, sums, sums, sums, activations, activations, weights, weights]);
         // SAFETY: the caller's contract; the configuration has the size that the instruction reads.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
         Self(())

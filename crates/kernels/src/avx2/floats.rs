@@ -37,7 +37,7 @@ pub unsafe fn multiply<const F: u32>(panel: *const u8, k: usize, rows: usize, ta
         }
     }
     // SAFETY: the caller allows `rows` outputs.
-    unsafe { store(targets, outputs.as_ptr().cast(), rows) };
+    unsafe { store(targets, outputs.as_ptr().cast(), 0..rows) };
 }
 
 /// Adds the products of `count` elements to the outputs of `C` columns, starting at element `first` of the columns.

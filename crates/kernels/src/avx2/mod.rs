@@ -24,7 +24,7 @@ use crate::panel::{BlockParts, ROWS};
 /// batch of 128 columns needs only one pass over the weights.
 pub const COLUMNS: usize = 43 * TILE;
 /// Maximum number of columns for which products need no expanded blocks.
-const DIRECT: usize = 3;
+pub const DIRECT: usize = 3;
 /// Number of columns of a tile. Their sums, before and after scaling, fill the registers.
 const TILE: usize = 3;
 /// Number of elements of a row that are expanded together: 16 KB of codes, half of a first-level cache.
@@ -55,6 +55,32 @@ impl Functions for Avx2 {
         unsafe { quantise(Self::SET, FORMATS[F], x, from, to, column) };
     }
 }
+
+/// Expands the `$count` blocks of `$panel` in chunks of `$together` blocks of the type `$block`. Runs `$call` for each
+/// chunk, with its expanded blocks and with the number of its first block.
+macro_rules! expanded {
+    (
+        $panel:expr, $format:expr, $count:expr, $block:ty, $together:expr, $expand:expr,
+        |$blocks:ident, $first:ident| $call:expr
+    ) => {{
+        const TOGETHER: usize = $together;
+        let mut memory = [const { MaybeUninit::<$block>::uninit() }; TOGETHER];
+        for $first in (0..$count).step_by(TOGETHER) {
+            let count = TOGETHER.min($count - $first);
+            for (at, block) in memory[..count].iter_mut().enumerate() {
+                // SAFETY: the panel has all blocks.
+                unsafe {
+                    $expand($panel.add(($first + at) * BlockParts::of($format).bytes), block.as_mut_ptr())
+                };
+            }
+            // SAFETY: the tiles read only the parts of the first `count` blocks that have been written.
+            let $blocks = unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<$block>(), count) };
+            $call
+        }
+    }};
+}
+
+pub(crate) use expanded;
 
 /// # Safety
 /// Same as for [`Functions::multiply`]; the CPU must have AVX2, FMA and F16C.
@@ -115,24 +141,14 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
             }
         }
         // SAFETY: the caller allows `rows` outputs.
-        unsafe { store(targets, outputs, rows) };
+        unsafe { store(targets, outputs, 0..rows) };
         return;
     }
 
     // Expands the blocks chunk by chunk, and runs `$call` on each tile of columns.
     macro_rules! chunks {
         ($block:ty, $chunk:expr, $expand:expr, |$blocks:ident, $columns:ident, $out:ident| $($call:tt)+) => {{
-            const COUNT: usize = $chunk;
-            let mut expanded = [const { MaybeUninit::<$block>::uninit() }; COUNT];
-            let blocks = k / len;
-            for first in (0..blocks).step_by(COUNT) {
-                let count = COUNT.min(blocks - first);
-                for (at, block) in expanded[..count].iter_mut().enumerate() {
-                    // SAFETY: the panel has all blocks.
-                    unsafe { $expand(panel.add((first + at) * BlockParts::of(format).bytes), block.as_mut_ptr()) };
-                }
-                // SAFETY: the tiles read only the parts of the first `count` blocks that have been written.
-                let $blocks = unsafe { std::slice::from_raw_parts(expanded.as_ptr().cast::<$block>(), count) };
+            expanded!(panel, format, k / len, $block, $chunk, $expand, |$blocks, first| {
                 for (tile, targets) in targets.chunks(TILE).enumerate() {
                     // SAFETY: there is an array of outputs for each target.
                     let $out = unsafe { outputs.add(TILE * ROWS * tile) };
@@ -150,7 +166,7 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
                         _ => columns!(3),
                     }
                 }
-            }
+            });
         }};
     }
     match format {
@@ -193,5 +209,5 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
         ),
     }
     // SAFETY: the caller allows `rows` outputs.
-    unsafe { store(targets, outputs, rows) };
+    unsafe { store(targets, outputs, 0..rows) };
 }

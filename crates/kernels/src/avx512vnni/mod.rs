@@ -88,7 +88,7 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
         }
     }
     // SAFETY: the caller allows `rows` outputs.
-    unsafe { store(targets, out, rows) };
+    unsafe { store(targets, out, 0..rows) };
 }
 
 /// # Safety
@@ -109,5 +109,5 @@ unsafe fn multiply_floats<const F: u32>(panel: *const u8, k: usize, rows: usize,
         }
     }
     // SAFETY: the caller allows `rows` outputs.
-    unsafe { store(targets, out, rows) };
+    unsafe { store(targets, out, 0..rows) };
 }

@@ -10,14 +10,11 @@ mod tile;
 use std::mem::MaybeUninit;
 
 use crate::activations::{ColumnLayout, quantise};
-use crate::avx2::{CHUNK, COLUMNS, expand, floats};
+use crate::avx2::{CHUNK, COLUMNS, DIRECT, expand, expanded, floats};
 use crate::format::{FORMATS, SMALL, SUPER};
 use crate::instruction_set::InstructionSet;
 use crate::kernel::{Column, Functions, Target, parts, store, zeros};
 use crate::panel::{BlockParts, ROWS};
-
-/// Maximum number of columns for which products need no expanded blocks.
-const DIRECT: usize = 3;
 
 /// Functions for AVX-VNNI.
 pub struct AvxVnni;
@@ -72,18 +69,9 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
     // Expands the blocks chunk by chunk, and runs `$call` on each tile of columns.
     macro_rules! chunks {
         ($block:ty, $count:expr, $expand:expr, |$blocks:ident, $columns:ident, $out:ident| $($call:tt)+) => {{
-            const COUNT: usize = $count;
-            let mut expanded = [const { MaybeUninit::<$block>::uninit() }; COUNT];
-            for first in (0..blocks).step_by(COUNT) {
-                let count = COUNT.min(blocks - first);
-                for (at, block) in expanded[..count].iter_mut().enumerate() {
-                    // SAFETY: the panel has all blocks.
-                    unsafe { $expand(packed(first + at), block.as_mut_ptr()) };
-                }
-                // SAFETY: the tiles read only the parts of the first `count` blocks that have been written.
-                let $blocks = unsafe { std::slice::from_raw_parts(expanded.as_ptr().cast::<$block>(), count) };
+            expanded!(panel, format, blocks, $block, $count, $expand, |$blocks, first| {
                 tiles!(first, |$columns, $out| $($call)+);
-            }
+            });
         }};
     }
     if targets.len() <= DIRECT {
@@ -108,5 +96,5 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
         });
     }
     // SAFETY: the caller allows `rows` outputs.
-    unsafe { store(targets, outputs, rows) };
+    unsafe { store(targets, outputs, 0..rows) };
 }
