@@ -1,6 +1,7 @@
 //! Plan: all inputs of a build.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use base::shell_quote;
@@ -142,6 +143,11 @@ impl Plan {
         let cross = self.cross.iter().flat_map(Cross::command);
         let cpu = self.isa.other_cpu.iter().flat_map(|other| &other.emulator).flat_map(CpuEmulator::command);
         cross.chain(cpu).collect()
+    }
+
+    /// Returns the program `strip` for the program's architecture.
+    pub fn strip(&self) -> &Path {
+        self.cross.as_ref().map_or(Path::new("strip"), |cross| &cross.strip)
     }
 
     /// Returns the emulator that runs the program on this machine, with the CPU that it emulates.

@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, bail};
 use base::exit;
 use build_info::BuildInfo;
+use plan::Plan;
 use plan::profile::Target;
 use ship::order::{Item, LONGEST_NAME};
 
 use crate::process::Executable;
 use crate::profile;
 use crate::scratch::Scratch;
-use crate::stages::{self, Builds};
+use crate::stages::{self, Builds, planned};
 use crate::workspace::Workspace;
 use crate::{audit, fs};
 
@@ -95,16 +96,19 @@ impl Contents {
 
     /// Returns the path of a copy of the program without names of functions, which a wheel contains. The names serve the
     /// audit, which is over, and backtraces. They are a tenth of the compressed program, and the size of a wheel is
-    /// limited.
+    /// limited. `build` is the folder of the build, whose record is `info`.
     ///
     /// # Errors
     /// If the program cannot be stripped.
-    pub fn stripped(&self) -> Result<PathBuf> {
+    pub fn stripped(&self, build: &Path, info: &BuildInfo) -> Result<PathBuf> {
         let program =
             self.items.iter().find(|item| item.to == "bin/anneal").context("there is no program")?;
         let path = self.folder.path().join("stripped");
-        let output = Command::new("strip").arg("-s").arg("-o").arg(&path).arg(&program.from).output();
-        let output = output.context("cannot run strip\nhint: install binutils")?;
+        let plan = info.emulated.as_ref().map(|_| planned::read(build, &info.plan_hash)).transpose()?;
+        let tool = plan.as_ref().map_or(Path::new("strip"), Plan::strip);
+        let output = Command::new(tool).arg("-s").arg("-o").args([&path, &program.from]).output();
+        let output =
+            output.with_context(|| format!("cannot run {}\nhint: install binutils", tool.display()))?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr);
             bail!("cannot strip {}: {}", program.from.display(), words.trim());

@@ -81,8 +81,10 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
     if build.plan.zig.is_some() {
         // zig's own C++ runtime contains debug information that names zig's folder. Function names are kept for
         // the audit and for backtraces.
-        let strip = build.plan.cross.as_ref().map_or(Path::new("strip"), |cross| &cross.strip);
-        Run::new(strip, &build.log).args(["--strip-debug"]).args([&candidate]).watch(|_, _| {})?;
+        Run::new(build.plan.strip(), &build.log)
+            .args(["--strip-debug"])
+            .args([&candidate])
+            .watch(|_, _| {})?;
     }
     Ok(())
 }

@@ -226,7 +226,11 @@ impl PackJob<'_> {
             mtime: self.time,
             gz: self.gz,
             deb: if self.deb { Some(debian(&needs)?) } else { None },
-            wheel: if self.wheel { Some(python(info, &needs, contents.stripped()?)?) } else { None },
+            wheel: if self.wheel {
+                Some(python(info, &needs, contents.stripped(build, info)?)?)
+            } else {
+                None
+            },
             parts: shipping::parts(workspace, info, &needs)?,
             files: contents.items.clone(),
         };
