@@ -1,6 +1,7 @@
 #!/bin/sh
-# add-to-draft.sh TAG RELEASE PROFILE NOTES: adds the archives of PROFILE in the folder RELEASE, which gather.sh made, to the
-# draft of TAG, and replaces its index.json, its downloads.md and its notes. Does nothing to a release that is already published.
+# add-to-draft.sh TAG RELEASE PROFILE NOTES: adds the archives of PROFILE in the folder RELEASE, which gather.sh made,
+# to the draft of TAG, and replaces the draft's index.json, downloads.md and notes. Changes nothing in a release that is
+# already published.
 set -eu
 [ $# -eq 4 ] || {
     echo "usage: add-to-draft.sh TAG RELEASE PROFILE NOTES" >&2

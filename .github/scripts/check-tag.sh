@@ -1,6 +1,6 @@
 #!/bin/sh
 # check-tag.sh TAG: fails unless TAG is `v` followed by the version in Cargo.toml. Archives are named after this
-# version, so a release with another tag would contain files named after an older version.
+# version, so a release with a different tag would contain files named after an older version.
 set -eu
 [ $# -eq 1 ] || {
     echo "usage: check-tag.sh TAG" >&2

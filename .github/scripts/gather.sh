@@ -1,7 +1,7 @@
 #!/bin/sh
 # gather.sh OUT DIST...: copies the folders DIST, which `cargo xtask dist` made on several machines, into the folder
-# OUT with a single index.json, so that `install --from` finds all archives at one address, and a single downloads.md. Checks
-# all digests first.
+# OUT with a single index.json, so that `install --from` finds all archives at one address, and a single downloads.md.
+# Checks all digests first.
 set -eu
 [ $# -ge 2 ] || {
     echo "usage: gather.sh OUT DIST..." >&2

@@ -1,7 +1,7 @@
 #!/bin/sh
 # image.sh push DIST PROFILE REGISTRY VERSION: builds the image of PROFILE for this architecture from the archive in DIST
 # and pushes it as REGISTRY/anneal:VERSION-ARCHITECTURE.
-# image.sh join REGISTRY VERSION ARCHITECTURE...: makes REGISTRY/anneal:VERSION of these images.
+# image.sh join REGISTRY VERSION ARCHITECTURE...: makes REGISTRY/anneal:VERSION from these images.
 #
 # Logs in as REGISTRY_USER with the password in REGISTRY_TOKEN.
 set -eu
@@ -11,8 +11,8 @@ usage() {
 }
 [ $# -ge 4 ] || usage
 login() {
-    # Without a slash, the name would mean a user of the default registry.
-    case $1 in */*) ;; *) echo "error: $1 is not REGISTRY/OWNER" >&2; exit 1 ;; esac
+    # Without a slash, docker would treat the name as a user of the default registry.
+    case $1 in */*) ;; *) echo "error: $1 does not have the form REGISTRY/OWNER" >&2; exit 1 ;; esac
     printf %s "$REGISTRY_TOKEN" | docker login "${1%%/*}" --username "$REGISTRY_USER" --password-stdin
 }
 case $1 in

@@ -18,7 +18,7 @@ anneal-*-x86_64-unknown-linux-gnu-*.tar.zst | anneal-*-x86_64-unknown-linux-gnu-
     exit 1
     ;;
 esac
-# The words become part of programs: Ruby and bash.
+# These values become part of Ruby and bash programs.
 case $homepage$address$file in
 *[!A-Za-z0-9:/._~%+-]*)
     echo "error: the addresses and the archive's name may contain only letters, digits and :/._~%+-" >&2
@@ -31,12 +31,13 @@ for template in anneal.rb PKGBUILD; do
     # pacman's versions have no hyphen.
     sed -e "s|@HOMEPAGE@|$homepage|g" -e "s|@URL@|$address/$file|g" -e "s|@VERSION@|$version|g" \
         -e "s|@PKGVER@|$(echo "$version" | tr -d -)|g" -e "s|@SHA256@|$sum|g" -e "s|@NAME@|$name|g" \
+        -e "s|@FILE@|$file|g" \
         "$(dirname "$0")/../../deploy/packages/$template.in" >"$out/$template"
 done
 bash -n "$out/PKGBUILD"
 if command -v ruby >/dev/null; then ruby -c "$out/anneal.rb" >/dev/null; fi
 if sed 's/^#.*//' "$out/PKGBUILD" "$out/anneal.rb" | grep -n '@[A-Z]*@'; then
-    echo "error: a word of a template was not filled in" >&2
+    echo "error: a template contains a placeholder that was not filled in" >&2
     exit 1
 fi
 echo "$out/anneal.rb and $out/PKGBUILD"

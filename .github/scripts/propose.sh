@@ -1,6 +1,6 @@
 #!/bin/sh
 # propose.sh IN BRANCH: applies IN/pins.patch, which upgrade.sh wrote, pushes it as BRANCH and opens a pull request with
-# IN/page.md, or updates the one that is open.
+# IN/page.md, or updates the open pull request.
 set -eu
 [ $# -eq 2 ] || {
     echo "usage: propose.sh IN BRANCH" >&2
@@ -8,7 +8,7 @@ set -eu
 }
 in=$(cd "$1" && pwd) branch=$2
 cd "$(dirname "$0")/../.."
-# Only the pins may change, because nobody has read the patch yet.
+# Only the pins may change, because nobody has reviewed the patch yet.
 git apply --numstat "$in/pins.patch" | while read -r _ _ file; do
     case $file in
     vendor/source/*) ;;

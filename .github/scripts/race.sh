@@ -1,5 +1,5 @@
 #!/bin/sh
-# race.sh BASE OUT: builds the commit BASE beside this checkout, with the same profile, and races both builds on the tiny
+# race.sh BASE OUT: builds the commit BASE and this checkout with the same profile, and races both builds on the tiny
 # model. Writes the comparison to OUT/race.json and the table, in Markdown, to OUT/race.md. A slower build does not fail
 # the script, because machines of continuous integration are shared.
 #

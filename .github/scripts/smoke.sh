@@ -17,18 +17,18 @@ fail() {
 }
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# Tools that install.sh needs and small images lack.
+# Tools that install.sh and this script need and small images lack.
 missing=''
-for tool in cmp find flock tar gzip; do
+for tool in awk find tar gzip; do
     has "$tool" || missing="$missing $tool"
 done
 if [ -n "$missing" ]; then
     echo "missing tools:$missing; installing them"
     if has apt-get; then
         apt-get update -qq
-        apt-get install -y -qq --no-install-recommends diffutils findutils util-linux tar gzip >/dev/null
+        apt-get install -y -qq --no-install-recommends mawk findutils tar gzip >/dev/null
     elif has dnf; then
-        dnf install -y -q diffutils findutils util-linux tar gzip
+        dnf install -y -q gawk findutils tar gzip
     else
         fail "cannot install$missing: neither apt-get nor dnf is available"
     fi

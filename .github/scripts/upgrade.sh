@@ -3,7 +3,7 @@
 #   page.md     the page of the upgrade
 #   verdict     kept, not kept, cannot tell or up to date
 #   pins.patch  the changes of the pins, if the new version was kept
-# Fails if the upgrade fails for another reason than the new version.
+# Fails if the upgrade fails for a reason other than the new version.
 set -eu
 [ $# -ge 1 ] || {
     echo "usage: upgrade.sh OUT [ARGUMENT...]" >&2
@@ -17,7 +17,7 @@ cd "$(dirname "$0")/../.."
     echo "error: vendor has uncommitted changes, which would become part of the pull request" >&2
     exit 1
 }
-# A record of an earlier upgrade must not be taken for the result of this one.
+# A record of an earlier upgrade must not be mistaken for the result of this upgrade.
 rm -rf target/anneal/upgrade "$out/pins.patch"
 code=0
 cargo xtask upgrade "$@" >"$out/page.txt" || code=$?

@@ -20,8 +20,8 @@ pub enum Rule {
     Universal,
     /// The build uses the instruction sets that the host offers, and no kernel is scalar.
     Native,
-    /// Like `native`, for the CPU that the profile names. Other instruction sets than those that the CPU guard checks
-    /// occur only in functions that check the CPU first.
+    /// Like `native`, but for the CPU in the profile. Instruction sets that the CPU guard does not check occur only in
+    /// functions that check the CPU first.
     Cpu,
     /// No requirement: instructions are only counted.
     #[default]

@@ -86,6 +86,8 @@ pub enum HealthVerdict {
     Slow,
     /// The speed is far below the machine's limit, but no cause was found.
     Unexplained,
+    /// No cause was found, but some readings failed, and a cause may depend on them.
+    Incomplete,
 }
 
 /// Speeds in tokens per second.
@@ -97,13 +99,13 @@ pub struct DiagnosedSpeed {
     pub allowed_decode: Option<f64>,
     /// Reason why the bound is unknown, or its computation.
     pub allowed_how: String,
-    /// Decode speed that was seen.
+    /// Observed decode speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// Prefill speed that was seen.
+    /// Observed prefill speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<f64>,
-    /// Source of the seen speeds, or the reason why they are unknown.
+    /// Source of the observed speeds, or the reason why they are unknown.
     pub seen_how: String,
 }
 

@@ -5,8 +5,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kld;
-
 /// Minimum number of positions for a standard error, as in llama-perplexity.
 const FEWEST_POSITIONS: usize = 10;
 
@@ -108,8 +106,8 @@ pub fn divergence(pairs: &[Pair]) -> Option<Divergence> {
     let mut klds: Vec<f64> = pairs.iter().map(|pair| pair.kld).collect();
     klds.sort_by(f64::total_cmp);
     let reference: Vec<f64> = pairs.iter().map(|pair| pair.reference_nll).collect();
-    // ln(PPL / PPL of the reference) is the mean of the differences, so the spread of the differences, which already
-    // includes the covariance, gives the error.
+    // ln(PPL / PPL of the reference) is the mean of the differences, so the error follows from the spread of the
+    // differences, which already includes the covariance.
     let ratio = perplexity(&pairs.iter().map(|pair| pair.nll - pair.reference_nll).collect::<Vec<_>>());
     let change = |pair: &Pair| (-pair.nll).exp() - (-pair.reference_nll).exp();
     let squares = mean(pairs.iter().map(|pair| change(pair).powi(2)));

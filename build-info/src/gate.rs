@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Comparison of a build's logits with those of a reference build, on models with random quantised blocks.
+/// Comparison of a build's logits with a reference build's logits, on models with random quantised blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gate {

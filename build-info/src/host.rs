@@ -48,7 +48,7 @@ pub struct Os {
     /// Kernel release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Hypervisor, if the CPU names one: `KVM`, `VMware`, …
+    /// Hypervisor, if the CPU reports one: `KVM`, `VMware`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<String>,
 }

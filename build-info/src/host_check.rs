@@ -1,4 +1,4 @@
-//! Validation of a host description that a person wrote: impossible values are reported before they are used.
+//! Validation of a hand-written host description: impossible values are reported before they are used.
 
 use std::collections::BTreeSet;
 
@@ -81,7 +81,7 @@ impl Host {
         }
         if memory.available > memory.total {
             return Some(format!(
-                "memory.available is {}, more than memory.total, {}",
+                "memory.available is {}, which is more than memory.total, {}",
                 memory.available, memory.total
             ));
         }

@@ -13,7 +13,6 @@ mod glibc;
 mod gpu_use;
 pub mod host;
 mod host_check;
-pub mod kld;
 pub mod logits;
 pub mod optimized;
 pub mod record;

@@ -111,6 +111,16 @@ impl Logits {
     }
 }
 
+/// Parses the little-endian floats in `bytes` into `row`, which has a quarter of the length.
+///
+/// `inline(never)` keeps the loop in this crate, which is optimised even in xtask.
+#[inline(never)]
+pub fn parse_row(bytes: &[u8], row: &mut [f32]) {
+    for (value, bytes) in row.iter_mut().zip(bytes.chunks_exact(4)) {
+        *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+}
+
 fn number(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
 }

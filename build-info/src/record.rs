@@ -21,7 +21,7 @@ use crate::threads::ThreadBudget;
 use crate::units::Bytes;
 
 /// Folder of a wheel's files, relative to the folder above the program's. pip puts the program into the `bin` folder of
-/// an environment that other packages share, so the record and the kernel libraries have a folder of their own.
+/// an environment that other packages share, so the record and the kernel libraries have a separate folder.
 pub const WHEEL_FOLDER: &str = "lib/anneal-wheel";
 
 /// Version of the format, `major.minor`: a new major version breaks readers, and a new minor version adds fields.
@@ -132,9 +132,9 @@ pub struct BuildInfo {
     /// but speed was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated: Option<Emulated>,
-    /// Reason why the build host could not run the program, so that neither the smoke test nor the correctness gate ran;
-    /// absent if they ran. Only a build for a CPU that the profile names has this field. New in version 1.9 of this
-    /// format.
+    /// Reason why the build host could not run the program, so that neither the smoke test nor the correctness gate
+    /// ran; absent if they ran. Only a build for a CPU that the profile specifies has this field. New in version 1.9 of
+    /// this format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_run: Option<String>,
     /// Result of the smoke test.

@@ -13,7 +13,7 @@ impl BuildInfo {
     #[must_use]
     pub fn released(mut self, date: &str) -> Self {
         let os = Os { family: self.host.os.family, ..Os::default() };
-        // The record names the architecture that the program runs on, not the architecture that compiled it.
+        // The record contains the architecture that the program runs on, not the architecture that compiled it.
         let arch = match (&self.emulated, self.target.split_once('-')) {
             (Some(_), Some((arch, _))) => arch.to_string(),
             _ => self.host.arch,

@@ -37,8 +37,8 @@ pub struct Rates {
     pub threads: u32,
     /// Bytes read from memory per second, from a buffer larger than any cache.
     pub read_bytes: f64,
-    /// Multiply-adds of 8-bit integers from registers, per second, with the fastest loop. CPUs without VNNI are
-    /// fastest with 16-bit sums, which are wide enough only for weights of few bits.
+    /// Multiply-adds of 8-bit integers from registers, per second, with the fastest loop. CPUs without VNNI are fastest
+    /// with 16-bit sums, which are wide enough only for weights with few bits.
     pub int8_macs: f64,
     /// Multiply-adds per second of 8-bit integers into 32-bit sums; `None` if [`int8_macs`](Self::int8_macs) uses
     /// 32-bit sums.

@@ -1,7 +1,8 @@
 //! Switches of a build: options beyond instruction sets, libraries and link-time optimisation.
 //!
 //! A CMake switch is a field of [`Switches`] and a row of [`CMAKE`]. Profiles, plans, CMake's arguments, the check of
-//! the compile database, `cargo xtask bench switches` and the reference documentation are derived from these two.
+//! the compile database, `cargo xtask bench switches` and the reference documentation are derived from the fields and
+//! the rows.
 
 use std::fmt;
 

@@ -251,7 +251,7 @@ pub struct Candidate {
     pub name: String,
     /// All settings of the candidate.
     pub settings: Chosen,
-    /// Samples of the candidate, interleaved with those of the baseline.
+    /// Samples of the candidate, interleaved with the baseline's samples.
     pub samples: Vec<Sample>,
     /// Speedup over the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -83,7 +83,7 @@ fn io_hint(error: &io::Error) -> Option<&'static str> {
         _ if error.raw_os_error() == Some(ELOOP) => Some("check the path: its symbolic links form a loop"),
         ErrorKind::FileTooLarge => Some("check that this is the right file"),
         ErrorKind::NotADirectory => Some("check the path: a part of it is not a folder"),
-        ErrorKind::IsADirectory => Some("name a file, not a folder"),
+        ErrorKind::IsADirectory => Some("give the path of a file, not of a folder"),
         ErrorKind::PermissionDenied => Some("check the owner and the permissions of the path"),
         ErrorKind::ReadOnlyFilesystem => Some("choose a path on a writable file system"),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {

@@ -1,5 +1,5 @@
-# An image with the sources, the compilers, `xtask` and its programs. Pods with this image build, tune and publish on nodes of one
-# CPU kind (deploy/kubernetes/build.yaml), or install from the store. The image does not depend on the CPU that built it.
+# An image with the sources, the compilers, `xtask` and its programs. Pods with this image build, tune and publish on nodes with
+# one kind of CPU (deploy/kubernetes/build.yaml), or install from the store. The image does not depend on the CPU that built it.
 #
 #   docker build -f deploy/containers/Dockerfile.builder -t "$REGISTRY/anneal-builder:0.1.0" \
 #       --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" .

@@ -1,6 +1,6 @@
 #!/bin/sh
-# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: creates the content of the images without a container engine. The script
-# creates a small Debian system in DIR, without Rust and compilers, and installs ARCHIVE with the install.sh in ARCHIVE's folder.
+# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: creates the contents of an image without a container engine. The script
+# creates a small Debian system in DIR, without Rust or compilers, and installs ARCHIVE with the install.sh in ARCHIVE's folder.
 # Needs root and debootstrap.
 #
 # SUITE is bookworm [default], or bullseye, which tests that glibc 2.31 is sufficient. URL is a Debian mirror [default:
@@ -35,7 +35,7 @@ case $archive in
 *.tar.gz) include='' ;;
 *) fail "$archive is neither a .tar.zst nor a .tar.gz" ;;
 esac
-[ ! -e "$root" ] || fail "cannot create $root: it already exists; give a new folder"
+[ ! -e "$root" ] || fail "cannot create $root: it already exists; specify a new folder"
 
 # shellcheck disable=SC2086 # one word or none
 debootstrap --variant=minbase $include "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||

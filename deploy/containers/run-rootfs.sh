@@ -1,9 +1,9 @@
 #!/bin/sh
-# run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL as a container engine would, from a root file system
-# that rootfs.sh created: in separate mount and process namespaces, read-only except for two tmpfs, without capabilities, as user
-# 65532. --cpus N adds a CPU quota, such as 1.5, if the script can create a control group. FILE is a server_config.toml, mounted at
-# its path in the pods of deploy/kubernetes. The script tests the server from outside: health, API key, an answer, the image's health
-# check, SIGTERM. Needs root, unshare and curl.
+# run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL as a container engine would, from a root file system that
+# rootfs.sh created: in separate mount and process namespaces, read-only except for two tmpfs, without capabilities, as user 65532.
+# --cpus N adds a CPU quota, such as 1.5, if the script can create a control group. FILE is a server_config.toml, which is mounted at
+# the same path as in the pods of deploy/kubernetes. The script tests the server from outside: the health endpoint, an API key, a
+# completion, the image's health check, and SIGTERM. Needs root, unshare and curl.
 set -eu
 usage() {
     echo "usage: run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]" >&2
@@ -48,7 +48,7 @@ key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 echo "$key" >"$work/etc/keys/api-keys.txt"
 chmod 440 "$work/etc/keys/api-keys.txt"
 chgrp 65532 "$work/etc/keys/api-keys.txt"
-# Other users cannot access the folder of mktemp, so the part of it that is mounted needs these modes.
+# Other users cannot access the folder that mktemp creates, so its mounted subfolders need these modes.
 chmod 755 "$work/etc" "$work/etc/keys" "$work/etc/config"
 
 cat >"$work/inside" <<'INSIDE'
@@ -82,13 +82,13 @@ if [ -n "$cpus" ]; then
     controller=/sys/fs/cgroup
     [ ! -d "$controller/cpu" ] || controller=$controller/cpu
     group=$controller/anneal-rootfs-$$
-    mkdir "$group" || fail "cannot create a control group; leave out --cpus"
+    mkdir "$group" || fail "cannot create a control group; omit --cpus"
     quota=$(awk -v cpus="$cpus" 'BEGIN { printf "%d", cpus * 100000 }')
     if [ -e "$group/cpu.max" ]; then
         echo "$quota 100000" >"$group/cpu.max"
     else
         echo 100000 >"$group/cpu.cfs_period_us"
-        echo "$quota" >"$group/cpu.cfs_quota_us" || fail "cannot set a CPU quota in $group; leave out --cpus"
+        echo "$quota" >"$group/cpu.cfs_quota_us" || fail "cannot set a CPU quota in $group; omit --cpus"
     fi
     echo "quota: $cpus CPUs"
 fi

@@ -107,7 +107,7 @@ def main():
     model = next(iter(client.models.list())).id
     for part in (models, completions, chat, formats, tools, errors):
         part(client, model)
-        print(f"{part.__name__}: as promised")
+        print(f"{part.__name__}: passed")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ pub fn check(bytes: &[u8]) {
         Ok(file) => {
             let mut end = 0;
             for tensor in file.tensors() {
-                assert!(tensor.offset >= end, "{} overlaps the one before", tensor.name);
+                assert!(tensor.offset >= end, "{} overlaps the tensor before it", tensor.name);
                 assert!(tensor.dims.len() <= 4, "{} has {:?}", tensor.name, tensor.dims);
                 end = tensor.offset.checked_add(tensor.bytes.0).expect("no overflow");
             }
@@ -27,7 +27,9 @@ pub fn check(bytes: &[u8]) {
             }
         }
         // The message contains text from the file.
-        Err(error) => assert!(error.to_string().contains("m.gguf"), "{error} names no file"),
+        Err(error) => {
+            assert!(error.to_string().contains("m.gguf"), "the error does not mention the file: {error}")
+        }
     }
     // Simulates a file that grew or shrank during the read.
     let _ = read(size.saturating_add(4096)).map(|file| file.tensors().len());

@@ -46,7 +46,7 @@ fn find_libclang_as(prefix: &Path) -> Result<()> {
     println!("cargo::rerun-if-changed={}", path.display());
     let text = std::fs::read(&path).with_context(|| {
         format!(
-            "cannot read {}\nhint: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built",
+            "cannot read {}\nhint: ANNEAL_LLAMA_PREFIX must be the path of a prefix that cargo xtask built",
             path.display()
         )
     })?;
@@ -104,7 +104,7 @@ fn explain(error: &bindgen::BindgenError) -> anyhow::Error {
         None => "LIBCLANG_PATH is not set".to_string(),
     };
     anyhow!(
-        "bindgen cannot read llama.cpp's headers: {error}\n{mend}\nhint: if the error names stddef.h or stdbool.h, \
+        "bindgen cannot read llama.cpp's headers: {error}\n{mend}\nhint: if the error mentions stddef.h or stdbool.h, \
          the compiler's own headers are missing: install clang (Debian: libclang-common-NN-dev) or gcc"
     )
 }

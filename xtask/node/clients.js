@@ -143,7 +143,7 @@ async function aiErrors() {
 const tasks = [
   ["openai", "chat and response, streamed", openaiChat],
   ["openai", "errors: unknown model, inside streams", openaiErrors],
-  ["ai", "text, streamed, by chats and responses", aiText],
+  ["ai", "streamed text from chats and responses", aiText],
   ["ai", "object with a schema", aiObject],
   ["ai", "streamed tool call and its result", aiTool],
   ["ai", "errors: unknown model, inside streams", aiErrors],

@@ -164,9 +164,9 @@ def totals(server):
 
 
 TASKS = [
-    ("chromium", "preflight, key and streamed chat of an allowed origin", allowed_origin),
-    ("chromium", "readable error of a wrong key", wrong_key),
-    ("chromium", "requests of another origin refused", refused_origin),
+    ("chromium", "preflight, key and streamed chat from an allowed origin", allowed_origin),
+    ("chromium", "readable error for a wrong key", wrong_key),
+    ("chromium", "requests from another origin refused", refused_origin),
     ("chromium", "rebound DNS name refused", rebound_name),
 ]
 

@@ -231,15 +231,15 @@ TASKS = [
     ("openai", "required tool call", openai_tool),
     ("openai", "answer parsed by a pydantic model", openai_schema),
     ("openai", "responses: schema, and a streamed tool call", openai_responses),
-    ("openai", "error of an unknown model", openai_error),
+    ("openai", "error for an unknown model", openai_error),
     ("openai", "errors inside streams", openai_stream_errors),
     ("anthropic", "streamed message, token count", anthropic_stream),
     ("anthropic", "tool call and its result", anthropic_tool),
     ("anthropic", "error inside a stream", anthropic_stream_error),
     ("langchain-openai", "structured output, stream, tool call", langchain_openai),
-    ("litellm", "completion by OpenAI's and by Anthropic's API", litellm),
+    ("litellm", "completion through OpenAI's and Anthropic's APIs", litellm),
     ("llama-index-llms-openai-like", "streamed chat", llama_index),
-    ("instructor", "model by tool call and by JSON schema", instructor),
+    ("instructor", "model from a tool call and from a JSON schema", instructor),
     ("pydantic-ai-slim", "agent with a typed output", pydantic_ai),
 ]
 

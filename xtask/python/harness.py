@@ -82,7 +82,7 @@ def score():
 
 
 TASKS = [
-    ("lm_eval", "likelihoods of a multiple-choice task", score),
+    ("lm_eval", "likelihoods for a multiple-choice task", score),
 ]
 
 perform(TASKS, version)

@@ -1,4 +1,4 @@
-//! Requirements of a program on the dynamic loader: libraries, and versions of their symbols.
+//! Requirements that a program places on the dynamic loader: libraries, and versions of their symbols.
 
 use std::collections::BTreeSet;
 

@@ -25,6 +25,8 @@ pub struct Image<'a> {
 pub struct Section<'a> {
     pub address: u64,
     pub bytes: &'a [u8],
+    /// Offset of the first byte in the file.
+    offset: u64,
     symbols: Vec<Symbol>,
 }
 
@@ -62,6 +64,15 @@ pub enum RangeKind<'a> {
 /// # Errors
 /// If the file is not an ELF file for x86-64, is damaged, or contains no code.
 pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
+    read_names(bytes, path, &|_| true)
+}
+
+/// Finds the executable parts of `bytes`, but keeps only names that `keep` accepts. A function without such a name has
+/// no names.
+///
+/// # Errors
+/// If the file is not an ELF file for x86-64, is damaged, or contains no code.
+pub fn read_names<'a>(bytes: &'a [u8], path: &Path, keep: &dyn Fn(&str) -> bool) -> Result<Image<'a>, Error> {
     let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };
     if let Some(found) = other_format(bytes) {
         return Err(Error::NotElf { path: path.to_path_buf(), found });
@@ -84,7 +95,7 @@ pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
     if total > bytes.len() as u64 {
         return Err(damaged("executable sections overlap".to_string()));
     }
-    let symbols = name(&file, &mut sections);
+    let symbols = name(&file, &mut sections, keep);
     Ok(Image { sections: sections.into_iter().map(|(_, section)| section).collect(), symbols })
 }
 
@@ -116,9 +127,9 @@ fn executable<'a>(
         let bytes = section.data().map_err(|error| {
             format!("section {}: {error}", String::from_utf8_lossy(section.name_bytes().unwrap_or_default()))
         })?;
-        let address = section.address();
+        let (address, offset) = (section.address(), section.file_range().map_or(0, |(offset, _)| offset));
         if !bytes.is_empty() {
-            found.push((Some(section.index()), Section { address, bytes, symbols: Vec::new() }));
+            found.push((Some(section.index()), Section { address, bytes, offset, symbols: Vec::new() }));
         }
     }
     if any {
@@ -129,17 +140,21 @@ fn executable<'a>(
         if p_flags & PF_X == 0 {
             continue;
         }
-        let address = segment.address();
+        let (address, offset) = (segment.address(), segment.file_range().0);
         let bytes = segment.data().map_err(|error| format!("segment at {address:#x}: {error}"))?;
         if !bytes.is_empty() {
-            found.push((None, Section { address, bytes, symbols: Vec::new() }));
+            found.push((None, Section { address, bytes, offset, symbols: Vec::new() }));
         }
     }
     Ok(found)
 }
 
-/// Assigns the symbols to the sections.
-fn name(file: &object::File, sections: &mut [(Option<object::SectionIndex>, Section)]) -> Symbols {
+/// Assigns the symbols to the sections. Keeps only names that `keep` accepts.
+fn name(
+    file: &object::File,
+    sections: &mut [(Option<object::SectionIndex>, Section)],
+    keep: &dyn Fn(&str) -> bool,
+) -> Symbols {
     let (mut all, mut exported) = (false, false);
     let by_index: HashMap<_, _> =
         sections.iter().enumerate().filter_map(|(at, (index, _))| Some(((*index)?, at))).collect();
@@ -152,7 +167,7 @@ fn name(file: &object::File, sections: &mut [(Option<object::SectionIndex>, Sect
         };
         let Some(index) = symbol.section_index() else { continue };
         let Some((_, section)) = by_index.get(&index).and_then(|at| sections.get_mut(*at)) else { continue };
-        let name = String::from_utf8_lossy(symbol.name_bytes().unwrap_or_default()).into_owned();
+        let name = String::from_utf8_lossy(symbol.name_bytes().unwrap_or_default());
         let end = section.end();
         if name.is_empty() || symbol.address() < section.address || symbol.address() >= end {
             continue;
@@ -161,7 +176,7 @@ fn name(file: &object::File, sections: &mut [(Option<object::SectionIndex>, Sect
         section.symbols.push(Symbol {
             start: symbol.address(),
             end: symbol.address().saturating_add(symbol.size()).min(end),
-            names: vec![name],
+            names: if keep(&name) { vec![name.into_owned()] } else { Vec::new() },
             data,
         });
     }
@@ -187,6 +202,14 @@ impl Section<'_> {
             usize::try_from(address.saturating_sub(self.address)).unwrap_or(usize::MAX).min(self.bytes.len())
         };
         self.bytes.get(at(range.start)..at(range.end)).unwrap_or_default()
+    }
+
+    /// Returns the places in the file of the functions with names.
+    pub fn functions(&self) -> Vec<std::ops::Range<u64>> {
+        let place = |address: u64| self.offset.saturating_add(address.saturating_sub(self.address));
+        let is_function = |range: &&Range| matches!(range.kind, RangeKind::Function([_, ..]));
+        let ranges = self.ranges();
+        ranges.iter().filter(is_function).map(|range| place(range.start)..place(range.end)).collect()
     }
 
     /// Sorts the symbols and merges symbols with the same address. Labels inside a function are dropped.
@@ -267,6 +290,7 @@ mod tests {
         let mut section = Section {
             address: 0x100,
             bytes: &bytes,
+            offset: 0x40,
             symbols: vec![
                 symbol("outer", 0x110, 0x130),
                 symbol("inner", 0x118, 0x120),
@@ -301,5 +325,7 @@ mod tests {
                 "138-140 open",
             ]
         );
+        // The outer function has two parts. The section begins at 0x100 in memory, but at 0x40 in the file.
+        assert_eq!(section.functions(), [0x50..0x58, 0x58..0x60, 0x60..0x70, 0x78..0x80]);
     }
 }

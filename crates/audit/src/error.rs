@@ -14,7 +14,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The path is a folder, a device or a pipe.
-    #[error("{} is not a regular file\nhint: name a program or a shared library", path.display())]
+    #[error("{} is not a regular file\nhint: give the path of a program or a shared library", path.display())]
     NoFile {
         /// Path that was given.
         path: PathBuf,
@@ -33,7 +33,10 @@ pub enum Error {
         most: u64,
     },
     /// The file is not an ELF file.
-    #[error("{} is not an ELF file ({found})\nhint: name a program or a shared library for Linux", path.display())]
+    #[error(
+        "{} is not an ELF file ({found})\nhint: give the path of a program or a shared library for Linux",
+        path.display()
+    )]
     NotElf {
         /// Path of the file.
         path: PathBuf,

@@ -10,13 +10,13 @@ use crate::packed::Width;
 use crate::program::Program;
 use crate::rules::{Pattern, Rules};
 
-/// Rules of this checkout, which programs that run elsewhere need as well.
+/// Rules of this checkout, compiled in because programs that run elsewhere also need them.
 const RULES: &str = include_str!("../../../profiles/audit.toml");
 
 /// Maximum size of an inspected file, in bytes. A llamafile contains its model, so it can take gigabytes.
 const LARGEST: u64 = 512 << 20;
 
-/// Number of stack moves per 100 arithmetic instructions of an inner loop from which the kernel counts as unoptimised.
+/// Minimum number of stack moves per 100 arithmetic instructions in an inner loop for a kernel to count as unoptimised.
 /// An optimised kernel of ggml has up to 60. Without optimisation, each operand passes through the stack.
 const UNOPTIMISED: u32 = 150;
 
@@ -50,11 +50,9 @@ pub fn inspect(path: &Path, offered: &BTreeSet<String>) -> Result<KernelCode, Er
         .flat_map(|kernel| &kernel.symbols)
         .chain(rules.inner_loops.iter().flat_map(|rule| &rule.symbols))
         .collect();
-    let is_kernel = |names: &[String]| {
-        names.iter().any(|name| {
-            PARTS.iter().any(|part| name.contains(part))
-                && patterns.iter().any(|pattern| pattern.matches_symbol(name))
-        })
+    let is_kernel = |name: &str| {
+        PARTS.iter().any(|part| name.contains(part))
+            && patterns.iter().any(|pattern| pattern.matches_symbol(name))
     };
     let program = Program::open_functions(path, LARGEST, is_kernel)?;
     let vectorised = program.functions.iter().filter(|function| function.packed > Width::None);

@@ -16,6 +16,7 @@ mod inspect;
 pub mod native;
 mod open;
 mod packed;
+mod partial;
 pub mod portable;
 mod program;
 pub mod rules;

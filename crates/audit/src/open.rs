@@ -5,8 +5,9 @@ use std::path::Path;
 use crate::decode::Decode;
 use crate::device::DeviceCode;
 use crate::dynamic::Dynamic;
-use crate::elf::{self, Image, RangeKind};
+use crate::elf::{self, Image, RangeKind, Section};
 use crate::error::Error;
+use crate::partial::Partial;
 use crate::program::Program;
 
 /// Maximum size of a file, in bytes.
@@ -21,24 +22,25 @@ impl Program {
         Self::parse(&read(path, LARGEST)?, path)
     }
 
-    /// Reads the file at `path`, which may have at most `largest` bytes, and disassembles only the functions that
-    /// `keep` accepts by their names. Does not read GPU code. The counts of code and padding cover only these
-    /// functions.
+    /// Disassembles only the functions with a name that `keep` accepts, of the file at `path`, which may have at most
+    /// `largest` bytes. Reads only these functions and the symbol tables, and no GPU code. The counts of code and
+    /// padding cover only these functions.
     ///
     /// # Errors
     /// If the file is too large, is not an ELF file for x86-64, is damaged, or contains no code.
-    pub fn open_functions(
-        path: &Path,
-        largest: u64,
-        keep: impl Fn(&[String]) -> bool,
-    ) -> Result<Self, Error> {
-        let bytes = read(path, largest)?;
-        let image = elf::read(&bytes, path)?;
-        let mut program = Self::begin(&bytes, path, &image, Vec::new())?;
+    pub fn open_functions(path: &Path, largest: u64, keep: impl Fn(&str) -> bool) -> Result<Self, Error> {
+        let mut file = Partial::open(path, largest)?;
+        let places = {
+            let image = elf::read_names(file.bytes(), path, &keep)?;
+            image.sections.iter().flat_map(Section::functions).collect::<Vec<_>>()
+        };
+        file.read(places)?;
+        let image = elf::read_names(file.bytes(), path, &keep)?;
+        let mut program = Self::begin(file.bytes(), path, &image, Vec::new())?;
         let mut decoder = Decode::default();
         for section in &image.sections {
             for range in section.ranges() {
-                if matches!(&range.kind, RangeKind::Function(names) if keep(names)) {
+                if matches!(&range.kind, RangeKind::Function(names) if !names.is_empty()) {
                     program.code += range.end.saturating_sub(range.start);
                     decoder.range(section, range, &mut program);
                 }
@@ -87,13 +89,18 @@ impl Program {
 
 /// Reads the regular file at `path`, which may have at most `largest` bytes.
 fn read(path: &Path, largest: u64) -> Result<Vec<u8>, Error> {
-    let io = |source| Error::Io { path: path.to_path_buf(), source };
-    let meta = std::fs::metadata(path).map_err(io)?;
+    size(path, largest)?;
+    std::fs::read(path).map_err(|source| Error::Io { path: path.to_path_buf(), source })
+}
+
+/// Returns the size of the regular file at `path`, which may have at most `largest` bytes.
+pub fn size(path: &Path, largest: u64) -> Result<u64, Error> {
+    let meta = std::fs::metadata(path).map_err(|source| Error::Io { path: path.to_path_buf(), source })?;
     if !meta.is_file() {
         return Err(Error::NoFile { path: path.to_path_buf() });
     }
     if meta.len() > largest {
         return Err(Error::TooLarge { path: path.to_path_buf(), size: meta.len(), most: largest });
     }
-    std::fs::read(path).map_err(io)
+    Ok(meta.len())
 }

@@ -206,7 +206,9 @@ impl Rules {
             // `*` alone would allow everything.
             if allow.symbols.iter().any(|pattern| pattern.0.bytes().filter(|byte| *byte != b'*').count() < 4)
             {
-                return Err(wrong(format!("the entry for {named:?} is too broad\nhint: name the functions")));
+                return Err(wrong(format!(
+                    "the entry for {named:?} is too broad\nhint: list the functions by name"
+                )));
             }
         }
         for kernel in &rules.kernels {

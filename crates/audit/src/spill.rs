@@ -12,7 +12,7 @@ use crate::packed::{Width, is_arithmetic};
 pub struct Spills {
     /// Address of the loop's first instruction.
     pub address: u64,
-    /// Number of vector-register loads and stores in stack slots that the loop both writes and reads.
+    /// Number of vector-register loads from, and stores to, stack slots that the loop both writes and reads.
     pub moves: usize,
     /// Number of packed arithmetic instructions in the loop.
     pub arithmetic: usize,

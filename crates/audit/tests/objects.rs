@@ -82,6 +82,24 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
+fn single_functions_are_disassembled_as_in_the_whole_program() {
+    let object = Object::new(&[
+        ("first", "vaddps %zmm0, %zmm1, %zmm2"),
+        ("second", "vpaddd %ymm0, %ymm1, %ymm2; nop"),
+        ("third", "addps %xmm0, %xmm1"),
+    ]);
+    let path = object.path();
+    let whole = Program::open(&path).unwrap();
+    let part = Program::open_functions(&path, 1 << 20, |name| name == "second").unwrap();
+    let shown = |program: &Program| -> Vec<String> {
+        let seconds = program.functions.iter().filter(|function| function.name() == "second");
+        seconds.map(|function| format!("{function:?}")).collect()
+    };
+    assert_eq!((part.functions.len(), shown(&part)), (1, shown(&whole)));
+    assert_eq!((part.dynamic, part.size), (whole.dynamic, whole.size));
+}
+
+#[test]
 fn instructions_are_counted_by_function_and_instruction_set() {
     let program = Object::new(&[("plain", "endbr64; syscall; rdtsc; pause"), ("wide", V3)]).program();
     assert_eq!(program.symbols, Symbols::All);

@@ -10,7 +10,7 @@ pub type Group = (&'static str, &'static [&'static str]);
 /// Returns `command` with its subcommands listed in `groups`. Hidden subcommands stay hidden.
 ///
 /// # Panics
-/// If a visible subcommand is in no group or in several groups, or if a group names a subcommand that does not exist.
+/// If a visible subcommand is in no group or in several groups, or if a group lists a subcommand that does not exist.
 pub fn grouped(command: Command, groups: &[Group]) -> Command {
     let header = *command.get_styles().get_header();
     let literal = *command.get_styles().get_literal();

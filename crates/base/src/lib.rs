@@ -1,8 +1,8 @@
 //! Atomic replacement of files, temporary files and folders, and exit codes.
 //!
-//! This crate creates every temporary file and folder of Anneal. The name has a random part, the file is created
-//! with `O_EXCL`, which never follows a link, and its access rights are set at creation. A link, pipe or file that
-//! another user places under a guessed name is therefore never followed or truncated.
+//! This crate creates every temporary file and folder of Anneal. Each name has a random part. Files are created with
+//! `O_EXCL`, which never follows a link, and access rights are set at creation. A link, pipe or file that another user
+//! places under a guessed name is therefore never followed or truncated.
 //!
 //! - [`Pending`] is a file under a temporary name; [`Pending::commit`] renames it to its destination.
 //! - [`replace`] and [`replace_with`] replace a file atomically.
@@ -39,6 +39,7 @@ mod read;
 mod replace;
 mod scratch;
 mod shell;
+pub mod signals;
 pub mod status_line;
 mod unfinished;
 #[cfg(feature = "clap")]

@@ -156,7 +156,7 @@ impl Write for Pending {
     }
 }
 
-/// Returns the folder of the file at `path`: `.` if the path names no folder.
+/// Returns the folder of the file at `path`: `.` if the path contains no folder.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -11,7 +11,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::other("it is not a regular file\nhint: name a file")),
+        false => Err(io::Error::other("it is not a regular file\nhint: give the path of a regular file")),
     }
 }
 

@@ -47,7 +47,7 @@ fn report(error: &clap::Error, command: &Command, words: &[String], hint: Option
     lines
 }
 
-/// Returns the names of `command` and of the subcommands that `words` name.
+/// Returns the names of `command` and of the subcommands in `words`.
 fn path(command: &Command, words: &[String]) -> String {
     let mut names = vec![command.get_bin_name().unwrap_or_else(|| command.get_name())];
     let mut command = command;

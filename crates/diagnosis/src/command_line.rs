@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 pub struct Flags {
     /// Path of the model.
     pub model: Option<String>,
-    /// Number of threads that generate tokens.
+    /// Number of decode threads.
     pub threads: Option<u32>,
-    /// Number of threads that evaluate prompts.
+    /// Number of prefill threads.
     pub threads_batch: Option<u32>,
-    /// Size of the context in tokens; 0 stands for the model's training context.
+    /// Size of the context in tokens; 0 means the model's training context.
     pub context: Option<u32>,
-    /// Number of layers for a GPU.
+    /// Number of layers to offload to a GPU.
     pub gpu_layers: Option<u32>,
     /// True if the model is read instead of mapped.
     pub no_mmap: bool,
@@ -42,9 +42,15 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok()
 }
 
-/// Threads of 0 or less are the program's default.
+/// A number of threads of 0 or less selects the program's default.
 fn threads(text: &str) -> Option<u32> {
     number(text).filter(|threads| *threads > 0)
+}
+
+/// True if the mode of loading maps the model. The modes are auto, none, mmap, mlock, mmap+mlock and dio; anneal writes
+/// mmap_mlock and direct_io.
+fn is_mapped(mode: &str) -> bool {
+    mode == "auto" || mode.contains("mmap")
 }
 
 /// Options of llama.cpp, Anneal, llama-cpp-python's server and Ollama's runner. Options with the same purpose have the
@@ -93,9 +99,9 @@ const TABLE: &[Setting] = &[
         is_switch: false,
     },
     Setting {
-        names: &["load-mode"],
-        variables: &[],
-        set: |flags, text| flags.no_mmap = text == "none",
+        names: &["lm", "load-mode"],
+        variables: &["LLAMA_ARG_LOAD_MODE"],
+        set: |flags, text| flags.no_mmap = !is_mapped(text),
         is_switch: false,
     },
     Setting {
@@ -128,7 +134,7 @@ const VARIABLES: [&str; 12] = [
     "ANNEAL_THREADS",
 ];
 
-/// Parts of names of variables that may contain secrets, which are never read.
+/// Substrings in the names of variables that may contain secrets. Such variables are never read.
 const SECRETS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
 
 /// True if the variable `name` affects the speed. Variables with secrets are not read.
@@ -196,13 +202,15 @@ mod tests {
             ("llama-server -ngl all", Flags { gpu_layers: Some(u32::MAX), ..Flags::default() }),
             (
                 "python -m llama_cpp.server --model b --n_threads 2 --n_ctx 512 --use_mmap False",
-                // Python's own `-m` names a module.
+                // Python's own `-m` specifies a module.
                 Flags { threads: Some(2), context: Some(512), no_mmap: true, ..model("b") },
             ),
             (
                 "anneal serve -m a.gguf --load-mode none -ctk q8_0",
                 Flags { no_mmap: true, cache_key: Some("q8_0".to_string()), ..model("a.gguf") },
             ),
+            ("llama-server -lm dio", Flags { no_mmap: true, ..Flags::default() }),
+            ("llama-server --load-mode none --load-mode mmap+mlock", Flags::default()),
             ("llama-server -t", Flags::default()),
             ("llama-server -t x --api-key -t", Flags::default()),
         ];

@@ -14,7 +14,7 @@ pub enum ProcessTarget {
     Pid(u32),
     /// Name of the program, such as `llama-server`.
     Name(String),
-    /// Address that the process listens on. An unspecified IP address stands for any address of this machine.
+    /// Address that the process listens on. An unspecified IP address means any address of this machine.
     Address(SocketAddr),
     /// Unix socket that the process listens on.
     Socket(PathBuf),
@@ -49,16 +49,19 @@ pub fn find(root: &Path, target: &ProcessTarget) -> Result<u32, FindError> {
             None => return missing(format!("there is no process {pid}\nhint: list processes with ps -e")),
         },
         ProcessTarget::Name(name) => named(root, name)?,
-        ProcessTarget::Address(address) => match listening(root, |listener| is_at(listener, *address)) {
-            Some(pid) => pid,
-            None => {
-                return missing(format!(
-                    "no process of this user listens on {address}\nhint: check the port, or run this command as root"
-                ));
+        ProcessTarget::Address(address) => {
+            match ProcFolder::listening(root, |listener| is_at(listener, *address)) {
+                Some(pid) => pid,
+                None => {
+                    return missing(format!(
+                        "no process of this user listens on {address}\nhint: check the port, or run this command as root"
+                    ));
+                }
             }
-        },
+        }
         ProcessTarget::Socket(path) => {
-            match listening(root, |listener| matches!(listener, Listener::Unix(at) if at == path)) {
+            match ProcFolder::listening(root, |listener| matches!(listener, Listener::Unix(at) if at == path))
+            {
                 Some(pid) => pid,
                 None => {
                     return missing(format!(
@@ -72,12 +75,6 @@ pub fn find(root: &Path, target: &ProcessTarget) -> Result<u32, FindError> {
     Ok(worker_of(root, pid))
 }
 
-fn listening(root: &Path, fits: impl Fn(&Listener) -> bool) -> Option<u32> {
-    let mut all = ProcFolder::all(root);
-    all.sort_by_key(|(pid, _)| *pid);
-    all.into_iter().find(|(_, folder)| folder.listeners().iter().any(&fits)).map(|(pid, _)| pid)
-}
-
 /// True if connections to `address` reach `listener`.
 fn is_at(listener: &Listener, address: SocketAddr) -> bool {
     let Listener::Tcp(own) = listener else { return false };
@@ -85,7 +82,7 @@ fn is_at(listener: &Listener, address: SocketAddr) -> bool {
     own.port() == address.port() && (any(own.ip()) || any(address.ip()) || own.ip() == address.ip())
 }
 
-/// Returns the process with a name. Processes that compute with llama.cpp come first.
+/// Returns the process called `name`. Processes that compute with llama.cpp come first.
 fn named(root: &Path, name: &str) -> Result<u32, FindError> {
     let own = std::process::id();
     let fits: Vec<u32> = ProcFolder::all(root)
@@ -124,22 +121,26 @@ fn is_called(folder: &ProcFolder, name: &str) -> bool {
     short || is_program || (is_python && is_module)
 }
 
-/// True if the process maps a part of ggml, or a model.
+/// True if the process is a program that computes, or maps a part of ggml or a model.
 fn computes(root: &Path, pid: u32) -> bool {
     let folder = ProcFolder::below(root, &pid.to_string());
     let is_known =
         |name: &str| ProgramKind::of(name, &[], []) != ProgramKind::Other && !name.starts_with("ollama");
     let program = folder.program().and_then(|path| Some(path.file_name()?.to_str()?.to_string()));
-    if program.as_deref().is_some_and(is_known) {
-        return true;
-    }
+    program.as_deref().is_some_and(is_known) || has_model(root, pid)
+}
+
+/// True if the process maps a part of ggml, or a model.
+fn has_model(root: &Path, pid: u32) -> bool {
+    let folder = ProcFolder::below(root, &pid.to_string());
     let maps = std::fs::read_to_string(folder.path().join("maps")).unwrap_or_default();
     maps.lines().any(|line| line.contains("libggml") || line.ends_with(".gguf"))
 }
 
-/// Returns the child that computes for `pid`, if `pid` does not compute itself.
+/// Returns the child that has the model, if `pid` has none. Ollama and llama-server's router start another process that
+/// computes. Before anneal loads a model for the first time, a child of anneal tries the model.
 fn worker_of(root: &Path, pid: u32) -> u32 {
-    if computes(root, pid) {
+    if has_model(root, pid) {
         return pid;
     }
     let mut children: Vec<u32> = ProcFolder::all(root)
@@ -148,7 +149,7 @@ fn worker_of(root: &Path, pid: u32) -> u32 {
         .map(|(child, _)| child)
         .collect();
     children.sort_unstable();
-    children.into_iter().find(|child| computes(root, *child)).unwrap_or(pid)
+    children.into_iter().find(|child| has_model(root, *child)).unwrap_or(pid)
 }
 
 #[cfg(test)]
@@ -178,12 +179,17 @@ mod tests {
         fake.add(13, 1, "twin", "7f00-7f01 r--s 0 0:0 1 /m.gguf\n");
         fake.add(14, 1, "twin", "7f00-7f01 r--s 0 0:0 1 /m.gguf\n");
         fake.add(15, 1, "a-very-long-nam", "");
+        fake.add(17, 1, "anneal", "");
+        fake.add(18, 17, "exe", "7f00-7f01 r--s 0 0:0 1 /m.gguf\n");
+        fake.add(19, 17, "sh", "");
         fake.add(16, 1, "python3", "");
         let found = |target| find(fake.0.path(), &target);
         let name = |name: &str| ProcessTarget::Name(name.to_string());
         assert_eq!(found(ProcessTarget::Pid(12)), Ok(12));
         assert_eq!(found(ProcessTarget::Pid(10)), Ok(11), "Ollama's runner computes");
         assert_eq!(found(name("ollama")), Ok(11));
+        assert_eq!(found(ProcessTarget::Pid(17)), Ok(18), "a child tries the model before anneal loads it");
+        assert_eq!(found(name("anneal")), Ok(18));
         assert_eq!(found(name("a-very-long-name-of-a-program")), Ok(15));
         assert_eq!(found(name("llama_cpp")), Ok(16));
         assert_eq!(found(name("llama-cpp-python")), Ok(16));

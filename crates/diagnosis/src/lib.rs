@@ -1,4 +1,4 @@
-//! Diagnosis of a running llama.cpp process: reads what the process does, and names what slows it down.
+//! Diagnosis of a running llama.cpp process: observes the process, and reports the causes that slow it down.
 //!
 //! - [`find`] finds the process by its ID, its name, or the port that it listens on.
 //! - [`ProcessWatch`] counts what the process does for a second or two, and [`observe`] adds its files, limits and settings.
@@ -15,6 +15,7 @@
 
 mod command_line;
 mod diagnose;
+mod file_system;
 mod find;
 mod metrics;
 mod observation;

@@ -23,19 +23,19 @@ pub fn speeds(before: &str, after: &str) -> Option<SeenSpeed> {
     let own = match ANNEAL.map(|name| gained(name).unwrap_or(0.0)) {
         [prefill, 0.0, seconds] => [positive(prefill, seconds), None],
         [0.0, decode, seconds] => [None, positive(decode, seconds)],
-        // The counters do not tell how much of the time each phase took.
+        // The counters do not show how much of the time each phase took.
         _ => [None, None],
     };
     for [prefill, decode] in [during, own] {
         if prefill.is_some() || decode.is_some() {
             let source = "its /metrics during the observation".to_string();
-            return Some(SeenSpeed { decode, prefill, is_current: true, source });
+            return Some(SeenSpeed { decode, prefill, is_current: true, is_shared: false, source });
         }
     }
     let [prefill, decode] = COUNTERS.map(|[tokens, time]| positive(*after.get(tokens)?, *after.get(time)?));
     (prefill.is_some() || decode.is_some()).then(|| {
-        let source = "its /metrics, as an average since its start".to_string();
-        SeenSpeed { decode, prefill, is_current: false, source }
+        let source = "its /metrics, averaged since its start".to_string();
+        SeenSpeed { decode, prefill, is_current: false, is_shared: false, source }
     })
 }
 

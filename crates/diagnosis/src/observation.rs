@@ -10,6 +10,7 @@ use host::process::ProcessMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::command_line::Flags;
+use crate::file_system::is_remote;
 use crate::program::ProgramKind;
 
 /// CPU use in cores above which a thread counts as working.
@@ -109,10 +110,15 @@ pub struct ObservedMemory {
     pub huge: Option<Bytes>,
     /// True if the kernel gives huge pages to no process.
     pub huge_pages_off: bool,
+    /// True if huge pages were disabled for this process.
+    pub huge_pages_denied: bool,
     /// Page faults per second that a disk served.
     pub major_faults_per_s: f64,
     /// Bytes read from disks per second; `None` if this user may not read the figure.
     pub read_bytes_per_s: Option<f64>,
+    /// Bytes per second that the process read from any file system, or by which its resident memory grew, whichever is
+    /// more; `None` if this user may not read the figures.
+    pub file_bytes_per_s: Option<f64>,
 }
 
 impl From<ProcessMemory> for ObservedMemory {
@@ -239,6 +245,8 @@ pub struct SeenSpeed {
     pub prefill: Option<f64>,
     /// True if the speeds are of this observation, not averages since the start of the process.
     pub is_current: bool,
+    /// True if the decode speed is of one request, while the server answered other requests.
+    pub is_shared: bool,
     /// Source of the speeds, or the reason why they are unknown.
     pub source: String,
 }
@@ -274,7 +282,9 @@ impl Observation {
             (Some(model), Some((limit, _))) => model.weights < limit,
             _ => true,
         };
-        if self.reads_pages() && is_young && fits && self.speed.decode.is_none() {
+        // One thread loads a model, but several threads generate text.
+        let is_alone = self.working() <= 1;
+        if self.reads_pages() && is_young && fits && is_alone && self.speed.decode.is_none() {
             return ProcessActivity::Loading;
         }
         let is_blocked = self.threads.iter().any(|thread| thread.blocked > 0.2);
@@ -291,6 +301,19 @@ impl Observation {
         const BYTES: f64 = 8e6;
         self.memory.major_faults_per_s >= FAULTS
             || self.memory.read_bytes_per_s.is_some_and(|bytes| bytes >= BYTES)
+            || self.waits_for_network()
+    }
+
+    /// True if the process waits for a model on a network file system. The kernel does not count such reads as reads
+    /// from a disk, and one page fault may bring in many pages.
+    fn waits_for_network(&self) -> bool {
+        const BLOCKED: f64 = 0.2;
+        const BYTES: f64 = 1e6;
+        let is_remote =
+            self.model.as_ref().and_then(|model| model.file_system.as_deref()).is_some_and(is_remote);
+        let has_reads = self.memory.major_faults_per_s >= 1.0
+            || self.memory.file_bytes_per_s.is_some_and(|bytes| bytes >= BYTES);
+        is_remote && has_reads && self.blocked_share() > BLOCKED
     }
 
     /// True if the process computes.
@@ -320,7 +343,7 @@ impl Observation {
         let working = self.working();
         match asked {
             Some(asked) if asked >= working => {
-                Some((asked, format!("its settings ask for {}", words::count(asked, "thread"))))
+                Some((asked, format!("its settings request {}", words::count(asked, "thread"))))
             }
             _ if self.is_working() && working > 0 => {
                 Some((working, format!("{working} of its threads computed at the same time")))

@@ -44,15 +44,14 @@ fn write(out: &mut String, diagnosis: &Diagnosis) -> std::fmt::Result {
     speeds(out, diagnosis)?;
     writeln!(out)?;
     match diagnosis.verdict {
-        // A cause may hide behind a failed reading.
-        HealthVerdict::Healthy if !diagnosis.unread.is_empty() => {
+        HealthVerdict::Incomplete => {
             writeln!(out, "no cause of a low speed was found, but some readings failed")?
         }
         HealthVerdict::Healthy => writeln!(out, "healthy: no cause of a low speed was found")?,
         HealthVerdict::Unexplained => writeln!(
             out,
             "slow, but no cause was found: the speed is far below the limit of this machine\n\
-             hint: run this command again during a long answer, as root"
+             hint: run this command again as root while a long answer is generated"
         )?,
         HealthVerdict::Slow => {
             writeln!(out, "{}, the most expensive first:", words::count(diagnosis.causes.len(), "cause"))?;

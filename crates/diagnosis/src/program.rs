@@ -53,14 +53,16 @@ impl ProgramKind {
         }
     }
 
-    /// Returns the option with which this program sets its number of threads, as the user writes it.
+    /// Returns the setting for this program's number of threads, as the user would write it.
     pub fn threads_option(self, threads: u32) -> String {
         match self {
             Self::Anneal => "start it without -t: anneal counts the usable cores itself".to_string(),
             Self::LlamaCppPython => format!("set n_threads={threads} and n_threads_batch={threads}"),
             Self::Ollama => format!("set the model's parameter num_thread to {threads}"),
-            Self::LlamaServer | Self::Llamafile | Self::Other => {
-                format!("start it with -t {threads} -tb {threads}")
+            Self::LlamaServer | Self::Llamafile => format!("start it with -t {threads} -tb {threads}"),
+            // A program that uses llama.cpp as a library has its own settings.
+            Self::Other => {
+                format!("set its number of threads to {threads}; llama.cpp's options are -t and -tb")
             }
         }
     }

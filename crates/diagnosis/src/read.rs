@@ -57,6 +57,7 @@ pub fn observe(
     let mut memory = window.memory;
     memory.huge = map.huge;
     memory.huge_pages_off = machine::huge_pages_off(root);
+    memory.huge_pages_denied = folder.may_use_huge_pages() == Some(false);
     let nodes = host.topology.nodes.len();
     Observation {
         pid,

@@ -1,4 +1,4 @@
-//! Table of planted causes and of healthy processes. Each planted cause is named first, and each healthy process is
+//! Table of planted causes and of healthy processes. Each planted cause is reported first, and each healthy process is
 //! reported as healthy.
 
 mod common;
@@ -186,9 +186,27 @@ const PLANTED: &[(&str, &str, Change)] = &[
         o.model.as_mut().expect("a model").resident = Some(Bytes::gib(2));
         block(o, 0.7, 500.0);
     }),
+    ("swapped", "a young server whose speed is unknown", |o| {
+        o.memory.swapped = Bytes::gib(1);
+        o.uptime_s = Some(20.0);
+        o.speed = SeenSpeed::default();
+        block(o, 0.5, 400.0);
+    }),
+    ("evicted-weights", "a young server whose speed is unknown", |o| {
+        o.model.as_mut().expect("a model").resident = Some(Bytes::gib(2));
+        o.uptime_s = Some(20.0);
+        o.speed = SeenSpeed::default();
+        block(o, 0.7, 500.0);
+    }),
     ("no-huge-pages", "--no-mmap without huge pages", |o| {
         o.flags.no_mmap = true;
         o.memory.huge_pages_off = true;
+        o.memory.anonymous = Bytes::gib(5);
+        o.model.as_mut().expect("a model").mapped = Bytes(0);
+    }),
+    ("no-huge-pages", "--no-mmap in a process without huge pages", |o| {
+        o.flags.no_mmap = true;
+        o.memory.huge_pages_denied = true;
         o.memory.anonymous = Bytes::gib(5);
         o.model.as_mut().expect("a model").mapped = Bytes(0);
     }),
@@ -197,6 +215,13 @@ const PLANTED: &[(&str, &str, Change)] = &[
         idle(o);
         o.uptime_s = Some(20.0);
         o.memory.read_bytes_per_s = Some(60e6);
+    }),
+    ("slow-storage", "loading from FUSE, whose reads are not reads from a disk", |o| {
+        o.model.as_mut().expect("a model").file_system = Some("fuse".to_string());
+        idle(o);
+        o.threads.iter_mut().take(1).for_each(|thread| thread.blocked = 0.9);
+        o.uptime_s = Some(20.0);
+        o.memory.file_bytes_per_s = Some(42e6);
     }),
     ("gpu-backend-missing", "-ngl 99 with a build for the CPU", |o| {
         o.flags.gpu_layers = Some(99);
@@ -306,6 +331,11 @@ const HEALTHY: &[(&str, Change)] = &[
     ("a model on NFS that is in memory", |o| {
         o.model.as_mut().expect("a model").file_system = Some("nfs4".to_string())
     }),
+    ("a small model, whose speed depends on sampling", |o| {
+        let model = o.model.as_mut().expect("a model");
+        (model.weights, model.bytes_per_token) = (Bytes::mib(290), Some(290 << 20));
+        o.speed.decode = Some(40.0);
+    }),
     ("a model that is not quantised", |o| {
         o.model.as_mut().expect("a model").quantisation = Some("F16".to_string())
     }),
@@ -358,6 +388,10 @@ fn a_low_speed_without_a_cause_is_not_called_healthy() {
     let mut observation = healthy();
     observation.speed.decode = Some(1.0);
     assert_eq!(diagnose(&observation).verdict, HealthVerdict::Unexplained);
+    // The speed of a request is low if the server answers other requests at the same time.
+    observation.speed.is_shared = true;
+    assert_eq!(diagnose(&observation).verdict, HealthVerdict::Healthy);
+    observation.speed.is_shared = false;
     // An average since the start includes times when the process was slow for other reasons.
     observation.speed.is_current = false;
     assert_eq!(diagnose(&observation).verdict, HealthVerdict::Healthy);
@@ -368,7 +402,9 @@ fn a_process_that_could_not_be_read_is_not_called_healthy() {
     let mut observation = healthy();
     assert!(page(&diagnose(&observation)).contains("\nhealthy: "));
     observation.unread.push("the mapped files of process 4711".to_string());
-    let text = page(&diagnose(&observation));
+    let found = diagnose(&observation);
+    assert_eq!(found.verdict, HealthVerdict::Incomplete);
+    let text = page(&found);
     assert!(!text.contains("healthy") && text.contains("some readings failed"), "{text}");
     let empty = diagnose(&Observation::default());
     assert!(empty.notes.iter().any(|note| note.contains("neither a model")), "{empty:?}");

@@ -13,7 +13,8 @@ static volatile int over;
 
 #ifdef KERNELS
 #include <stddef.h>
-// Kernels with the names of ggml's, so that their code can be examined. The loops have the form of dot products.
+// Kernels that have the names of ggml's kernels, so that their code can be examined. The loops have the form of dot
+// products.
 #ifdef __AVX2__
 #include <immintrin.h>
 #define KERNEL(name)                                                                                              \

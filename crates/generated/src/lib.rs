@@ -24,14 +24,19 @@ pub fn check(path: impl AsRef<Path>, text: &str) {
 #[track_caller]
 pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
     let path = path.as_ref();
+    if std::env::var_os(UPDATE).is_none() {
+        return compare(path, text, command);
+    }
+    if let Err(why) = std::fs::write(path, text) {
+        panic!("cannot write {}: {why}", path.display());
+    }
+}
+
+/// Fails with the name of `command` if the file at `path` differs from `text`.
+#[track_caller]
+fn compare(path: &Path, text: &str, command: &str) {
     let shown = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let shown = shown.display();
-    if std::env::var_os(UPDATE).is_some() {
-        if let Err(why) = std::fs::write(path, text) {
-            panic!("cannot write {shown}: {why}");
-        }
-        return;
-    }
     let found = std::fs::read_to_string(path).unwrap_or_default();
     // Two full texts would fill the terminal.
     let line = found.lines().zip(text.lines()).take_while(|(found, wanted)| found == wanted).count() + 1;
@@ -92,7 +97,6 @@ mod tests {
         expected = "UPDATE_DOCS=1 cargo test -p generated tests::an_old_file_is_named_with_the_command_that_writes_it"
     )]
     fn an_old_file_is_named_with_the_command_that_writes_it() {
-        let path = std::env::temp_dir().join("anneal-no-such-page.md");
-        check(path, "text");
+        compare(Path::new("no-such-page.md"), "text", &command());
     }
 }

@@ -43,7 +43,9 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
         (other, _) => {
             let what = other
                 .map_or("it has no general.type".to_string(), |is| format!("its general.type is {is:?}"));
-            return Err(format!("it is not an adapter ({what})\nhint: name a LoRA adapter in GGUF format"));
+            return Err(format!(
+                "it is not an adapter ({what})\nhint: give the path of a LoRA adapter in GGUF format"
+            ));
         }
     }
     let architecture = |file: &GgufFile| text(file, "general.architecture").unwrap_or("none").to_string();

@@ -4,5 +4,5 @@
 pub const MAGIC: [u8; 4] = *b"GGUF";
 /// Version of the format that is written; versions 2 and 3 can be read.
 pub const VERSION: u32 = 3;
-/// Alignment of tensor data in bytes, unless `general.alignment` sets another one.
+/// Default alignment of tensor data in bytes, which `general.alignment` overrides.
 pub const DEFAULT_ALIGNMENT: u64 = 32;

@@ -77,7 +77,7 @@ pub enum UnknownType {
     /// llama.cpp has removed the type.
     #[error("type {0} was removed from llama.cpp\nhint: quantise the original weights again")]
     Removed(&'static str),
-    /// The number is unknown; a later llama.cpp may know it.
+    /// The number is unknown; a later version of llama.cpp may define it.
     #[error("type number {0} is unknown: the file is damaged, or newer than this program")]
     Unknown(u32),
 }

@@ -19,7 +19,7 @@ pub enum PlaceError {
         folder: PathBuf,
     },
     /// The destination is a folder.
-    #[error("cannot write {}: it is a folder\nhint: name a file in it", path.display())]
+    #[error("cannot write {}: it is a folder\nhint: give the path of a file in it", path.display())]
     IsFolder {
         /// Path of the destination.
         path: PathBuf,
@@ -249,7 +249,7 @@ mod tests {
     fn places_that_cannot_hold_the_file_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
         let message = |path: &Path, needed| PartialFile::beside(path, Bytes(needed)).unwrap_err().to_string();
-        assert!(message(folder.path(), 0).ends_with("it is a folder\nhint: name a file in it"));
+        assert!(message(folder.path(), 0).ends_with("it is a folder\nhint: give the path of a file in it"));
         assert!(
             message(&folder.path().join("no/m.gguf"), 0).contains("does not exist\nhint: create it first")
         );

@@ -29,8 +29,8 @@ struct Mount {
     controllers: Option<Vec<String>>,
 }
 
-/// Returns the limits of `process`, a number or `self`. The kernel writes the names of another process's groups as this
-/// process's namespace sees them, so that this process's mounts apply.
+/// Returns the limits of `process`, a process ID or `self`. The kernel writes the names of another process's groups as
+/// this process's namespace sees them, so that this process's mounts apply.
 pub(crate) fn limits(root: &Root, process: &str, warnings: &mut Vec<String>) -> CgroupLimits {
     let mut limits = CgroupLimits::default();
     let Some(groups) = root.read(&format!("/proc/{process}/cgroup")) else { return limits };

@@ -1,7 +1,7 @@
 //! Lists of CPUs in the kernel's format, `0-3,8,10-11`.
 
-/// Limit for CPU numbers. No kernel supports more CPUs (NR_CPUS is at most 8192 on x86, 4096 on ARM), so larger
-/// numbers are invalid. A damaged range must not allocate gigabytes.
+/// Limit for CPU numbers. No kernel supports more CPUs (NR_CPUS is at most 8192 on x86, 4096 on ARM), so larger numbers
+/// are invalid. A damaged range must not make the parser allocate gigabytes.
 const LIMIT: u32 = 1 << 16;
 
 /// Parses the CPUs in `text`, ascending and without duplicates; an empty text is an empty list.

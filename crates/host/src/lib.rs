@@ -5,8 +5,8 @@
 //! cannot be read is `None` or empty in the host, with a message in [`Detected::warnings`].
 //!
 //! The detection is fast enough for every start of the engine: it reads a few CPUID leaves and small files below
-//! `/proc` and `/sys`, about 15 per core. The NVIDIA driver is queried only if a driver is loaded: through the
-//! driver's library, or with `nvidia-smi` as fallback.
+//! `/proc` and `/sys`, about 15 per core. The NVIDIA driver is queried only if a driver is loaded: through the driver's
+//! library, or with `nvidia-smi` as a fallback.
 
 mod cgroup;
 mod cpuid;

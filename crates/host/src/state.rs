@@ -29,7 +29,7 @@ pub fn cache() -> Option<PathBuf> {
     base_folder(&|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache")
 }
 
-/// Returns the folder `anneal` in the folder that the variable `xdg` names, otherwise in `below_home` of `$HOME`.
+/// Returns the folder `anneal` in the folder that the variable `xdg` specifies, otherwise in `below_home` of `$HOME`.
 fn base_folder(variable: &impl Fn(&str) -> Option<OsString>, xdg: &str, below_home: &str) -> Option<PathBuf> {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     Some(absolute(xdg).or_else(|| Some(absolute("HOME")?.join(below_home)))?.join("anneal"))

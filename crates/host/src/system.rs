@@ -46,8 +46,8 @@ pub(crate) fn kib_field(text: &str, name: &str) -> Option<Bytes> {
     Some(Bytes(kib.checked_mul(1024)?))
 }
 
-/// Returns the CPUs of the affinity mask of `process`, a number or `self`, which may include offline CPUs; `None` if
-/// the mask cannot be read.
+/// Returns the CPUs of the affinity mask of `process`, a process ID or `self`, which may include offline CPUs; `None`
+/// if the mask cannot be read.
 pub(crate) fn affinity(root: &Root, process: &str, warnings: &mut Vec<String>) -> Option<Vec<u32>> {
     let path = format!("/proc/{process}/status");
     let status = root.read(&path).unwrap_or_default();
@@ -58,7 +58,7 @@ pub(crate) fn affinity(root: &Root, process: &str, warnings: &mut Vec<String>) -
             Err(why) => warnings.push(format!("cannot read the affinity mask in {path}: {why}")),
         }
     } else if root.is_live() && process == "self" {
-        // Without /proc, the standard library reports how many CPUs this process may use, but not which.
+        // Without /proc, the standard library reports how many CPUs this process may use, but not which ones.
         let count = std::thread::available_parallelism().ok()?;
         return Some((0..u32::try_from(count.get()).ok()?).collect());
     } else {

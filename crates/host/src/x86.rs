@@ -40,8 +40,8 @@ fn text(registers: &[u32]) -> String {
     String::from_utf8_lossy(&bytes[..end]).trim().to_string()
 }
 
-/// Returns display family, display model and stepping (Intel SDM volume 2A, CPUID leaf 1). AMD's rule gives the same
-/// result for every existing family.
+/// Returns the display family, display model and stepping (Intel SDM volume 2A, CPUID leaf 1). AMD's rule gives the
+/// same result for every existing family.
 fn signature(eax: u32) -> (u32, u32, u32) {
     let (family, model, stepping) = (eax >> 8 & 0xf, eax >> 4 & 0xf, eax & 0xf);
     let (extended_family, extended_model) = (eax >> 20 & 0xff, eax >> 16 & 0xf);

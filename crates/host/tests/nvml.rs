@@ -96,7 +96,7 @@ fn what_cuda_does_not_show_is_not_counted_and_it_is_said_why() {
     type Case = (&'static str, Option<&'static str>, &'static [&'static str], &'static [&'static str]);
     let cases: [Case; 7] = [
         ("", None, &[], &["CUDA_VISIBLE_DEVICES is empty", "hides both NVIDIA GPUs", "unset the variable"]),
-        ("-1", None, &[], &["-1 is not a GPU", "unset the variable"]),
+        ("-1", None, &[], &["-1 is not the number of a GPU", "unset the variable"]),
         ("GPU-b", None, &["Tesla T4"], &[]),
         ("GPU-bb,GPU-aa", None, &["Tesla T4", "NVIDIA H200"], &[]),
         ("GPU-cc", None, &[], &["no GPU GPU-cc", "nvidia-smi -L"]),

@@ -35,7 +35,7 @@ fn cards_and_their_figures_are_read() {
         // The H100's bandwidth is 3.35 TB/s.
         assert_eq!(limits.memory_bandwidth().map(|bandwidth| (bandwidth / 1e10).round()), Some(335.0));
         assert_eq!(devices[1].limits(), host::nvml::CardLimits::default());
-        // Figures that a GPU does not support are not faults.
+        // Values that a GPU does not support are not faults.
         let sample = devices[1].sample().unwrap();
         assert_eq!((sample.utilisation, sample.watts, devices[1].uuid()), (None, None, None));
         assert_eq!(fake.starts_and_ends(), (1, 0));

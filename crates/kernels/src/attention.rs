@@ -215,7 +215,7 @@ struct Own {
     cells: *mut u32,
 }
 
-/// Computes the part of an operation that this thread takes.
+/// Computes this thread's part of an operation.
 ///
 /// # Safety
 /// All pointers of `op` and `team` must be valid, and all threads of the team must call this function. The CPU must
@@ -303,7 +303,7 @@ impl Worker<'_> {
         Job { stream: head / kv_heads, kv_head: head % kv_heads, rows }
     }
 
-    /// Returns token and query head of a row.
+    /// Returns the token and the query head of a row.
     fn row(&self, job: &Job, row: usize) -> (usize, usize) {
         let row = job.rows.start + row;
         (row / self.facts.shared, job.kv_head * self.facts.shared + row % self.facts.shared)
@@ -421,7 +421,8 @@ impl Worker<'_> {
     ) {
         let (facts, op, own) = (self.facts, self.facts.op, &self.own);
         let padded = cells.len().next_multiple_of(8);
-        // SAFETY: the queries have been loaded, the cells lie within the cache, and the own memory has room for a tile.
+        // SAFETY: the queries have been loaded, the cells are within the cache, and the thread's memory has room for a
+        // tile.
         unsafe {
             let (q, out) = (own.q.add(rows.start * facts.dk), own.weights.add(rows.start * TILE));
             let keys = self.keys(job, cells);
@@ -470,7 +471,7 @@ impl Worker<'_> {
     unsafe fn add_values(&self, rows: Range<usize>, values: &CacheRows, ahead: &CacheRows) {
         let own = &self.own;
         let (cells, dv) = (values.cells.len(), values.part.len());
-        // SAFETY: the cells lie within the cache, and the own memory has room for a tile.
+        // SAFETY: the cells are within the cache, and the thread's memory has room for a tile.
         unsafe {
             let (weights, out) = (own.weights.add(rows.start * TILE), own.out.add(rows.start * dv));
             if self.facts.is_direct(values) {

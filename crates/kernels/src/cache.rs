@@ -57,6 +57,6 @@ pub struct CacheRows<'a> {
     pub stride: usize,
     /// Numbers of the rows' cells.
     pub cells: &'a [u32],
-    /// Elements of each row, which begin and end with a block of the format.
+    /// Range of elements of each row. It begins and ends at a block of the format.
     pub part: Range<usize>,
 }

@@ -17,8 +17,13 @@ use crate::product::{self, Product};
 use crate::select::kernel;
 use crate::team::Team;
 
-/// Number of rows per additional packing thread.
-const MANY_ROWS: usize = 256;
+/// Bytes of packed weights per additional packing thread. Packing this much takes several times as long as starting a
+/// thread.
+const MANY_BYTES: usize = 512 * 1024;
+
+/// ggml packs large matrices in parts of this many rows (`GGML_OUTSIDE_PART_ROWS`), so a part must be whole panels.
+const PART_ROWS: usize = 64;
+const _: () = assert!(PART_ROWS.is_multiple_of(ROWS));
 
 /// Version of the interface; ggml ignores a table of another version.
 pub const VERSION: u32 = 2;
@@ -119,6 +124,7 @@ unsafe extern "C" fn pack_all<I: Functions>(kind: u32, k: i64, rows: i64, from: 
             let panels = rows.div_ceil(ROWS);
             (slice::from_raw_parts(from, rows * row_bytes), slice::from_raw_parts_mut(to, panels * panel))
         };
+        let packed_bytes = to.len();
         let panels = from.chunks(ROWS * row_bytes).zip(to.chunks_exact_mut(panel));
         let panels = Mutex::new(panels);
         let work = || {
@@ -133,7 +139,7 @@ unsafe extern "C" fn pack_all<I: Functions>(kind: u32, k: i64, rows: i64, from: 
         // alone.
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
         std::thread::scope(|scope| {
-            for _ in 1..threads.min(rows / MANY_ROWS + 1) {
+            for _ in 1..threads.min(packed_bytes / MANY_BYTES + 1) {
                 if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
                     break;
                 }

@@ -15,7 +15,8 @@ pub enum InstructionSet {
     Amx,
 }
 
-/// CPU features of AMX's kernels: first the three that AVX2's kernels use, then the five that AVX-512 VNNI's use, too.
+/// CPU features of AMX's kernels: first the three that AVX2's kernels use, then the five that AVX-512 VNNI's kernels
+/// use in addition.
 const SERVER: [&str; 10] = [
     "avx2",
     "fma",

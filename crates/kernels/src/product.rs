@@ -99,7 +99,7 @@ struct Job<'a> {
     columns: usize,
 }
 
-/// Computes the part of a product that this thread takes.
+/// Computes this thread's part of a product.
 ///
 /// # Safety
 /// All pointers of `product` and `team` must be valid, and all threads of the team must call this function. The CPU
@@ -211,7 +211,7 @@ unsafe fn run(team: &Team, product: &Product, facts: &Facts, work: *mut u8, job:
                         (column, token * product.out_stride[1] + id * product.out_stride[0])
                     }
                 };
-                // SAFETY: column and output lie within their memory.
+                // SAFETY: the column and the output are within their memory.
                 targets.push(unsafe {
                     Target { column: work.add(column * facts.column), out: product.out.byte_add(out) }
                 });

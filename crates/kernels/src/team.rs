@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 /// The threads that compute an operation together. Each calls the same function with its own `ith`.
 #[repr(C)]
 pub struct Team {
-    /// Number of this thread.
+    /// Index of this thread.
     pub ith: c_int,
     /// Number of threads.
     pub nth: c_int,

@@ -15,19 +15,19 @@ const LEAST: f64 = 0.05;
 /// Minimum number of values for a judgement.
 const FEWEST: usize = 4;
 
-/// Number of consecutive disturbed values, close together, that indicate a new level of the machine, for example
-/// another clock frequency or a permanent neighbour.
+/// Number of consecutive disturbed values, close together, that indicate a new level of the machine, for example a
+/// different clock frequency or another program that has started and keeps running.
 const NEW_LEVEL: usize = 3;
 
 /// Judgement of an anchor value, which applies to the samples of its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judgement {
-    /// The samples of the round count.
+    /// The samples of the round are used.
     Steady,
-    /// The samples of the round do not count and must be measured again.
+    /// The samples of the round are discarded and must be measured again.
     Disturbed,
-    /// The samples of the round count, and the machine now has a new level. Earlier pairs remain valid, because the
+    /// The samples of the round are used, and the machine now has a new level. Earlier pairs remain valid, because the
     /// machine had the same level for both members of each pair.
     NewLevel,
 }

@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Fraction of a CPU that another process may use without being reported.
 const SHARE: f64 = 0.05;
 
-/// Condition that a reader of the figures should know.
+/// Condition that readers of the results should know about.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "what")]
 pub enum Condition {

@@ -1,4 +1,4 @@
-//! Load of other programs on the machine during a measurement.
+//! Load from other programs on the machine during a measurement.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Use of the NVIDIA GPUs during a measurement: utilisation, memory, power and clock. The driver only reports current
 //! values, so a thread samples it ten times per second.
 //!
-//! The figures of a GPU include all its users. Only GPUs that CUDA shows to this process are sampled.
+//! The figures of a GPU include the use by all processes. Only GPUs that CUDA shows to this process are sampled.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -90,7 +90,7 @@ impl GpuWatch {
         Self { cards, ask: Some(ask), ended: Mutex::new(ended), thread: thread.ok(), started }
     }
 
-    /// Returns the figures so far. The result is empty until the driver is initialised.
+    /// Returns the figures collected so far. The result is empty until the driver is initialised.
     pub fn read(&self) -> Vec<GpuUse> {
         if self.started.load(Ordering::Acquire)
             && let Some(ask) = &self.ask
@@ -179,7 +179,7 @@ impl Looks {
 pub(crate) struct Visible<'a> {
     /// Marketing name.
     pub name: String,
-    /// CUDA's number of the GPU; `None` if unknown.
+    /// CUDA's index of the GPU; `None` if unknown.
     pub number: Option<usize>,
     /// Handle of the GPU.
     pub device: Device<'a>,

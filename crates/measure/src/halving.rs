@@ -121,7 +121,7 @@ pub fn standings(ran: &Ran) -> Vec<Standing> {
     all
 }
 
-/// Returns the maximum number of contestants, at least two, for which the next heat has time for a verdict.
+/// Returns the maximum number of contestants, at least two, for which the next heat has enough time to reach a verdict.
 fn room(heat: &Heat, next: &Heat, lap: Duration, left: Duration) -> usize {
     let grows = |now: u32, then: u32| if now == 0 { 1.0 } else { f64::from(then) / f64::from(now) };
     let longer = grows(heat.prompt, next.prompt).max(grows(heat.generate, next.generate));

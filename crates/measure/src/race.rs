@@ -38,7 +38,7 @@ pub struct Finish {
     pub rounds: Vec<Round>,
     /// Values of dropped rounds, in which the anchor was disturbed or a value was not a positive number.
     pub dropped: Vec<Vec<f64>>,
-    /// Numbers of rounds after which the machine had a new level; see [`crate::Judgement::NewLevel`].
+    /// Numbers of the rounds after which the machine had a new level; see [`crate::Judgement::NewLevel`].
     pub new_levels: Vec<usize>,
 }
 

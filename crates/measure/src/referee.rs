@@ -14,11 +14,11 @@ pub struct Referee {
 /// Decision on a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// The round counts.
+    /// The round is used.
     Counts,
-    /// The round counts, and the machine now has a new level; see [`Judgement::NewLevel`].
+    /// The round is used, and the machine now has a new level; see [`Judgement::NewLevel`].
     NewLevel,
-    /// The round does not count and must be measured again.
+    /// The round is discarded and must be measured again.
     Again,
 }
 

@@ -131,9 +131,9 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
 }
 
 /// Returns the order statistics that enclose the median with a probability of at least 95 %, for any distribution
-/// (David and Nagaraja: "Order statistics", 7.1). These are the k-th smallest and the k-th greatest value. k is
-/// the greatest number for which 2 P(X < k) ≤ 5 %, where X is the number of heads in n coin tosses. If there are
-/// few values, they are the smallest and the greatest value.
+/// (David and Nagaraja: "Order statistics", 7.1). These are the k-th smallest and the k-th largest value. k is the
+/// largest number for which 2 P(X < k) ≤ 5 %, where X is the number of heads in n coin tosses. If there are few values,
+/// the order statistics are the minimum and the maximum.
 fn exact(sorted: &[f64]) -> (f64, f64) {
     let n = sorted.len();
     let mut below = 0.0;

@@ -61,8 +61,8 @@ impl Rule {
         None
     }
 
-    /// Returns the reason of the last contestant, or `None` if any contestant has no reason to stop. Each contestant
-    /// is given by its paired ratios.
+    /// Returns the last contestant's reason to stop, or `None` if any contestant has no reason. Each contestant is
+    /// given by its paired ratios.
     pub fn over_for_all(&self, contestants: impl IntoIterator<Item = Vec<f64>>) -> Option<Stop> {
         let mut last = None;
         for ratios in contestants {

@@ -244,7 +244,7 @@ impl Trace {
         mean(&told)
     }
 
-    /// Returns the number of the busiest GPU. If no utilisation is known, returns the number of the first GPU.
+    /// Returns the index of the busiest GPU. If no utilisation is known, returns the index of the first GPU.
     pub fn busiest(&self) -> usize {
         let busy = |gpu: &usize| self.utilisation(*gpu).unwrap_or(-1.0);
         (0..self.gpus.len()).rev().max_by(|a, b| busy(a).total_cmp(&busy(b))).unwrap_or(0)

@@ -155,7 +155,7 @@ impl Reading {
     }
 }
 
-/// Parses busy and total ticks of each CPU (proc_stat(5)).
+/// Parses the busy and total ticks of each CPU (proc_stat(5)).
 pub(crate) fn cores(text: &str) -> Vec<(u64, u64)> {
     let lines = text.lines().skip(1).take_while(|line| line.starts_with("cpu"));
     lines

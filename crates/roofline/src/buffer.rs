@@ -11,8 +11,8 @@ pub struct Buffer {
 /// Length of a block, which a kernel reads per round: 64 numbers, or 512 bytes.
 const BLOCK: u64 = 64;
 
-/// Number of parts of a buffer. The parts are read one after the other. Even under some other load, a short part has
-/// a good chance of being read undisturbed.
+/// Number of parts of a buffer. The parts are read one after the other. Even if other processes use the memory, a short
+/// part has a good chance of being read undisturbed.
 const PARTS: usize = 8;
 
 impl Buffer {
@@ -55,8 +55,8 @@ fn sum(from: u64, to: u64) -> u64 {
     (below(to) - below(from)) as u64
 }
 
-/// Asks for huge pages before the first write, so that TLB misses do not distort the measurement. Systems without
-/// huge pages ignore the request.
+/// Requests huge pages before the first write, so that TLB misses do not distort the measurement. Systems without huge
+/// pages ignore the request.
 #[cfg(target_os = "linux")]
 fn huge_pages(numbers: &mut Vec<u64>) {
     const PAGE: usize = 4096;

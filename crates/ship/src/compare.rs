@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::order::Difference;
-use crate::{files, name, unpack};
+use install::{files, name, unpack};
 
 /// Compares two archives of the same name member by member. Compares other formats, such as Debian packages, byte by
 /// byte.

@@ -1,11 +1,10 @@
-//! Packs a build into archives, checks them, and installs them.
+//! Packs a build into archives and checks archives. The crate `install` installs them.
 //!
 //! The program `ship` reads one [`Order`] as JSON from standard input, writes one [`Reply`] as JSON to standard
 //! output, and shows its progress on standard error. `ship` is a separate program because `xtask` is compiled before
-//! anything else: xtask uses this crate without the feature `tools`, with only [`order`], [`crates`] and [`key`].
+//! anything else: xtask uses this crate without the feature `tools`, with only [`order`] and [`crates`].
 
 pub mod crates;
-pub mod key;
 pub mod order;
 
 pub use order::{Answer, Order, Reply};
@@ -13,35 +12,13 @@ pub use order::{Answer, Order, Reply};
 #[cfg(feature = "tools")]
 mod compare;
 #[cfg(feature = "tools")]
-mod elf;
-#[cfg(feature = "tools")]
-pub mod fetch;
-#[cfg(feature = "tools")]
-pub mod files;
-#[cfg(feature = "tools")]
-mod install;
-#[cfg(feature = "tools")]
-pub mod interrupt;
-#[cfg(feature = "tools")]
-pub mod name;
-#[cfg(feature = "tools")]
-pub mod pace;
+mod interrupt;
 #[cfg(feature = "tools")]
 mod pack;
 #[cfg(feature = "tools")]
-mod program;
-#[cfg(feature = "tools")]
-pub mod progress;
-#[cfg(feature = "tools")]
 mod sbom;
 #[cfg(feature = "tools")]
-mod signature;
-#[cfg(feature = "tools")]
 mod speak;
-#[cfg(feature = "tools")]
-mod sums;
-#[cfg(feature = "tools")]
-mod unpack;
 #[cfg(feature = "tools")]
 mod verify;
 
@@ -58,8 +35,7 @@ mod tools {
     pub use crate::interrupt::catch_signals;
     pub use crate::pack::plain;
     pub use crate::speak::speak;
-    pub use crate::unpack::{Unpacked, unpack};
-    use crate::{Answer, Order, compare, install, pack, verify};
+    use crate::{Answer, Order, compare, pack, verify};
 
     /// Carries out `order`.
     ///

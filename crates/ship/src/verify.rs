@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::order::{Verified, Verify};
-use crate::{elf, files, name, program, sums, unpack};
+use install::{elf, files, name, program, sums, unpack};
 
 /// Minimum length of a path to search for. Shorter paths occur in every program by chance.
 const SHORTEST_PATH: usize = 5;

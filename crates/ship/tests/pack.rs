@@ -392,7 +392,7 @@ fn the_bill_tells_every_crate_that_is_in_the_engine() {
     let unpacked = temp.path().join("unpacked");
     fs::create_dir(&unpacked).unwrap();
     let archive = fs::File::open(&packed.archives[0].path).unwrap();
-    let folder = ship::unpack(archive, &name("0.1.0"), &unpacked, |_| {}).unwrap().folder;
+    let folder = install::unpack::unpack(archive, &name("0.1.0"), &unpacked, |_| {}).unwrap().folder;
     let bill: Value = serde_json::from_slice(&fs::read(folder.join("sbom.cdx.json")).unwrap()).unwrap();
 
     assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));

@@ -20,7 +20,7 @@ pub fn ask(order: &Ask) -> Result<Option<Box<Entry>>> {
     Ok(entry(&*place::open(&order.store)?, &order.store, &order.key)?.map(Box::new))
 }
 
-/// Returns the entry of `key` in the store at `place`, or `None`. Error messages name the store `store`.
+/// Returns the entry of `key` in the store at `place`, or `None`. Error messages refer to the store as `store`.
 ///
 /// # Errors
 /// If the store cannot be read or the entry is refused.
@@ -30,7 +30,7 @@ pub fn entry(place: &dyn StoreBackend, store: &Location, key: &Sha256) -> Result
     let Some(text) = place.small(&path, LARGEST_ENTRY).with_context(cannot)? else { return Ok(None) };
     let entry = Entry::parse(&text, key).map_err(|refused| {
         let remedy = match refused {
-            // An older Anneal must not overwrite an entry of a newer Anneal.
+            // An older version of Anneal must not overwrite an entry of a newer version.
             Refused::Newer { .. } => "",
             Refused::Wrong(_) => "; `cargo xtask publish --force` replaces it",
         };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use ship::files;
+use install::files;
 
 use crate::entry::Object;
 use crate::order::{Check, Checked};
@@ -11,7 +11,7 @@ use crate::place::{self, StoreBackend};
 use crate::publish::{is_listed, list};
 use crate::{ask, layout};
 
-/// Reads every object that the entry of a key names and returns the defects; `None` if the entry does not exist.
+/// Reads every object that the entry of a key refers to, and returns the defects; `None` if the entry does not exist.
 ///
 /// # Errors
 /// If the store cannot be read or the entry is refused.

@@ -23,13 +23,13 @@ pub fn choose(order: &Choose) -> Result<ChosenBuild> {
     Ok(ChosenBuild { entry, archive, tuning, notes })
 }
 
-/// Checks that `entry`, which the list of `kind` names, matches the order. A list may be wrong, and a build for
+/// Checks that `entry`, which the list of `kind` contains, matches the order. A list may be wrong, and a build for
 /// another CPU or C library would not start on this machine.
 fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
     let (build, path) = (&entry.build, layout::newest(kind, &order.profile));
     let wrong = || {
         format!(
-            "the list {path} in the store {} names {}, which belongs to another list",
+            "the list {path} in the store {} contains {}, which belongs to another list",
             order.store, entry.key
         )
     };
@@ -41,8 +41,8 @@ fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
     Ok(())
 }
 
-/// Returns the build that `pointer` in the list of `kind` names, and its archive if requested; `None` if the entry no
-/// longer exists.
+/// Returns the build that `pointer` in the list of `kind` refers to, and its archive if requested; `None` if the entry
+/// no longer exists.
 fn get(
     place: &dyn StoreBackend,
     order: &Choose,
@@ -107,7 +107,7 @@ fn find(
                     return Ok(found);
                 }
                 Ok(None) => gone.push(format!(
-                    "{} is missing from the store {}, although the list {path} names it; to restore it, \
+                    "{} is missing from the store {}, although the list {path} contains it; to restore it, \
                      run `cargo xtask publish --profile {}` on the machine that built it",
                     layout::build(&pointer.key),
                     order.store,

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use base::exit::code_of;
-use ship::files;
+use install::files;
 
 use crate::entry::Object;
 use crate::layout;
 use crate::location::Location;
 use crate::place::StoreBackend;
 
-/// Copies `object` from the store at `place` to the new file `to`. Error messages name the store `store`.
+/// Copies `object` from the store at `place` to the new file `to`. Error messages refer to the store as `store`.
 ///
 /// # Errors
 /// If the object does not exist or its digest differs. In both cases no file is left.
@@ -35,7 +35,7 @@ fn fetched(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Pat
     })?;
     ensure!(
         there,
-        "{path} is missing from the store {store}, although an entry names it\nhint: `cargo xtask \
+        "{path} is missing from the store {store}, although an entry refers to it\nhint: `cargo xtask \
          publish --force` restores it"
     );
     let (size, sha256) = files::digest(to)?;

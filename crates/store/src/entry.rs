@@ -1,5 +1,5 @@
-//! Entries of a store. Everyone who may write to the store can write entries. Therefore, no value is used as a
-//! path, and every value is checked against the key and the digests.
+//! Entries of a store. Anyone with write access to the store can write entries. Therefore, no value is used as a path,
+//! and every value is checked against the key and the digests.
 
 use std::fmt;
 
@@ -170,7 +170,7 @@ fn damaged(error: serde_json::Error) -> Refused {
     Refused::Wrong(format!("it is damaged: {error}"))
 }
 
-/// Newest entries for a kind of CPUs and a profile, the newest first.
+/// Newest entries for a kind of CPU and a profile, the newest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Newest {
     /// Version of the format.
@@ -213,7 +213,8 @@ impl Newest {
         self
     }
 
-    /// Returns the entries that run with the C library `here`, the newest first; all entries if `here` is unknown.
+    /// Returns the entries whose programs run with the C library `here`, the newest first; all entries if `here` is
+    /// unknown.
     pub fn for_glibc(&self, here: Option<Glibc>) -> impl Iterator<Item = &Pointer> {
         let starts = move |pointer: &&Pointer| match (pointer.glibc, here) {
             (Some(needed), Some(here)) => needed <= here,

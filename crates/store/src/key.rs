@@ -83,7 +83,7 @@ impl Parts {
         Sha256::of(canonical(&serde_json::to_value(self).unwrap_or_default()))
     }
 
-    /// Returns the store's name for the kind of CPUs that the build is for.
+    /// Returns the store's name for the kind of CPU that the build is for.
     pub fn kind(&self) -> String {
         match &self.cpu {
             Some(cpu) => cpu.id(),

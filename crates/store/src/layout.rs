@@ -3,7 +3,7 @@
 //! ```text
 //! v1/objects/<sha256>.tar.zst             an archive, named after its digest; never changed
 //! v1/builds/<key>.json                    an entry; the first entry of a key stays
-//! v1/kinds/<kind>/<profile>.json          the newest entries for a kind of CPUs, for servers without listings
+//! v1/kinds/<kind>/<profile>.json          the newest entries for a kind of CPU, for servers without listings
 //! v1/tuning/<key>/<cpu>.json              settings tuned with that build, named after the digest of the CPU's key
 //! v1/probe                                in a bucket: a few bytes that its server refused to create twice
 //! ```

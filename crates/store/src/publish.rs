@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use base::exit;
 use build_info::{Bytes, Sha256};
-use ship::files;
+use install::files;
 
 use crate::entry::{self, Entry, LARGEST_LIST, Newest, Object, Refused};
 use crate::location::Location;
@@ -107,8 +107,8 @@ pub fn is_listed(place: &dyn StoreBackend, entry: &Entry) -> Result<bool> {
     Ok(matches!(newest, Some(Ok(newest)) if newest.clone().with(entry) == newest))
 }
 
-/// Adds `entry` to the list for its kind. A damaged list is replaced, because the list only helps to find entries. The
-/// list of a later Anneal is not replaced, because it may contain unknown fields.
+/// Adds `entry` to the list for its kind. A damaged list is replaced, because the list only helps to find entries. A
+/// list written by a later version of Anneal is not replaced, because it may contain unknown fields.
 ///
 /// # Errors
 /// If the list cannot be changed.

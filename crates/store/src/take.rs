@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use anyhow::{Context, Result, ensure};
-use ship::progress::Progress;
+use install::progress::Progress;
 
 use crate::order::{Take, Taken};
 use crate::{ask, download, place, tuned};
@@ -24,7 +24,7 @@ pub fn take(order: &Take) -> Result<Option<Box<Taken>>> {
     let unpacked = {
         let mut progress = Progress::new("unpacking", Some(tree.size.0));
         let file = File::open(&archive).with_context(|| format!("cannot read {}", archive.display()))?;
-        ship::unpack(file, TREE, &order.into, |bytes| progress.add(bytes))
+        install::unpack::unpack(file, TREE, &order.into, |bytes| progress.add(bytes))
             .with_context(|| format!("cannot unpack the object {} of {}", tree.sha256, order.store))?
     };
     // The unpacked content must be the content that was verified.

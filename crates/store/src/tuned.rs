@@ -46,8 +46,8 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
         .with_context(|| format!("the store {} has no build {}", order.store, order.key))?;
     let mut groups: Vec<(CpuKey, Vec<TuningEntry>)> = Vec::new();
     for tuned in order.record.entries.iter().filter(|tuned| tuned.key.build == order.build.as_str()) {
-        // The entries name the build by the first publisher's plan hash, because every user downloaded the build from
-        // this store.
+        // The entries identify the build by the first publisher's plan hash, because every user downloaded the build
+        // from this store.
         let mut tuned = tuned.clone();
         tuned.key.build = entry.build.plan_hash.to_string();
         match groups.iter_mut().find(|(cpu, _)| *cpu == tuned.key.cpu) {

@@ -250,7 +250,7 @@ fn a_refused_build_does_not_hide_an_older_intact_one() {
             "{expected}: {:?}",
             older.notes
         );
-        // An older Anneal must not suggest overwriting an entry of a newer Anneal.
+        // An older version of Anneal must not suggest overwriting an entry of a newer version.
         assert_eq!(older.notes[0].contains("--force"), !expected.contains("version 9"), "{:?}", older.notes);
         fs::write(&entry, &whole[0]).unwrap();
         fs::write(&archive, &whole[1]).unwrap();

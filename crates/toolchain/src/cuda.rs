@@ -71,8 +71,8 @@ pub(crate) fn is_in(cuda: &Cuda, folder: &Path) -> bool {
         || (nvcc.is_some() && nvcc == real(&cuda.nvcc.path))
 }
 
-/// Returns the reason why the folder `home`, which the user named, is not a usable toolkit. `answer` is the output of
-/// its nvcc, or `Err` if nvcc did not answer in time.
+/// Returns the reason why the folder `home`, which the user specified, is not a usable toolkit. `answer` is the output
+/// of its nvcc, or `Err` if nvcc did not answer in time.
 pub(crate) fn fault(home: &Path, answer: Result<Option<&str>, ()>) -> String {
     let nvcc = home.join("bin/nvcc");
     let why = match answer {

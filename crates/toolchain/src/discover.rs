@@ -209,7 +209,7 @@ impl Asked {
         self.tools(&["zig"], parse::plain).into_iter().find(wanted).map(|(_, tool)| tool)
     }
 
-    /// Returns NVIDIA's toolkits. A toolkit that the user names comes first. A toolkit that `setup` installed comes
+    /// Returns NVIDIA's toolkits. A toolkit that the user specifies comes first. A toolkit that `setup` installed comes
     /// second, because the user wanted it instead of the machine's toolkits.
     fn cuda(&self, search: &SearchPath) -> Vec<Cuda> {
         let named = search.cuda_home.as_ref().map(|(_, home)| home.clone());
@@ -290,8 +290,8 @@ impl Asked {
     }
 }
 
-/// Returns `tool` with the C library of aarch64, or `None` if the library is missing, because then the emulator could
-/// start no program.
+/// Returns `tool` with the C library of aarch64, or `None` if the library is missing, because the emulator could not
+/// start any program without it.
 fn emulator(search: &SearchPath, tool: Tool) -> Option<Emulator> {
     let folders = AARCH64_SYSROOTS.map(|folder| search.root.join(folder));
     let sysroot = folders.into_iter().find(|folder| folder.join("lib/ld-linux-aarch64.so.1").exists())?;

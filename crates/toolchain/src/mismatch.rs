@@ -196,7 +196,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reports that the toolkit named by the user is not usable. The build uses another toolkit or none.
+    /// Reports that the toolkit that the user specified is not usable. The build uses another toolkit or none.
     fn cuda_home(&self) -> Option<Mismatch> {
         let named = self.toolchain.cuda_home.as_ref()?;
         let fault = named.fault.as_ref()?;
@@ -204,7 +204,7 @@ impl Check<'_> {
             severity: Severity::Costs,
             what: named.to_string(),
             why: format!("it contains no CUDA toolkit: {fault}"),
-            mend: format!("name the folder that contains bin/nvcc, or unset {}", named.variable),
+            mend: format!("set {0} to the folder that contains bin/nvcc, or unset {0}", named.variable),
         })
     }
 
@@ -219,7 +219,10 @@ impl Check<'_> {
         Some(Mismatch {
             severity: Severity::Costs,
             what: format!("nvcc {} and {} {}", cuda.nvcc.version, first.kind, first.version),
-            why: format!("this CUDA accepts {} up to version {bound} as its host compiler", first.kind),
+            why: format!(
+                "this version of CUDA accepts {} up to version {bound} as its host compiler",
+                first.kind
+            ),
             mend: match (self.manager, first.kind) {
                 (Some(Manager::Apt), CompilerKind::Gcc) => {
                     Manager::Apt.install_by_hand(&[format!("g++-{bound}")])

@@ -16,7 +16,7 @@ pub struct SearchPath {
     pub root: PathBuf,
     /// Home folder of the user.
     pub home: Option<PathBuf>,
-    /// Toolkit that the user names: `CUDA_HOME` or `CUDA_PATH`, and its value.
+    /// Toolkit that the user specifies: `CUDA_HOME` or `CUDA_PATH`, and its value.
     pub cuda_home: Option<(&'static str, PathBuf)>,
     /// Value of `LIBCLANG_PATH`: a folder, or the library itself.
     pub libclang_path: Option<PathBuf>,
@@ -170,7 +170,7 @@ impl ToolProgram {
         (!poses).then_some(Self { path, canonical, stem, suffix, on_path })
     }
 
-    /// Returns the program `stem` of the same version in the same folder, such as `clang++-22` beside `clang-22`.
+    /// Returns the program `stem` of the same version in the same folder, such as `clang++-22` next to `clang-22`.
     pub(crate) fn sibling(&self, stem: &str) -> Option<PathBuf> {
         let path = self.path.with_file_name(format!("{stem}{}", self.suffix));
         is_program(&path).then_some(path)

@@ -26,7 +26,7 @@ pub const ZIG_CLANG: Version = Version::new(22, 1, 8);
 pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Version of CUDA that `setup` installs.
 pub const CUDA: Version = Version::new(13, 5, 0);
-/// Smallest and largest compute capability that CUDA of version [`CUDA`] compiles for, times ten.
+/// Smallest and largest compute capability that CUDA version [`CUDA`] compiles for, times ten.
 pub const CUDA_COMPILES_FOR: (u32, u32) = (75, 121);
 /// Oldest major version of libclang that bindgen loads.
 pub const LIBCLANG_AT_LEAST: u32 = 9;
@@ -40,7 +40,7 @@ pub struct Toolchain {
     pub compilers: Vec<Compiler>,
     /// Compiler that CMake would choose: `cc` and `c++` on the path.
     pub default_compiler: Option<Compiler>,
-    /// CMake, of version 3.24 or later if installed.
+    /// CMake; version 3.24 or later if one is installed.
     pub cmake: Option<Tool>,
     /// Ninja.
     pub ninja: Option<Tool>,
@@ -59,7 +59,7 @@ pub struct Toolchain {
     /// NVIDIA's toolkits: the toolkit in `CUDA_HOME`, the toolkit that `setup` installed, then toolkits on the path
     /// and in the usual folders.
     pub cuda: Vec<Cuda>,
-    /// Toolkit that `CUDA_HOME` or `CUDA_PATH` names; `None` if neither variable is set.
+    /// Toolkit that `CUDA_HOME` or `CUDA_PATH` specifies; `None` if neither variable is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_home: Option<CudaHome>,
     /// sccache, a compiler cache.
@@ -68,7 +68,8 @@ pub struct Toolchain {
     pub ccache: Option<Tool>,
     /// Versions of libclang for bindgen, newest first.
     pub libclang: Vec<Libclang>,
-    /// Major versions of clang with a profile runtime, without which clang links no program that collects a profile.
+    /// Major versions of clang with a profile runtime, without which clang cannot link a program that collects a
+    /// profile.
     pub profile_runtimes: Vec<u32>,
     /// Major versions of clang with a usable OpenMP runtime; 0 means any version.
     pub openmp: Vec<u32>,
@@ -86,7 +87,7 @@ pub struct Toolchain {
     pub aarch64: Option<Emulator>,
     /// Targets for which rustc has a standard library.
     pub rust_targets: Vec<String>,
-    /// CPU that a build is for, as its compilers describe it; `None` unless the build names a CPU.
+    /// CPU that a build is for, as its compilers describe it; `None` unless the build specifies a CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub named_cpu: Option<NamedCpu>,
     /// Names of the system programs that tests run. Builds do not need them.
@@ -265,8 +266,8 @@ pub struct CudaHome {
     pub variable: String,
     /// Value of the variable.
     pub path: PathBuf,
-    /// Reason why the variable names no usable toolkit; `None` if the toolkit is usable, in which case it comes
-    /// first.
+    /// Reason why the variable does not specify a usable toolkit; `None` if the toolkit is usable. A usable toolkit
+    /// comes first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }

@@ -203,7 +203,7 @@ impl Session {
         if let Err(error) = context.decode(rest) {
             if matches!(error, Error::Interrupted) {
                 // llama.cpp removes the unfinished batch from a cache (src/llama-context.cpp, `decode`; ggml 0.26.0),
-                // but cannot undo its effect on a recurrent state.
+                // but cannot undo the batch's effect on a recurrent state.
                 let plain = context.model().has_plain_cache();
                 self.valid = if plain { context.held().min(self.tokens.len()) } else { context.keep(0) };
             }
@@ -227,7 +227,7 @@ impl Session {
         self.evaluate()?;
         let (inner, tokens) = (&mut self.inner, &self.tokens);
         let token = caught("sample", || {
-            // If the sampler has accepted more tokens than the text contains, they belong to another text.
+            // If the sampler has accepted more tokens than the text contains, these tokens belong to another text.
             sampler.chain.accept_prompt(tokens.get(sampler.told..).unwrap_or_default())?;
             sampler.told = tokens.len();
             sampler.chain.sample(inner.context(), -1)

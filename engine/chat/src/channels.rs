@@ -62,8 +62,8 @@ pub struct ChannelReader {
     has_thoughts: bool,
     /// True if text was emitted in an earlier message.
     has_text: bool,
-    /// True if an earlier message has the same kind and nothing of this message was emitted. A separator then precedes
-    /// the text.
+    /// True if an earlier message is of the same kind and no part of this message has been emitted yet. A separator
+    /// then precedes the text.
     separates: bool,
     /// True if thoughts are emitted as text, with their header and end marker.
     keeps_thoughts: bool,
@@ -111,7 +111,7 @@ impl ChannelReader {
             && header.contains(MESSAGE)
         {
             reader.push(START);
-            // In one piece, the text after each marker would be moved many times.
+            // If the header were pushed in one piece, the text after each marker would be moved many times.
             for piece in header.split_inclusive('<') {
                 reader.push(piece);
             }
@@ -360,7 +360,7 @@ impl ChannelReader {
         format!("{separator}{text}")
     }
 
-    /// Emits `text`, the start of a message to a function without arguments for it.
+    /// Emits `text`, the start of a message that addresses a function but contains no arguments.
     fn not_a_call(&mut self, text: &str, parts: &mut Vec<Part>) {
         self.separates = self.has_text;
         self.say(text, parts);

@@ -77,7 +77,7 @@ fn raise_exception(why: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{why}")))
 }
 
-/// Filter `indent` as in jinja2. The filter keeps a trailing newline.
+/// Implements the filter `indent` as in jinja2. The filter keeps a trailing newline.
 fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs) -> Result<String, Error> {
     let width = match width {
         Some(width) => Some(width),

@@ -3,9 +3,9 @@
 
 use super::message::{Json, Message, ToolCall};
 
-/// Returns `messages` with a description of `tools`. The description becomes part of the first system message if
-/// `has_system` is true, otherwise part of the first user message.
-pub fn with_tools(messages: &[Message], tools: &Json, has_system: bool) -> Vec<Message> {
+/// Returns `messages` with calls and results as text, and with a description of `tools`. The description becomes part
+/// of the first system message if `has_system` is true, otherwise part of the first user message.
+pub fn with_tools(messages: &[Message], tools: Option<&Json>, has_system: bool) -> Vec<Message> {
     let mut result: Vec<Message> = Vec::with_capacity(messages.len() + 1);
     for message in messages {
         let mut message = message.clone();
@@ -26,6 +26,7 @@ pub fn with_tools(messages: &[Message], tools: &Json, has_system: bool) -> Vec<M
         }
         result.push(message);
     }
+    let Some(tools) = tools else { return result };
     let role = if has_system { "system" } else { "user" };
     let description = description(tools);
     match result.iter_mut().find(|message| message.role == role) {
@@ -39,14 +40,12 @@ pub fn with_tools(messages: &[Message], tools: &Json, has_system: bool) -> Vec<M
     result
 }
 
-/// Returns `messages` with the calls of earlier answers converted to text by `written`. Calls for which `written`
-/// returns `None` are kept.
-pub fn with_calls(messages: &[Message], written: impl Fn(&[ToolCall]) -> Option<String>) -> Vec<Message> {
+/// Returns `messages` with the calls of earlier answers converted to text by `written`.
+pub fn with_calls(messages: &[Message], written: impl Fn(&[ToolCall]) -> String) -> Vec<Message> {
     let mut messages = messages.to_vec();
     for message in &mut messages {
-        if let Some(text) = message.tool_calls.as_deref().and_then(&written) {
-            message.tool_calls = None;
-            append(message, &text);
+        if let Some(calls) = message.tool_calls.take() {
+            append(message, &written(&calls));
         }
     }
     messages
@@ -101,7 +100,7 @@ mod tests {
                 {"role": "tool", "tool_call_id": "1", "content": "one"},
                 {"role": "tool", "tool_call_id": "2", "content": "two"}]"#,
         );
-        let found = with_tools(&messages, &tools, true);
+        let found = with_tools(&messages, Some(&tools), true);
         let roles: Vec<&str> = found.iter().map(|message| message.role.as_str()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
         let text = |index: usize| found[index].content.as_deref().unwrap();
@@ -118,7 +117,7 @@ mod tests {
         assert!(found.iter().all(|message| message.tool_calls.is_none()));
 
         // Without a system role, the first user message begins with the description.
-        let found = with_tools(&messages, &tools, false);
+        let found = with_tools(&messages, Some(&tools), false);
         let first = found[0].content.as_deref().unwrap();
         assert!(
             found[0].role == "user" && first.starts_with("# Tools") && first.ends_with("\n\nhi"),
@@ -127,7 +126,7 @@ mod tests {
         // An existing system message is kept.
         let messages =
             read(r#"[{"role": "system", "content": "Be terse."}, {"role": "user", "content": "hi"}]"#);
-        let found = with_tools(&messages, &tools, true);
+        let found = with_tools(&messages, Some(&tools), true);
         assert!(found.len() == 2 && found[0].content.as_deref().unwrap().starts_with("Be terse.\n\n# Tools"));
     }
 }

@@ -199,7 +199,7 @@ mod tests {
                     match part {
                         Part::Call(name) => assert_eq!(found.replace(name), None),
                         Part::Arguments(more) => told.push_str(&more),
-                        Part::Text(text) | Part::Thought(text) => panic!("{text:?} is no call"),
+                        Part::Text(text) | Part::Thought(text) => panic!("{text:?} is not a call"),
                     }
                 }
                 let found = (found.as_deref(), told.as_str(), reader.is_over());

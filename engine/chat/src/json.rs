@@ -15,7 +15,7 @@ struct Style {
     sort_keys: bool,
 }
 
-/// Filter `tojson`.
+/// Implements the filter `tojson`.
 pub(super) fn tojson(value: &Value, ensure_ascii: Option<bool>, options: Kwargs) -> Result<String, Error> {
     let indent = match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
         None => None,
@@ -55,7 +55,7 @@ pub(super) fn tojson(value: &Value, ensure_ascii: Option<bool>, options: Kwargs)
     Ok(text)
 }
 
-/// Filter `fromjson`, which some templates use for arguments that are strings.
+/// Implements the filter `fromjson`, which some templates use for arguments that are strings.
 pub(super) fn fromjson(text: &str) -> Result<Value, Error> {
     serde_json::from_str(text).map_err(|error| {
         Error::new(ErrorKind::InvalidOperation, format!("fromjson: the text is not valid JSON: {error}"))

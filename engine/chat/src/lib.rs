@@ -13,14 +13,16 @@ mod part;
 mod reasoning;
 mod scan;
 mod stack;
+mod system;
 mod template;
 mod template_tags;
 mod thoughts;
+mod tool_defaults;
 
 pub use builtin::NAMES as BUILTIN_NAMES;
 pub use calls::{CallFormat, CallReader};
 pub use forced::{ForcedReader, schema as forced_schema};
 pub use message::{Function, Json, Message, ToolCall, arguments_object};
-pub use part::{Offered, Part};
+pub use part::{CallProgress, Offered, Part};
 pub use reasoning::{ThoughtFormat, ThoughtReader, thought_variables};
 pub use template::{Inputs, Specials, Template, VARIABLES};

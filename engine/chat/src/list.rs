@@ -75,7 +75,8 @@ impl Object for GrowingList {
     }
 }
 
-/// Makes the empty lists that tags of `source` assign to variables growable, if the template changes lists in place.
+/// Makes lists growable if the template changes lists in place. Only the empty lists that tags of `source` assign to
+/// variables are affected.
 pub(super) fn with_lists(source: Cow<'_, str>) -> Cow<'_, str> {
     if !source.contains(".append(") {
         return source;

@@ -113,10 +113,7 @@ impl Message {
     /// Converts to the value that the template sees. Missing keys are omitted, and the other keys have the usual
     /// order.
     pub(super) fn value(&self, style: ToolStyle) -> Value {
-        let content = match (&self.content, &self.tool_calls) {
-            (None, Some(_)) if style.empty_content => Some(""),
-            (content, _) => content.as_deref(),
-        };
+        let content = self.content.as_deref().or(style.empty_content.then_some(""));
         let mut pairs = vec![("role", Value::from(self.role.as_str())), ("content", Value::from(content))];
         pairs.extend(self.name.as_deref().map(|name| ("name", Value::from(name))));
         if let Some(calls) = &self.tool_calls {
@@ -128,12 +125,26 @@ impl Message {
     }
 }
 
-/// Returns `arguments` of a call as an object. Arguments that are not an object are the text of the member
-/// `INVALID_JSON`, as in Anthropic's documentation of fine-grained tool streaming: a model may write invalid arguments,
-/// or be cut off, and the conversation must go on.
+impl Function {
+    /// Returns the arguments; `{}` if they are missing.
+    fn given_arguments(&self) -> Json {
+        let is_missing = match self.arguments.text() {
+            Some(text) => NO_ARGUMENTS.contains(&text.trim()),
+            None => self.arguments.0.is_none(),
+        };
+        if is_missing { no_arguments() } else { self.arguments.clone() }
+    }
+}
+
+/// Texts of missing arguments.
+const NO_ARGUMENTS: [&str; 2] = ["", "null"];
+
+/// Returns `arguments` of a call as an object. Arguments that are not an object become the text of the member
+/// `INVALID_JSON`, as in Anthropic's documentation of fine-grained tool streaming. A model may write invalid arguments,
+/// or be cut off, and the conversation must still be able to continue.
 pub fn arguments_object(arguments: &str) -> serde_json::Value {
     let object = match arguments.trim() {
-        "" | "null" => Some(serde_json::json!({})),
+        text if NO_ARGUMENTS.contains(&text) => Some(serde_json::json!({})),
         text => serde_json::from_str(text).ok().filter(serde_json::Value::is_object),
     };
     object.unwrap_or_else(|| serde_json::json!({ "INVALID_JSON": arguments }))
@@ -147,15 +158,16 @@ impl ToolCall {
 
     /// Returns the arguments as JSON. In OpenAI's API, they are a string that contains JSON.
     pub(super) fn arguments_json(&self) -> String {
-        let arguments = &self.function.arguments;
+        let arguments = self.function.given_arguments();
         // A value that came from JSON can be written as JSON.
-        arguments.text().map_or_else(|| serde_json::to_string(arguments).unwrap_or_default(), str::to_string)
+        arguments.text().map_or_else(|| serde_json::to_string(&arguments).unwrap_or_default(), str::to_string)
     }
 
     fn value(&self, style: ToolStyle) -> Value {
-        let arguments = match self.function.arguments.0.as_str() {
+        let arguments = self.function.given_arguments();
+        let arguments = match arguments.text() {
             Some(text) if style.objects => Json::from(&arguments_object(text)).0,
-            _ => self.function.arguments.0.clone(),
+            _ => arguments.0,
         };
         let name = Value::from(self.function.name.as_str());
         let function = Value::from_pairs([("name", name), ("arguments", arguments)]);
@@ -172,7 +184,7 @@ impl ToolCall {
 pub(super) struct ToolStyle {
     /// True if arguments are objects, false if they are JSON strings.
     pub(super) objects: bool,
-    /// True if the content of a message with calls is an empty string instead of `None`.
+    /// True if the content of a message without content is an empty string instead of `None`.
     pub(super) empty_content: bool,
 }
 
@@ -308,6 +320,10 @@ mod tests {
             (r#""not json""#, objects, r#"{"INVALID_JSON":"not json"}"#),
             (r#""[1]""#, objects, r#"{"INVALID_JSON":"[1]"}"#),
             (r#"" ""#, objects, "{}"),
+            (r#""""#, ToolStyle::default(), r#""{}""#),
+            (r#""null""#, ToolStyle::default(), r#""{}""#),
+            ("null", ToolStyle::default(), r#""{}""#),
+            ("null", objects, "{}"),
         ];
         for (arguments, style, expected) in cases {
             let message: Message = serde_json::from_str(&json(arguments)).expect("a message");

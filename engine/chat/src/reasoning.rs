@@ -35,8 +35,8 @@ impl ThoughtFormat {
         self == ThoughtFormat::Channels
     }
 
-    /// Texts that mark thoughts. In most models they are special tokens, which are not rendered as text unless
-    /// requested.
+    /// Returns the texts that mark thoughts. In most models they are special tokens, which are not rendered as text
+    /// unless requested.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
             ThoughtFormat::Marks(marks) => marks.markers(),
@@ -86,10 +86,7 @@ impl ThoughtFormat {
     /// answer proper.
     pub fn reader(self, prompt: &str, has_begun: bool) -> ThoughtReader {
         match self {
-            ThoughtFormat::Marks(marks) => {
-                let is_open = !has_begun && marks.are_open_after(prompt);
-                ThoughtReader::Marks(MarkReader::new(marks, is_open))
-            }
+            ThoughtFormat::Marks(marks) => ThoughtReader::Marks(MarkReader::after(marks, prompt, has_begun)),
             ThoughtFormat::Channels => ThoughtReader::Channels(ChannelReader::new(prompt)),
         }
     }
@@ -121,6 +118,16 @@ impl ThoughtReader {
         match self {
             ThoughtReader::Channels(reader) => ThoughtReader::Channels(reader.offering(offered)),
             marks @ ThoughtReader::Marks(_) => marks,
+        }
+    }
+
+    /// Drops an unfinished closing marker at the end of an answer that was cut off. The server may have inserted this
+    /// marker.
+    #[must_use]
+    pub fn dropping_unfinished(self) -> Self {
+        match self {
+            ThoughtReader::Marks(reader) => ThoughtReader::Marks(reader.dropping_unfinished()),
+            channels @ ThoughtReader::Channels(_) => channels,
         }
     }
 

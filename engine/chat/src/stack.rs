@@ -22,8 +22,8 @@ const SIZE: usize = 512 << 20;
 /// limit, and its result is dropped. While [`MOST_LATE`] late threads run, further work is refused.
 ///
 /// # Errors
-/// If the stack cannot be allocated, `work` panics, `time` runs out, or too many late threads run. `origin` names the
-/// template in the message.
+/// If the stack cannot be allocated, `work` panics, `time` runs out, or too many late threads run. `origin` identifies
+/// the template in the message.
 pub(super) fn with_time<T: Send + 'static>(
     origin: &str,
     time: Duration,
@@ -36,8 +36,8 @@ pub(super) fn with_time<T: Send + 'static>(
         ));
     }
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Set when the caller stops waiting or the work ends, whichever happens first. If the work ends second, it was
-    // late.
+    // Set when the caller stops waiting or the work ends, whichever happens first. If the work ends second, the work
+    // was late.
     let ended = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&ended);
     let thread = builder().spawn(move || {

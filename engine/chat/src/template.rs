@@ -15,7 +15,7 @@ use super::calls::{CallFormat, Probe, derive, shows_call};
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
 use super::reasoning::{ThoughtFormat, ThoughtReader};
-use super::{builtin, channels, fallback, stack};
+use super::{builtin, channels, fallback, stack, system, tool_defaults};
 
 /// Metadata key of the template in a GGUF file.
 const KEY: &str = "tokenizer.chat_template";
@@ -55,6 +55,9 @@ impl Specials {
         }
     }
 }
+
+/// Text that shows what a template renders.
+const NEEDLE: &str = "needle_of_anneal";
 
 /// Inputs of a rendering.
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,7 +100,8 @@ pub struct Template {
     /// Format of thoughts, if the template contains its markers.
     thoughts: Option<ThoughtFormat>,
     /// True if the template names the role `developer`.
-    knows_developer: bool,
+    names_developer: bool,
+    shows_developer: OnceLock<bool>,
     origin: String,
     specials: Specials,
     styles: [OnceLock<ToolStyle>; 2],
@@ -122,7 +126,7 @@ impl Template {
             let source = with_newlines(&source);
             template.tool_use = Some(compile(&source, &format!("{key} of {}", path.display()))?);
             template.thoughts = template.thoughts.or(ThoughtFormat::of_template(&source));
-            template.knows_developer |= names_developer(&source);
+            template.names_developer |= names_developer(&source);
             template.source = source;
         }
         // The first request must not wait for the derivation.
@@ -130,7 +134,7 @@ impl Template {
         Ok(template)
     }
 
-    /// Compiles the template that `choice` names: one of [`BUILTIN_NAMES`](super::BUILTIN_NAMES) or a file. Without a
+    /// Compiles the template that `choice` selects: one of [`BUILTIN_NAMES`](super::BUILTIN_NAMES) or a file. Without a
     /// choice, compiles the template in the file of `model`.
     ///
     /// # Errors
@@ -157,7 +161,8 @@ impl Template {
             tool_use: None,
             calls: OnceLock::new(),
             thoughts: ThoughtFormat::of_template(source),
-            knows_developer: names_developer(source),
+            names_developer: names_developer(source),
+            shows_developer: OnceLock::new(),
             origin: origin.to_string(),
             source: source.clone(),
             specials,
@@ -180,18 +185,18 @@ impl Template {
     }
 
     /// True if the template shows the calls of earlier answers. Otherwise, [`render_with`](Self::render_with) adds them
-    /// to the text of the answers, if their format is known.
+    /// to the text of the answers.
     pub fn shows_calls(&self) -> bool {
         self.calls().are_shown
     }
 
     fn calls(&self) -> &Calls {
         self.calls.get_or_init(|| {
-            if !self.shows_tools() {
-                return Calls { format: Some(CallFormat::hermes()), are_shown: true };
-            }
             let mut calls = self.derived().unwrap_or(Calls { format: None, are_shown: true });
-            calls.format = calls.format.or_else(|| CallFormat::of_template(&self.source));
+            calls.format = match self.shows_tools() {
+                true => calls.format.or_else(|| CallFormat::of_template(&self.source)),
+                false => Some(CallFormat::hermes()),
+            };
             calls
         })
     }
@@ -241,9 +246,8 @@ impl Template {
         // A separate template for tools shows them.
         self.tool_use.is_some()
             || *self.shows_tools.get_or_init(|| {
-                const NAME: &str = "needle_of_anneal";
                 let tools = serde_json::json!([{ "type": "function", "function": {
-                    "name": NAME, "description": "d", "parameters": { "type": "object", "properties": {} },
+                    "name": NEEDLE, "description": "d", "parameters": { "type": "object", "properties": {} },
                 }}]);
                 let tools = Json::from(&tools);
                 let (system, user) = (Message::new("system", "s"), Message::new("user", "hello"));
@@ -252,26 +256,39 @@ impl Template {
                     let inputs =
                         Inputs { messages, tools: Some(&tools), add_generation_prompt: true, more: &[] };
                     let text = self.render_in(&self.main, &inputs, ToolStyle::default(), TIME_OF_PROBE);
-                    text.is_ok_and(|text| text.contains(NAME))
+                    text.is_ok_and(|text| text.contains(NEEDLE))
                 })
             })
+    }
+
+    /// True if the template shows `text`, a part of `messages`.
+    fn shows(&self, messages: &[Message], text: &str) -> bool {
+        let inputs = Inputs { messages, ..Inputs::default() };
+        let rendered = self.render_in(&self.main, &inputs, ToolStyle::default(), TIME_OF_PROBE);
+        rendered.is_ok_and(|rendered| rendered.contains(text))
     }
 
     /// True if the template shows the text of a system message.
     fn has_system(&self) -> bool {
         *self.has_system.get_or_init(|| {
-            const TEXT: &str = "needle_of_anneal";
-            let messages = [Message::new("system", TEXT), Message::new("user", "hello")];
-            let inputs = Inputs { messages: &messages, ..Inputs::default() };
-            let text = self.render_in(&self.main, &inputs, ToolStyle::default(), TIME_OF_PROBE);
-            text.is_ok_and(|text| text.contains(TEXT))
+            let messages = [Message::new("system", NEEDLE), Message::new("user", "hello")];
+            // A template that also fails without the system message needs something else.
+            self.shows(&messages, NEEDLE) || !self.shows(&system::in_user_messages(&messages, false), NEEDLE)
         })
     }
 
-    /// Returns `messages` for this template. OpenAI's role `developer` becomes `system` unless the template knows it.
+    /// True if the template shows the text of a message with OpenAI's role `developer`.
+    fn has_developer(&self) -> bool {
+        self.names_developer
+            && *self.shows_developer.get_or_init(|| {
+                self.shows(&[Message::new("developer", NEEDLE), Message::new("user", "hello")], NEEDLE)
+            })
+    }
+
+    /// Returns `messages` for this template. The role `developer` becomes `system` unless the template shows it.
     fn with_known_roles<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
         let is_developer = |message: &Message| message.role == "developer";
-        if self.knows_developer || !messages.iter().any(is_developer) {
+        if !messages.iter().any(is_developer) || self.has_developer() {
             return Cow::Borrowed(messages);
         }
         let mut messages = messages.to_vec();
@@ -279,6 +296,28 @@ impl Template {
             message.role = "system".to_string();
         }
         Cow::Owned(messages)
+    }
+
+    /// Returns the messages of `inputs` in a form in which the template shows all system messages. `None` if the
+    /// template shows the messages unchanged, or in no such form.
+    fn with_shown_system(&self, inputs: &Inputs<'_>) -> Option<Vec<Message>> {
+        let last = inputs.messages.iter().rposition(system::is_system)?;
+        if !self.has_system() {
+            return Some(system::in_user_messages(inputs.messages, false));
+        }
+        if last == 0 {
+            return None;
+        }
+        let (marked, marks) = system::marked(inputs.messages);
+        let shows_all = |messages: &[Message]| {
+            let rendered = self.render_adapted(&Inputs { messages, ..*inputs }, TIME_OF_PROBE);
+            rendered.is_ok_and(|text| marks.iter().all(|mark| text.contains(mark)))
+        };
+        if shows_all(&marked) {
+            return None;
+        }
+        let form = system::FORMS.into_iter().find(|form| shows_all(&form(&marked)))?;
+        Some(form(inputs.messages))
     }
 
     /// Renders the prompt for `messages`. [`tokenize`](Self::tokenize) splits the prompt into tokens.
@@ -306,26 +345,52 @@ impl Template {
             messages = Cow::Owned(changed);
         }
         let mut tools = inputs.tools;
-        if let Some(hidden) = tools.filter(|_| !self.shows_tools()) {
-            messages = Cow::Owned(fallback::with_tools(&messages, hidden, self.has_system()));
-            tools = None;
-        }
         let has_calls = messages.iter().any(|message| message.tool_calls.is_some());
-        if has_calls
-            && !self.shows_calls()
-            && let Some(format) = self.call_format()
-        {
+        let hides_calls = has_calls && !self.shows_calls();
+        if !self.shows_tools() && (tools.is_some() || hides_calls) {
+            messages = Cow::Owned(fallback::with_tools(&messages, tools, self.has_system()));
+            tools = None;
+        } else if hides_calls {
+            let hermes = CallFormat::hermes();
+            let format = self.call_format().unwrap_or(&hermes);
             messages = Cow::Owned(fallback::with_calls(&messages, |calls| format.write(calls)));
         }
-        let inputs = &Inputs { messages: &messages, tools, ..*inputs };
+        let inputs = Inputs { messages: &messages, tools, ..*inputs };
+        let shown = self.with_shown_system(&inputs);
+        self.render_adapted(&Inputs { messages: shown.as_deref().unwrap_or(&messages), ..inputs }, TIME)
+    }
+
+    /// Renders `inputs`, whose messages and tools have a form that the template supports. If rendering fails, renders
+    /// again with values that are optional in OpenAI's API, but that the template may need.
+    fn render_adapted(&self, inputs: &Inputs<'_>, time: Duration) -> Result<String> {
+        let begin = Instant::now();
         let with_tools = inputs.tools.is_some() && self.tool_use.is_some();
         let environment = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.main);
-        let calls = inputs.messages.iter().any(|message| message.tool_calls.is_some());
-        let style = match calls {
+        let has_calls = inputs.messages.iter().any(|message| message.tool_calls.is_some());
+        let style = match has_calls {
             true => *self.styles[usize::from(with_tools)].get_or_init(|| self.tool_style(environment)),
             false => ToolStyle::default(),
         };
-        self.render_in(environment, inputs, style, TIME)
+        let first = self.render_in(environment, inputs, style, time);
+        if first.is_ok() {
+            return first;
+        }
+        let lacks_content =
+            !style.empty_content && inputs.messages.iter().any(|message| message.content.is_none());
+        let with_content = ToolStyle { empty_content: true, ..style };
+        let defaults = inputs.tools.and_then(tool_defaults::with_defaults);
+        for (is_useful, style, tools) in [
+            (lacks_content, with_content, inputs.tools),
+            (defaults.is_some(), style, defaults.as_ref()),
+            (lacks_content && defaults.is_some(), with_content, defaults.as_ref()),
+        ] {
+            let Some(left) = time.checked_sub(begin.elapsed()).filter(|_| is_useful) else { continue };
+            let again = self.render_in(environment, &Inputs { tools, ..*inputs }, style, left);
+            if again.is_ok() {
+                return again;
+            }
+        }
+        first
     }
 
     fn render_in(
@@ -355,8 +420,8 @@ impl Template {
         Value::from_pairs(variables)
     }
 
-    /// Splits `prompt` into tokens, special tokens included. If the tokenizer adds a begin token and the template
-    /// also writes it, the token still appears only once.
+    /// Splits `prompt` into tokens, special tokens included. If the tokenizer adds a BOS token and the template also
+    /// writes it, the token still appears only once.
     ///
     /// # Errors
     /// The errors of the tokenizer.
@@ -415,7 +480,7 @@ fn names_developer(source: &str) -> bool {
     ["'developer'", "\"developer\""].iter().any(|role| source.contains(role))
 }
 
-/// Variables of templates that depend on other fields of a request and on the model.
+/// Template variables that depend on other fields of a request and on the model.
 pub const VARIABLES: [&str; 5] = ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token"];
 
 /// Renders the template.
@@ -456,7 +521,7 @@ fn read(path: &str) -> Result<String> {
     let failed = |why: String| {
         let names = builtin::NAMES.join(", ");
         Error::Usage(format!(
-            "cannot read the chat template {path}: {why}\nhint: give a file or one of {names}"
+            "cannot read the chat template {path}: {why}\nhint: use the path of a file, or one of {names}"
         ))
     };
     let mut bytes = Vec::new();

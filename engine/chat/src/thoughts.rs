@@ -1,6 +1,10 @@
 //! Thoughts of reasoning models: the part of an answer between markers such as `<think>` and `</think>`, before the
 //! answer proper. The template or the model writes the opening marker.
 
+mod families;
+
+use families::KNOWN;
+
 use super::calls::overlap;
 use super::part::Part;
 
@@ -14,6 +18,12 @@ pub struct ThoughtMarks {
     /// Markers around the answer after the thoughts, if the family writes them.
     answer: Option<(&'static str, &'static str)>,
     place: Place,
+    /// Marker of a tool call, if a call also ends the thoughts.
+    call: Option<&'static str>,
+    /// Markers that may follow the thoughts or the answer, and that are dropped.
+    dropped: &'static [&'static str],
+    /// Text that identifies the template, if its markers do not.
+    sign: Option<&'static str>,
     /// Texts of the markers that may be special tokens, which are not rendered as text unless requested.
     tokens: &'static [&'static str],
 }
@@ -34,76 +44,33 @@ const THINK: ThoughtMarks = ThoughtMarks {
     close: "</think>",
     answer: None,
     place: Place::Start,
+    call: None,
+    dropped: &[],
+    sign: None,
     tokens: &["<think>", "</think>"],
 };
-
-/// Markers of well-known families of models. The first entry that fits a template is used.
-const KNOWN: [ThoughtMarks; 12] = [
-    // Granite 3.3.
-    ThoughtMarks { answer: Some(("<response>", "</response>")), ..THINK },
-    // Hunyuan A13B.
-    ThoughtMarks { answer: Some(("<answer>", "</answer>")), ..THINK },
-    // DeepSeek, Qwen, GLM, MiniMax M2, Kimi K2, Nemotron, LFM2.5 and many others.
-    THINK,
-    // Magistral.
-    ThoughtMarks { open: "[THINK]", close: "[/THINK]", tokens: &["[THINK]", "[/THINK]"], ..THINK },
-    // Seed.
-    ThoughtMarks {
-        open: "<seed:think>",
-        close: "</seed:think>",
-        tokens: &["<seed:think>", "</seed:think>"],
-        ..THINK
-    },
-    // Command A.
-    ThoughtMarks {
-        open: "<|START_THINKING|>",
-        close: "<|END_THINKING|>",
-        tokens: &["<|START_THINKING|>", "<|END_THINKING|>"],
-        ..THINK
-    },
-    // Gemma 4: a channel, whose name follows the marker.
-    ThoughtMarks {
-        open: "<|channel>thought",
-        close: "<channel|>",
-        place: Place::Anywhere,
-        tokens: &["<|channel>", "<channel|>"],
-        ..THINK
-    },
-    // MiniMax M3.
-    ThoughtMarks {
-        open: "<mm:think>",
-        close: "</mm:think>",
-        tokens: &["<mm:think>", "</mm:think>"],
-        ..THINK
-    },
-    // Kimi VL.
-    ThoughtMarks {
-        open: "◁think▷", close: "◁/think▷", tokens: &["◁think▷", "◁/think▷"], ..THINK
-    },
-    // EXAONE Deep.
-    ThoughtMarks { open: "<thought>", close: "</thought>", tokens: &["<thought>", "</thought>"], ..THINK },
-    // Granite 3.2.
-    ThoughtMarks { open: "Here is my thought process:", close: "Here is my response:", tokens: &[], ..THINK },
-    // Apriel, whose template asks for thoughts in every answer.
-    ThoughtMarks {
-        open: "Here are my reasoning steps:",
-        close: "[BEGIN FINAL RESPONSE]",
-        answer: Some(("", "[END FINAL RESPONSE]")),
-        place: Place::Always,
-        tokens: &["[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"],
-    },
-];
 
 impl ThoughtMarks {
     /// Returns the markers that the template `source` contains; `None` if it contains none.
     pub fn of_template(source: &str) -> Option<Self> {
-        let fits = |marks: &ThoughtMarks| {
-            let has_answer = marks
-                .answer
-                .is_none_or(|(open, close)| source.contains(if open.is_empty() { close } else { open }));
-            has_answer && (source.contains(marks.open) || source.contains(marks.close))
+        let fits = |marks: &ThoughtMarks| match marks.sign {
+            Some(sign) => source.contains(sign),
+            None => {
+                let has_answer = marks.answer.is_none_or(|(open, _)| source.contains(open));
+                has_answer && (source.contains(marks.open) || source.contains(marks.close))
+            }
         };
         KNOWN.into_iter().find(fits)
+    }
+
+    /// True if `prompt` ends with the marker that opens the answer proper.
+    fn is_answer_open_after(self, prompt: &str) -> bool {
+        self.answer_open().is_some_and(|open| prompt.trim_end().ends_with(open))
+    }
+
+    /// Returns the marker that opens the answer proper, if the family writes one.
+    fn answer_open(self) -> Option<&'static str> {
+        self.answer.map(|(open, _)| open).filter(|open| !open.is_empty())
     }
 
     /// True if an answer to `prompt` begins within thoughts: the prompt ends with the opening marker, or the template
@@ -112,8 +79,8 @@ impl ThoughtMarks {
         self.place == Place::Always || prompt.trim_end().ends_with(self.open)
     }
 
-    /// Texts that begin or end thoughts. In some models they are special tokens, which are not rendered as text unless
-    /// requested.
+    /// Returns the texts that begin or end thoughts. In some models they are special tokens, which are not rendered as
+    /// text unless requested.
     pub fn markers(self) -> &'static [&'static str] {
         self.tokens
     }
@@ -139,11 +106,13 @@ pub struct MarkReader {
     has_thoughts: bool,
     /// True if a separator must precede the next thoughts.
     separates: bool,
+    /// True if an unfinished closing marker at the end is dropped.
+    drops_unfinished: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Only white space has been received, or a part of the opening marker.
+    /// Only white space has been received, or a part of an opening marker.
     Start,
     /// At the start of the thoughts, where white space is dropped. `may_repeat` is true if the prompt already has the
     /// opening marker, which some models repeat.
@@ -165,7 +134,31 @@ impl MarkReader {
     /// Creates a reader. `is_open` is true if the answer begins within thoughts.
     pub fn new(marks: ThoughtMarks, is_open: bool) -> Self {
         let at = if is_open { At::Begin { may_repeat: true } } else { At::Start };
-        MarkReader { marks, at, held: String::new(), searched: 0, has_thoughts: false, separates: false }
+        MarkReader {
+            marks,
+            at,
+            held: String::new(),
+            searched: 0,
+            has_thoughts: false,
+            separates: false,
+            drops_unfinished: false,
+        }
+    }
+
+    /// Creates a reader of an answer to `prompt`. `has_begun` is true if the prompt contains the beginning of the
+    /// answer proper.
+    pub fn after(marks: ThoughtMarks, prompt: &str, has_begun: bool) -> Self {
+        let mut reader = MarkReader::new(marks, !has_begun && marks.are_open_after(prompt));
+        if marks.is_answer_open_after(prompt) {
+            reader.at = At::Answer;
+        }
+        reader
+    }
+
+    /// Drops an unfinished closing marker at the end of an answer that was cut off.
+    #[must_use]
+    pub fn dropping_unfinished(self) -> Self {
+        MarkReader { drops_unfinished: true, ..self }
     }
 
     /// True if thoughts are open.
@@ -186,8 +179,11 @@ impl MarkReader {
         let held = std::mem::take(&mut self.held);
         let mut parts = Vec::new();
         match self.at {
-            // An unfinished closing marker stays a part of the thoughts.
-            At::Begin { .. } | At::Inside => self.think(held.trim_end(), &mut parts),
+            // An unfinished closing marker stays a part of the thoughts, unless the server inserted it.
+            At::Begin { .. } | At::Inside => {
+                let unfinished = if self.drops_unfinished { overlap(&held, self.marks.close) } else { 0 };
+                self.think(held[..held.len() - unfinished].trim_end(), &mut parts);
+            }
             At::Start | At::After | At::Answer | At::Text => say(held, &mut parts),
         }
         parts
@@ -205,17 +201,22 @@ impl MarkReader {
 
     /// Advances by one step. Returns true if another step may be possible.
     fn step(&mut self, parts: &mut Vec<Part>) -> bool {
-        let ThoughtMarks { open, close, answer, place, .. } = self.marks;
+        let ThoughtMarks { open, close, answer, place, call, .. } = self.marks;
         match self.at {
             At::Start => {
                 let rest = self.held[self.searched..].trim_start();
                 self.searched = self.held.len() - rest.len();
-                if open.len() > rest.len() && open.starts_with(rest) {
+                let answer = self.marks.answer_open().map(|open| (open, At::Answer));
+                let marks = [(open, At::Begin { may_repeat: false })].into_iter().chain(answer);
+                if marks.clone().any(|(mark, _)| mark.len() > rest.len() && mark.starts_with(rest)) {
                     return false;
                 }
                 self.at = At::Text;
-                if let Some(after) = rest.strip_prefix(open) {
-                    (self.held, self.at) = (after.to_string(), At::Begin { may_repeat: false });
+                for (mark, next) in marks {
+                    if let Some(after) = rest.strip_prefix(mark) {
+                        (self.held, self.at) = (after.to_string(), next);
+                        break;
+                    }
                 }
                 self.searched = 0;
                 true
@@ -234,29 +235,34 @@ impl MarkReader {
                 !is_uncertain
             }
             At::Inside => {
-                let (text, is_found) = self.until(close);
+                let (text, found) = self.until(&[Some(close), call]);
                 self.think(&text, parts);
-                if is_found {
-                    self.at = At::After;
+                match found {
+                    Some(mark) if mark != close => {
+                        self.held.insert_str(0, mark);
+                        self.at = At::Text;
+                    }
+                    Some(_) => self.at = At::After,
+                    None => {}
                 }
-                is_found
+                found.is_some()
             }
-            At::After => self.after(),
+            At::After => self.after_mark(),
             At::Answer => {
-                let (text, is_found) = self.until(answer.map_or(close, |(_, end)| end));
+                let (text, found) = self.until(&[answer.map(|(_, end)| end)]);
                 say(text, parts);
-                if is_found {
+                if found.is_some() {
                     self.at = At::After;
                 }
-                is_found
+                found.is_some()
             }
             At::Text if place == Place::Anywhere => {
-                let (text, is_found) = self.until(open);
+                let (text, found) = self.until(&[Some(open)]);
                 say(text, parts);
-                if is_found {
+                if found.is_some() {
                     (self.at, self.separates) = (At::Begin { may_repeat: false }, self.has_thoughts);
                 }
-                is_found
+                found.is_some()
             }
             At::Text => {
                 say(std::mem::take(&mut self.held), parts);
@@ -265,35 +271,39 @@ impl MarkReader {
         }
     }
 
-    /// Takes the text before `mark`, and the marker if it was found. Keeps the end of the text that may belong to the
-    /// marker: white space before the marker is a part of it.
-    fn until(&mut self, mark: &str) -> (String, bool) {
+    /// Takes the text before the first of `marks`, and the marker if one was found. Keeps the end of the text that may
+    /// belong to a marker: white space before a marker is a part of it.
+    fn until(&mut self, marks: &[Option<&'static str>]) -> (String, Option<&'static str>) {
         let new = &self.held[self.searched..];
-        let found = new.find(mark);
-        let end = found.unwrap_or_else(|| new.len() - overlap(new, mark));
+        let marks = marks.iter().flatten().copied();
+        let found = marks.clone().filter_map(|mark| Some((new.find(mark)?, mark))).min();
+        let unfinished = || marks.map(|mark| overlap(new, mark)).max().unwrap_or_default();
+        let end = found.map_or_else(|| new.len() - unfinished(), |(at, _)| at);
         let solid = match new[..end].trim_end().len() {
             0 => 0,
             length => self.searched + length,
         };
         let end = self.searched + end;
         let text = self.held[..solid].to_string();
-        let (taken, searched) = if found.is_some() { (end + mark.len(), 0) } else { (solid, end - solid) };
+        let found = found.map(|(_, mark)| mark);
+        let (taken, searched) = found.map_or((solid, end - solid), |mark| (end + mark.len(), 0));
         self.held.drain(..taken);
         self.searched = searched;
-        (text, found.is_some())
+        (text, found)
     }
 
     /// Drops the markers that may follow the thoughts: thoughts that open again, a repeated closing marker, and the
     /// opening marker of the answer.
-    fn after(&mut self) -> bool {
-        let ThoughtMarks { open, close, answer, .. } = self.marks;
+    fn after_mark(&mut self) -> bool {
+        let ThoughtMarks { open, close, answer, dropped, .. } = self.marks;
         let rest = self.held.trim_start();
         if rest.is_empty() {
             self.held.clear();
             return false;
         }
-        let begin = answer.map(|(begin, _)| (begin, At::Answer)).filter(|(begin, _)| !begin.is_empty());
+        let begin = self.marks.answer_open().map(|begin| (begin, At::Answer));
         let marks = [(open, At::Begin { may_repeat: false }), (close, At::After)].into_iter().chain(begin);
+        let marks = marks.chain(dropped.iter().map(|mark| (*mark, At::After)));
         for (mark, next) in marks.clone() {
             if let Some(after) = rest.strip_prefix(mark) {
                 (self.held, self.at) = (after.to_string(), next);
@@ -428,6 +438,11 @@ mod tests {
                 ("Here are my reasoning steps:\ntwo\n[BEGIN FINAL RESPONSE]Four", true, "two", "Four"),
             ],
         );
+        let apriel = of("after the marker [BEGIN FINAL RESPONSE]. {{ 'Here are my reasoning steps:\\n' }}");
+        check(apriel, &[("hm\n[BEGIN FINAL RESPONSE]\nFour", true, "hm", "Four")]);
+        let hunyuan = of("{%- set think_begin_token = '<think{}>'.format(HYTK) %}");
+        assert!(hunyuan.are_open_after("a<think:opensource>"));
+        check(hunyuan, &[("hm</think:opensource>Four", true, "hm", "Four")]);
         check(of("◁think▷"), &[("◁think▷two◁/think▷Four ◁", false, "two", "Four ◁")]);
     }
 
@@ -450,6 +465,62 @@ mod tests {
                 ("Four <|chan", false, "", "Four <|chan"),
             ],
         );
+    }
+
+    #[test]
+    fn messages_and_calls_may_follow_thoughts() {
+        let solar = of("'<|begin|>assistant<|think|>' + message.reasoning + '<|end|>'");
+        let call = "<|tool_calls|><|tool_call:begin|>";
+        check(
+            solar,
+            &[
+                ("<|think|>hm<|end|><|begin|>assistant<|content|>Four", false, "hm", "Four"),
+                ("<|content|>Four<|end|>", false, "", "Four"),
+                ("<|think|>hm<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>", false, "hm", call),
+                (call, false, "", call),
+            ],
+        );
+        let kimi = of("{{- open_tag('think') -}}");
+        let call = "<|open|>tools<|sep|>";
+        let end = "<|close|>response<|sep|>";
+        for (answer, text) in [
+            (format!("Four{end}<|close|>message<|sep|>"), "Four".to_string()),
+            (format!("Four{end}{call}"), format!("Four{call}")),
+            ("Four".to_string(), "Four".to_string()),
+        ] {
+            let thoughts = format!("hm<|close|>think<|sep|><|open|>response<|sep|>{answer}");
+            check(kimi, &[(thoughts.as_str(), true, "hm", text.as_str())]);
+            // The prompt opens the answer.
+            let mut reader = MarkReader::after(kimi, "<|open|>response<|sep|>", false);
+            let mut parts = reader.push(&answer);
+            parts.extend(reader.finish());
+            let said: String =
+                parts.iter().map(|part| if let Part::Text(text) = part { text } else { "?" }).collect();
+            assert_eq!(said, text);
+        }
+        let apertus =
+            of("{%- set inner_token = '<|inner_prefix|>' -%}{%- set outer_token = '<|inner_suffix|>' -%}");
+        let call = "<|tools_prefix|>[{\"f\": {}}]<|tools_suffix|>";
+        let with_call = format!("<|inner_prefix|>hm{call}");
+        check(
+            apertus,
+            &[
+                ("<|inner_prefix|>hm<|inner_suffix|>Four", false, "hm", "Four"),
+                (with_call.as_str(), false, "hm", call),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_closing_marker_that_the_server_inserted_may_be_unfinished() {
+        for (text, expected) in [("two </thi", "two"), ("</th", ""), ("two", "two"), ("a < b", "a < b")] {
+            let mut reader = MarkReader::new(THINK, true).dropping_unfinished();
+            let mut parts = reader.push(text);
+            parts.extend(reader.finish());
+            let expected: Vec<Part> =
+                (!expected.is_empty()).then(|| Part::Thought(expected.to_string())).into_iter().collect();
+            assert_eq!(parts, expected, "{text}");
+        }
     }
 
     /// Returns texts that are made of `pieces` in a pseudo-random order.

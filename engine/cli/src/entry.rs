@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use base::exit::{TRY_AGAIN, UNAVAILABLE, USAGE};
+use base::exit::{self, TRY_AGAIN, UNAVAILABLE, USAGE};
 use base::help::{Group, grouped};
 use base::{colour, usage};
 use build_info::words;
@@ -39,6 +39,8 @@ enum Command {
     Tune(commands::tune::Args),
     Eval(commands::eval::Args),
     Imatrix(commands::imatrix::Args),
+    #[command(name = "self")]
+    Own(install::commands::Args),
     // For developers who compare builds.
     #[command(hide = true)]
     Logits(commands::logits::Args),
@@ -53,11 +55,12 @@ enum Command {
 }
 
 /// Groups of commands in the help text.
-const GROUPS: [Group; 4] = [
+const GROUPS: [Group; 5] = [
     ("Run", &["run", "chat"]),
     ("Serve", &["serve", "mcp", "top", "worker"]),
     ("Measure", &["bench", "tune", "eval", "info", "why"]),
     ("Models", &["quantize", "imatrix", "tokenize"]),
+    ("Installation", &["self"]),
 ];
 
 /// Runs the program. `required` returns the instruction sets that the CPU guard requires, by the names in
@@ -75,7 +78,7 @@ pub fn main(required: fn() -> Vec<&'static str>) -> ExitCode {
 }
 
 fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
-    // This check precedes the parsing of the command line, because trial child processes are started often and have no
+    // This check comes before the command line is parsed, because trial child processes are started often and have no
     // options.
     if std::env::args_os().nth(1).is_some_and(|command| command == trial::COMMAND) {
         return trial::worker::serve();
@@ -103,6 +106,8 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
         Command::Tokenize(args) => commands::tokenize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
         Command::Imatrix(args) => commands::imatrix::run(&args),
+        // Needs neither a model nor the kernels, so it also works for a program without the other files of its archive.
+        Command::Own(args) => install::commands::run(args).map(|()| ExitCode::SUCCESS),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
         Command::TuneWorker(args) => commands::tune_worker::run(&args),
@@ -131,15 +136,15 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
                 {
                     ExitCode::from(TRY_AGAIN)
                 }
-                _ => ExitCode::FAILURE,
+                _ => ExitCode::from(exit::code_of(&error)),
             }
         }
     }
 }
 
 fn parse() -> Result<Cli, clap::Error> {
-    // With this setting, a flag rejects a value such as -1 and names the valid range. Without it, clap reports an
-    // unknown flag.
+    // With this setting, the error for a value such as -1 describes the valid range. Without the setting, clap reports
+    // an unknown flag.
     let allow = |argument: clap::Arg| {
         let takes_values = argument.get_action().takes_values();
         argument.allow_negative_numbers(takes_values)
@@ -174,7 +179,7 @@ fn flag_hint(error: &clap::Error) -> Option<&'static str> {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(flag)))
             if ["-C", "--cpu-mask"].contains(&flag.as_str()) =>
         {
-            Some("give a list of CPUs instead of a mask, as in --cpu-list 0-15")
+            Some("use a list of CPUs instead of a mask, as in --cpu-list 0-15")
         }
         _ => None,
     }

@@ -31,7 +31,8 @@ pub fn survive_too_large_files() {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Maximum time for writing the last output, because stdout's reader may have stopped reading.
+/// Maximum time for writing the last output. Without this limit, a reader that has stopped reading stdout would block
+/// the process.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Makes the first signal run `last_words` and end the process. Earlier output is kept.
@@ -55,7 +56,7 @@ pub fn end_at_once() {
 
 /// Returns the signals that end the process. SIGHUP is omitted if it was ignored at program start, as with nohup.
 fn ending() -> Vec<i32> {
-    match server::signals::hang_up_is_ignored() {
+    match base::signals::hang_up_is_ignored() {
         true => vec![SIGINT, SIGTERM],
         false => vec![SIGINT, SIGTERM, SIGHUP],
     }

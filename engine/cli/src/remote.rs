@@ -61,7 +61,7 @@ pub enum Failure {
         /// Message for people.
         message: String,
     },
-    /// The peer is not an Anneal server, or has another version.
+    /// The peer is not an Anneal server, or has a different version.
     #[error(
         "unexpected answer from {place}: {why}\nhint: check that this address belongs to an Anneal server of the same \
          version"
@@ -136,7 +136,7 @@ impl ServerAddress {
     pub fn read(text: Option<&str>, key: Option<String>) -> std::result::Result<Self, String> {
         let Some(text) = text else {
             return listen::default_path().map(ServerAddress::Socket).map_err(|_| {
-                "cannot find the default socket: XDG_RUNTIME_DIR is not set\nhint: give a socket or an address, for \
+                "cannot find the default socket: XDG_RUNTIME_DIR is not set\nhint: specify a socket or an address, for \
                 example /run/anneal.sock or http://127.0.0.1:8080"
                     .to_string()
             });
@@ -147,10 +147,10 @@ impl ServerAddress {
         let place = |authority: &str| Ok(ServerAddress::Address { authority: authority.to_string(), key });
         match text.strip_prefix("http://") {
             Some(rest) => match rest.trim_end_matches('/') {
-                "" => Err(format!("{text}: the host is missing\nhint: write it as in http://127.0.0.1:8080")),
+                "" => Err(format!("{text}: the host is missing\nhint: use an address such as http://127.0.0.1:8080")),
                 rest if rest.contains(['/', '@', '?', '#']) => {
                     Err(format!(
-                        "{text}: the address must contain only a host and a port\nhint: write it as in \
+                        "{text}: the address must contain only a host and a port\nhint: use an address such as \
                          http://127.0.0.1:8080"
                     ))
                 }
@@ -163,7 +163,7 @@ impl ServerAddress {
             },
             None if text.parse::<SocketAddr>().is_ok() => place(text),
             None if text.is_empty() => Err(
-                "the server's address is empty\nhint: give a socket, or an address such as http://127.0.0.1:8080"
+                "the server's address is empty\nhint: use a socket, or an address such as http://127.0.0.1:8080"
                     .to_string(),
             ),
             None => Ok(ServerAddress::Socket(PathBuf::from(text))),
@@ -328,7 +328,7 @@ impl ServerAddress {
     /// returned future closes the connection.
     ///
     /// # Errors
-    /// If the server does not answer, or answers with another status than 200.
+    /// If the server does not answer, or returns a status other than 200.
     pub async fn text_lines(
         &self,
         path: &str,

@@ -27,14 +27,32 @@ const TAIL: usize = 16;
 ///   example, thoughts that the template left out);
 /// - every [`EVERY`] tokens.
 ///
-/// Messages end with an end token. If the last [`TAIL`] tokens contain no end token, the answer begins with the first
-/// special token among them. If they contain no special token either, the last checkpoint is before the last token,
-/// because the last token is always evaluated.
-pub fn positions(model: &Model, prompt: &[Token]) -> Vec<usize> {
-    positions_of(prompt, |token| model.is_end(token), |token| model.is_special(token))
+/// `ends` contains the [ends of the messages](crate::message_ends::message_ends). If the list is empty, a program may
+/// still have rendered the prompt, and then messages end with an end token. If the last [`TAIL`] tokens contain no end
+/// token, the answer begins with the first special token among them. If they contain no special token either, the last
+/// checkpoint is before the last token, because the last token is always evaluated.
+pub fn positions(model: &Model, prompt: &[Token], ends: &[usize]) -> Vec<usize> {
+    match ends.is_empty() {
+        true => positions_of(
+            prompt,
+            &ends_of(prompt, |token| model.is_end(token), |token| model.is_special(token)),
+        ),
+        false => positions_of(prompt, ends),
+    }
 }
 
-fn positions_of(
+fn positions_of(prompt: &[Token], ends: &[usize]) -> Vec<usize> {
+    let most = prompt.len().saturating_sub(1);
+    let steps = (1..=most / EVERY).map(|count| count * EVERY);
+    let mut all: Vec<usize> = steps.chain(ends.iter().copied()).collect();
+    all.retain(|position| (LEAST..=most).contains(position));
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Finds the ends of the first and of the last message in the tokens of `prompt`.
+fn ends_of(
     prompt: &[Token],
     is_end: impl Fn(Token) -> bool,
     is_special: impl Fn(Token) -> bool,
@@ -47,11 +65,7 @@ fn positions_of(
     let last = before.iter().rposition(|token| is_end(*token)).map(after_end);
     let begin = || before[tail..].iter().position(|token| is_special(*token)).map(|at| tail + at);
     let answer = last.filter(|last| *last >= tail).or_else(begin).unwrap_or(most);
-    let mut all: Vec<usize> = (1..=most / EVERY).map(|count| count * EVERY).collect();
-    all.extend(first.into_iter().chain([answer]).filter(|position| *position >= LEAST));
-    all.sort_unstable();
-    all.dedup();
-    all
+    first.into_iter().chain([answer]).collect()
 }
 
 /// State after the first `tokens` tokens of a text.
@@ -155,7 +169,7 @@ mod tests {
     const BEGIN: Token = 2;
 
     fn positions(prompt: &[Token]) -> Vec<usize> {
-        positions_of(prompt, |token| token == END, |token| token <= BEGIN)
+        positions_of(prompt, &ends_of(prompt, |token| token == END, |token| token <= BEGIN))
     }
 
     #[test]

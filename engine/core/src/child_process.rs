@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Maximum length of a line in bytes. Answers are short, but a malformed file may corrupt a child, which may then print
-/// anything.
+/// Maximum length of a line in bytes. Answers are short, but a malformed file may corrupt a child's memory, and the
+/// child may then print anything.
 const LONGEST: u64 = 1 << 20;
 
 /// Returns the lines of `stream` as they arrive. Stops at a line that is longer than 1 MiB.

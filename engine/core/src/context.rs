@@ -184,7 +184,9 @@ fn would_fit(model: &Model, options: &ContextOptions, available: Bytes) -> Optio
     match (as_is, smaller) {
         (None, None) => None,
         (Some(as_is), None) => Some(format!("-c {as_is} would fit")),
-        (None, Some(smaller)) => Some(format!("-c {smaller} with q8_0 would fit")),
-        (Some(as_is), Some(smaller)) => Some(format!("-c {as_is} would fit, -c {smaller} with q8_0")),
+        (None, Some(smaller)) => Some(format!("-c {smaller} with a q8_0 cache would fit")),
+        (Some(as_is), Some(smaller)) => {
+            Some(format!("-c {as_is} would fit, or -c {smaller} with a q8_0 cache"))
+        }
     }
 }

@@ -12,6 +12,7 @@ use sampling::{Chain, SamplingOptions};
 
 use crate::checkpoints::{self, Checkpoints};
 use crate::generate::{Generation, Request, Stop, from_tokens};
+use crate::message_ends::message_ends;
 use crate::session::Session;
 use crate::thought_counter::ThoughtCounter;
 
@@ -114,14 +115,13 @@ impl Conversation {
         self.budget = tokens;
     }
 
+    fn inputs<'a>(&'a self, messages: &'a [Message]) -> Inputs<'a> {
+        Inputs { messages, add_generation_prompt: true, tools: None, more: &self.variables }
+    }
+
     /// Renders the prompt for `messages`, up to the start of the answer.
     fn prompt(&self, messages: &[Message]) -> Result<String> {
-        let mut prompt = self.template.render_with(&Inputs {
-            messages,
-            add_generation_prompt: true,
-            tools: None,
-            more: &self.variables,
-        })?;
+        let mut prompt = self.template.render_with(&self.inputs(messages))?;
         if self.answers_at_once {
             self.template.begin_answer(&mut prompt, "");
         }
@@ -232,7 +232,7 @@ impl Conversation {
         let mut chain = self.chain()?;
         let reused = self.reuse(&tokens);
         let before = Instant::now();
-        let begun = self.evaluate_to_checkpoints(&tokens, reused)?;
+        let begun = self.evaluate_to_checkpoints(&prompt, &tokens, reused)?;
         let took = before.elapsed();
         chain.accept_prompt(&tokens[..begun])?;
         self.session.speculate_after(&tokens[..begun]);
@@ -347,16 +347,18 @@ impl Conversation {
         kept
     }
 
-    /// Evaluates `tokens` up to the last checkpoint, and saves the checkpoints. The sequence already contains the first
-    /// `held` tokens. Returns the number of tokens that the sequence then contains.
-    fn evaluate_to_checkpoints(&mut self, tokens: &[Token], held: usize) -> Result<usize> {
-        let context = self.session.context();
-        let model = Arc::clone(context.model());
+    /// Evaluates `tokens`, the tokens of `prompt`, up to the last checkpoint, and saves the checkpoints. The sequence
+    /// already contains the first `held` tokens. Returns the number of tokens that the sequence then contains.
+    fn evaluate_to_checkpoints(&mut self, prompt: &str, tokens: &[Token], held: usize) -> Result<usize> {
+        let model = Arc::clone(self.session.context().model());
         if !model.prefix_reuse().needs_checkpoints() {
             return Ok(held);
         }
+        let messages = self.messages();
+        let ends = message_ends(&model, &self.template, &self.inputs(&messages), prompt, tokens)?;
+        let context = self.session.context();
         let mut at = held;
-        for position in checkpoints::positions(&model, tokens).into_iter().filter(|at| *at > held) {
+        for position in checkpoints::positions(&model, tokens, &ends).into_iter().filter(|at| *at > held) {
             match context.decode(&tokens[at..position]) {
                 // The generation that follows sees the same interruption.
                 Err(Error::Interrupted) => {

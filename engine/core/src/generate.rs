@@ -43,8 +43,8 @@ pub fn from_tokens(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
-    // This call must precede the evaluation of the prompt's last token, because penalties on a device then read the
-    // prompt.
+    // This call must precede the evaluation of the prompt's last token, because penalties on a device read the prompt
+    // during that evaluation.
     chain.accept_prompt(prompt)?;
     if request.thoughts.is_none() {
         session.place_sampling(chain)?;

@@ -18,6 +18,7 @@ pub mod generate;
 mod generation;
 pub mod gpu;
 pub mod logits;
+pub mod message_ends;
 pub mod model;
 mod model_files;
 pub mod numa;

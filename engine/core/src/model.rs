@@ -25,8 +25,8 @@ use crate::settings::{Settings, Source};
 ///
 /// The file is read and checked first, because llama.cpp's own parser stops with an assertion on some damaged files. If
 /// the file passes the check and is unknown, a child process then loads it: see [`crate::trial`]. A model that does not
-/// fit into memory is refused unless its weights are mapped and not repacked. Only then can the kernel drop its pages,
-/// instead of killing the process, when memory runs out.
+/// fit into memory is refused unless its weights are mapped and not repacked. When memory runs out, the kernel can then
+/// drop pages of the weights instead of killing the process.
 ///
 /// If the settings require a GPU, a GPU must be available: see [`gpu`].
 ///
@@ -38,8 +38,8 @@ pub fn open(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Res
     open_for(path, settings, runtime_host, Seats::default())
 }
 
-/// Reads and checks the header of the model at `path`, and runs a trial if the model is unknown. [`open`] does the
-/// same before llama.cpp loads the model.
+/// Reads and checks the header of the model at `path`, and runs a trial if the model is unknown. [`open`] makes the
+/// same checks before llama.cpp loads the model.
 ///
 /// # Errors
 /// If a check or the trial fails.
@@ -98,7 +98,7 @@ pub fn open_for(
     let size = Bytes(weights.0.saturating_add(adapters_size(&file, settings)?.0));
     if file.get("general.type") == Some(&Value::Scalar(Scalar::String("adapter".to_string()))) {
         let what =
-            "is a LoRA adapter, not a model\nhint: give its base model with -m, and the adapter with --lora";
+            "is a LoRA adapter, not a model\nhint: pass its base model with -m, and the adapter with --lora";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     let pageable = settings.weights_are_pageable();

@@ -37,14 +37,14 @@ pub enum Flag {
         short: Option<char>,
         /// Other spellings, without dashes.
         aliases: &'static [&'static str],
-        /// Name of the value in help texts.
+        /// Placeholder for the value in help texts.
         metavar: &'static str,
         /// Value of `--name` if no value is given; `None` if the flag requires a value.
         bare: Option<Bare>,
     },
     /// `--name VALUE`, and `--no-name` for the value "off".
     ValueOrOff {
-        /// Name of the value in help texts.
+        /// Placeholder for the value in help texts.
         metavar: &'static str,
     },
     /// `--name` for true.

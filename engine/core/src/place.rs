@@ -7,7 +7,7 @@ use llama::offload::{Placed, place};
 use crate::settings::{Settings, Source};
 
 /// Loads the CPU kernels that `settings` request, if no kernels are loaded yet, and finds the devices that `settings`
-/// name.
+/// request.
 ///
 /// # Errors
 /// Errors of [`load_kernels`] and of [`place`].
@@ -26,7 +26,7 @@ pub fn load_kernels(settings: &Settings) -> Result<()> {
     kernels::load_wanted(wanted_kernels(settings), Some(matrix)).map(drop)
 }
 
-/// Returns the kernels that `settings` name.
+/// Returns the kernels that `settings` request.
 fn wanted_kernels(settings: &Settings) -> Option<Wanted> {
     let by = wanted_by(settings.cpu_variant.source);
     settings.cpu_variant.value.clone().map(|name| Wanted { name, by })

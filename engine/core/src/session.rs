@@ -56,14 +56,13 @@ impl Session {
         Ok(())
     }
 
-    /// Lets the evaluation of single tokens use fewer threads while other programs use the cores: see
-    /// [`crate::threads::follow_load`].
+    /// Lets decode use fewer threads while other programs use the cores: see [`crate::threads::follow_load`].
     pub fn follow_load(&mut self, settings: &Settings) {
         crate::threads::follow_load(&mut self.context, settings);
     }
 
     /// Sets whether the device that computes the logits also chooses tokens where possible. The prompt cache
-    /// ([`crate::cache`]) stores logits, so with it the host always chooses the tokens.
+    /// ([`crate::cache`]) stores logits, so the host always chooses the tokens if a prompt cache is used.
     pub fn sample_on_device(&mut self, mode: DeviceSampling) {
         self.on_device = mode;
     }

@@ -7,7 +7,7 @@ use build_info::Bytes;
 /// # Errors
 /// If `text` is not a size; the message shows the valid forms.
 pub fn parse(text: &str) -> Result<Bytes, String> {
-    let wrong = || format!("{text:?} is not a size\nhint: write it as 8GiB or 500MiB");
+    let wrong = || format!("{text:?} is not a size\nhint: use a size such as 8GiB or 500MiB");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let shift = match unit.trim() {
@@ -35,7 +35,7 @@ mod tests {
             assert_eq!(parse(text), Ok(Bytes(expected)), "{text}");
         }
         for text in ["", "8", "GiB", "0GiB", "-1GiB", "8TB"] {
-            assert!(parse(text).is_err(), "{text:?} was taken");
+            assert!(parse(text).is_err(), "{text:?} was accepted");
         }
     }
 }

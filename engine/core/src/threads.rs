@@ -70,8 +70,8 @@ pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
     Ok(Threads::new(decode_pool, prefill_pool, (decode, prefill)))
 }
 
-/// Lets the evaluation of single tokens use fewer threads while other programs use the cores, if that is faster. Has no
-/// effect if the user chose the number of threads, or if the number of threads could change the text.
+/// Lets decode use fewer threads while other programs use the cores, if that is faster. Has no effect if the user chose
+/// the number of threads, or if the number of threads could change the text.
 pub fn follow_load(context: &mut Context, settings: &Settings) {
     if may_follow_load(settings) {
         context.follow_load();

@@ -398,7 +398,7 @@ mod tests {
             Chosen { type_k: Some("q3_k".to_string()), ..Chosen::default() },
         ];
         for chosen in cases {
-            assert!(requested(&chosen).is_err(), "{chosen:?} was taken");
+            assert!(requested(&chosen).is_err(), "{chosen:?} was accepted");
         }
     }
 

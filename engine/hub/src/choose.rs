@@ -18,7 +18,7 @@ pub struct ModelFiles {
     pub files: Vec<HubFile>,
 }
 
-/// Returns the model files in `entries` that `wanted` names: a file name, or a quantisation in upper or lower case.
+/// Returns the model files in `entries` that match `wanted`: a file name, or a quantisation in upper or lower case.
 /// Without `wanted`, chooses Q4_K_M, or the model with the shortest path if there is no Q4_K_M.
 ///
 /// # Errors

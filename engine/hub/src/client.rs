@@ -64,7 +64,7 @@ impl Hub {
             let cached = self.in_cache(name, &place);
             match self.list(name, cached.is_ok()) {
                 Ok(listing) => self.fetch(name, &place, &listing, watch)?,
-                // Only a temporary error falls back to the cached model. A refusal by the hub is always reported.
+                // Falls back to the cached model only after a temporary error. A refusal by the hub is always reported.
                 Err(error) if error.is_temporary() => match cached {
                     Ok(found) => {
                         let why = error.to_string();
@@ -120,7 +120,7 @@ impl Hub {
         Ok(found(place, &listing.commit, &choice, fetched))
     }
 
-    /// Finds the files that `name` selects among those in the cache.
+    /// Finds the files that `name` selects in the cache.
     fn in_cache(&self, name: &Name, place: &CachedRepository) -> Result<LocalModel, Error> {
         let commit = place.commit(name.revision()).ok_or_else(|| Error::NotInCache {
             name: name.to_string(),

@@ -30,7 +30,7 @@ pub enum Error {
         why: String,
     },
 
-    /// The hub cannot be reached, or its answer breaks the protocol.
+    /// The hub cannot be reached, or its response violates the protocol.
     #[error("cannot {what}: {why}\nhint: {mend}")]
     Network {
         /// Action that failed, with the hub's address.
@@ -41,8 +41,8 @@ pub enum Error {
         mend: &'static str,
     },
 
-    /// The hub answered with an error status.
-    #[error("cannot {what}: {endpoint} answered {status}{said}\nhint: {mend}")]
+    /// The hub returned an error status.
+    #[error("cannot {what}: {endpoint} returned {status}{said}\nhint: {mend}")]
     Refused {
         /// Action that failed, with the hub's address.
         what: String,
@@ -50,7 +50,7 @@ pub enum Error {
         endpoint: String,
         /// HTTP status code.
         status: u16,
-        /// Reason in the hub's words, in brackets with a leading space. Empty if the hub gave none.
+        /// Reason that the hub gave, in brackets with a leading space. Empty if the hub gave none.
         said: String,
         /// Remedy.
         mend: &'static str,

@@ -3,15 +3,15 @@
 //!
 //! The crate hf-hub is the client and provides the addresses, the token and the cache folders. This crate adds:
 //! - verification of the downloaded bytes
-//! - a check of the server's answer to a range request
+//! - a check of the server's response to a range request
 //! - time limits
 //! - waiting for a download by another process (hf-hub gives up after five seconds)
 //!
 //! [`transfer`] downloads files with hf-hub's requests. A complete file with a matching digest is renamed to its
 //! final name in the cache ([`place`]), where other tools find it.
 //!
-//! - [`name`] parses the name that the user typed, [`listing`] parses the hub's answer, and [`choose`] selects files
-//!   from it.
+//! - [`name`] parses the name that the user typed, [`listing`] parses the hub's response, and [`choose`] selects files
+//!   from the listing.
 //! - [`Hub`] combines them.
 
 pub mod choose;

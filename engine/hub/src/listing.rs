@@ -20,12 +20,12 @@ pub struct HubFile {
     pub path: String,
     /// Size in bytes, if known.
     pub size: Option<u64>,
-    /// SHA-256 as 64 lower-case hexadecimal digits. It is the name of the blob in the cache, and the hub's LFS object
-    /// ID. `None` if the listing has none.
+    /// SHA-256 as 64 lower-case hexadecimal digits. This digest is also the name of the blob in the cache, and the
+    /// hub's LFS object ID. `None` if the listing contains no digest.
     pub sha256: Option<String>,
 }
 
-/// The hub's JSON answer.
+/// The hub's JSON response.
 #[derive(Deserialize)]
 struct ListingJson {
     sha: Option<String>,
@@ -48,10 +48,10 @@ struct Lfs {
 }
 
 impl Listing {
-    /// Parses the hub's answer. The answer is not trusted, because its strings become file names.
+    /// Parses the hub's response. The response is not trusted, because its strings become file names.
     ///
     /// # Errors
-    /// The error in the answer, as text.
+    /// If the response is not a valid listing. The error describes the defect.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         let answer: ListingJson = serde_json::from_slice(json).map_err(|why| why.to_string())?;
         let commit = answer.sha.ok_or("the commit is missing")?;

@@ -21,7 +21,7 @@ impl Name {
         self.repo.clone()
     }
 
-    /// Returns the requested quantisation or file name. `None` if the name contains no quantisation and no file name.
+    /// Returns the requested quantisation or file name. `None` if the name contains neither.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }

@@ -20,14 +20,14 @@ use super::listing::{HubFile, is_hex};
 use super::name::Name;
 use super::options::{ENDPOINT, HubOptions, Patience};
 
-/// Maximum depth of folders that are searched below a snapshot.
+/// Maximum depth to which the folders below a snapshot are searched.
 const DEPTH: u32 = 4;
 
 impl HubOptions {
     /// Reads the options from the environment, following huggingface_hub's rules.
     ///
     /// # Errors
-    /// If no variable names a folder for the cache, or if `HF_ENDPOINT` is not a URL.
+    /// If no variable sets a folder for the cache, or if `HF_ENDPOINT` is not a URL.
     pub fn from_env(offline: bool) -> Result<Self, Error> {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.trim().is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
@@ -64,15 +64,15 @@ impl HubOptions {
         })
     }
 
-    /// Returns a warning for the user if the hub's address is not encrypted.
+    /// Returns a warning for the user if the connection to the hub is not encrypted.
     pub fn warning(&self) -> Option<String> {
         if self.offline || is_private(&self.endpoint) {
             return None;
         }
         let token = if self.token_withheld { "; your token is not sent" } else { "" };
         Some(format!(
-            "HF_ENDPOINT={} is not encrypted: anyone on the network path can see and replace your downloads, \
-            including their checksums{token}\nhint: use an https address",
+            "the connection to HF_ENDPOINT={} is not encrypted: anyone on the network path can see and replace your \
+            downloads, including their checksums{token}\nhint: use an https address",
             self.endpoint
         ))
     }
@@ -178,7 +178,7 @@ impl CachedRepository {
     /// Links `file` into the snapshot of `commit`.
     ///
     /// # Errors
-    /// If the link cannot be written, or if its path is a regular file of another size.
+    /// If the link cannot be written, or if its path is a regular file of a different size.
     pub fn link(&self, commit: &str, file: &HubFile) -> Result<(), Error> {
         let Some(sha256) = &file.sha256 else { return Ok(()) };
         let pointer = self.pointer(commit, &file.path);
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(place.commit("refs/pr/1").as_ref(), Some(&commit));
         assert_eq!(place.commit(&commit).as_ref(), Some(&commit));
         assert_eq!(place.files(&commit), [HubFile { sha256: None, ..file.clone() }]);
-        // A dangling link is replaced; a foreign file of another size is left alone.
+        // A dangling link is replaced; a file of a different size from another tool is left alone.
         fs::remove_file(place.blob(&digest)).expect("removed");
         assert!(!place.has(&commit, &file) && place.files(&commit).is_empty());
         place.link(&commit, &file).expect("a link");

@@ -1,4 +1,4 @@
-//! Sends requests through hf-hub's client, and interprets the answers.
+//! Sends requests through hf-hub's client, and interprets the responses.
 
 use std::io::Read as _;
 use std::thread::sleep;
@@ -20,7 +20,7 @@ const MAX_LISTING: u64 = 32 << 20;
 /// Maximum number of bytes read from the body of an error response.
 const MAX_REASON: u64 = 4 << 10;
 
-/// Maximum number of characters of the hub's reason that are shown.
+/// Maximum number of characters to show of the reason that the hub gives.
 const TOLD: usize = 300;
 
 /// Maximum `Retry-After` delay that the client obeys.
@@ -40,7 +40,7 @@ pub fn call(
     request.timeout_recv_response(silence).timeout_per_read(silence).build().call()
 }
 
-/// Returns the delay before the attempt with the 0-based number `tries`. `asked` is the server's `Retry-After`.
+/// Returns the delay before attempt `tries`, counted from 0. `asked` is the server's `Retry-After`.
 pub fn rest(patience: &Patience, tries: u32, asked: Option<Duration>) -> Duration {
     asked.unwrap_or_else(|| patience.wait.saturating_mul(1 << tries.min(6))).min(MAX_REST)
 }
@@ -58,7 +58,7 @@ pub fn header<'a>(answer: &'a Response<Body>, name: &str) -> Option<&'a str> {
 /// Requests the listing of the repository.
 ///
 /// # Errors
-/// If all attempts fail: the hub cannot be reached, refuses the request, or does not answer with a listing.
+/// If all attempts fail: the hub cannot be reached, refuses the request, or does not return a listing.
 pub fn list(repo: &ApiRepo, name: &Name, options: &HubOptions) -> Result<Listing, Error> {
     let mut tries = 0;
     loop {
@@ -91,7 +91,7 @@ fn list_once(
     let reader = answer.body_mut().with_config().limit(MAX_LISTING).reader();
     reader.take(MAX_LISTING).read_to_end(&mut json).map_err(|why| failed(why.to_string()))?;
     Listing::read(&json).map_err(|why| {
-        let why = format!("the answer is not a listing of files: {why}");
+        let why = format!("the response is not a list of files: {why}");
         (Error::Network { what: what(), why, mend: "check HF_ENDPOINT" }, None)
     })
 }

@@ -52,7 +52,7 @@ struct PartialFile<'a> {
 
 /// Outcome of a failed attempt.
 enum Failed {
-    /// Another attempt may succeed, after the delay that the server asked for.
+    /// Another attempt may succeed, after the delay that the server requested.
     Again(Error, Option<Duration>),
     /// Further attempts are useless.
     Over(Error),
@@ -107,8 +107,8 @@ pub fn fetch(
 /// True if the blob exists with the expected size.
 ///
 /// # Errors
-/// If the blob has another size. Anneal verifies its own blobs, so another tool wrote this blob, and Anneal must not
-/// remove it.
+/// If the blob has a different size. Anneal verifies its own blobs, so another tool wrote this blob, and Anneal must
+/// not remove it.
 fn is_there(blob: &Path, expected: u64) -> Result<bool, Error> {
     match fs::metadata(blob) {
         Ok(found) if found.is_file() && found.len() == expected => Ok(true),
@@ -202,7 +202,7 @@ impl<'a> PartialFile<'a> {
         let what = || format!("download {} of {} from {}", self.entry.path, self.from.name, options.endpoint);
         let address = self.from.repo.url(&encoded(&self.entry.path));
         let mut request = self.from.repo.info_request().uri(address);
-        // In a compressed answer, ranges and lengths would count compressed bytes.
+        // In a compressed response, ranges and lengths would count compressed bytes.
         request = request.header("Accept-Encoding", "identity");
         if self.done > 0 {
             request = request.header("Range", format!("bytes={}-", self.done));

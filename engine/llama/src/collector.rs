@@ -13,7 +13,7 @@ use crate::system::start;
 /// Sums of the squared inputs of one matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixSums {
-    /// Sum for each column. In a matrix with experts, the columns of each expert follow those of the previous expert.
+    /// Sum for each column. In a matrix with experts, the columns of each expert follow the previous expert's columns.
     pub sums: Vec<f32>,
     /// Number of inputs in each sum: a single number, or one number per expert.
     pub counts: Vec<f32>,

@@ -28,7 +28,7 @@ pub struct Context {
     pub(super) model: Arc<Model>,
     pub(super) decode_pool: Option<Arc<Threadpool>>,
     pub(super) prefill_pool: Option<Arc<Threadpool>>,
-    /// Number of threads for single tokens; `None` if it is fixed.
+    /// Number of decode threads, which follows the load of the machine; `None` if the number is fixed.
     thread_count: Option<ThreadCount>,
     _collector: Option<Arc<Collector>>,
     pub(super) sequences: u32,
@@ -206,7 +206,7 @@ impl Context {
         self.set_numbers(decode, prefill);
     }
 
-    /// Lets single tokens use fewer threads while other programs use the cores, if that is faster. Has no effect with
+    /// Lets decode use fewer threads while other programs use the cores, if that is faster. Has no effect with
     /// llama.cpp's kernels, because their results may depend on the number of threads.
     pub fn follow_load(&mut self) {
         let is_own = own_kernels::choice().is_some_and(|choice| choice.is_own());

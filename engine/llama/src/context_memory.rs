@@ -11,8 +11,8 @@ use crate::message::owned;
 const KINDS: usize = 64;
 
 impl Context {
-    /// Returns the memory that this context and its model use. If the model was loaded without memory, returns the
-    /// memory that they would use.
+    /// Returns the memory that this context and its model use. If the model was loaded without allocating memory,
+    /// returns the memory that they would use.
     ///
     /// # Errors
     /// [`Error::Memory`] if llama.cpp does not report the memory.

@@ -41,7 +41,7 @@ pub struct DeviceAsked<'a> {
     pub owner: u64,
     /// Requested options, including the steps that run on the host.
     pub options: &'a SamplingOptions,
-    /// Seed of the random numbers.
+    /// Seed of the random number generator.
     pub seed: u32,
     /// Number of random numbers that have already been drawn.
     pub drawn: u64,

@@ -60,10 +60,10 @@ impl Device {
 
     /// Returns the reason why this process cannot compute on the device; `None` if it can.
     ///
-    /// llama.cpp lists a GPU even if another process uses the GPU exclusively, if its memory is full, or if the
-    /// program has no code for its architecture. llama.cpp notices such a fault only when the model is loaded or
-    /// computes, and then aborts the process. Therefore, this function queries CUDA once. The query creates CUDA's
-    /// context on the GPU, which takes a few hundred MiB and a few hundred milliseconds.
+    /// llama.cpp lists a GPU even if another process uses the GPU exclusively, if its memory is full, or if the program
+    /// has no code for its architecture. llama.cpp notices such a fault only when a model is loaded or evaluated, and
+    /// then aborts the process. Therefore, this function queries CUDA once. The query creates CUDA's context on the
+    /// GPU, which takes a few hundred MiB and a few hundred milliseconds.
     pub fn fault(&self) -> Option<String> {
         static FOUND: Mutex<BTreeMap<usize, Option<String>>> = Mutex::new(BTreeMap::new());
         let ordinal = self.ordinal()?;

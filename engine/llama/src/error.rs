@@ -63,7 +63,7 @@ pub enum Error {
     },
 
     /// The devices on which a model computes could not be recorded.
-    #[error("cannot record where the model computes: {0}")]
+    #[error("cannot record the devices that compute the model: {0}")]
     Placement(String),
 
     /// The memory that a model needs could not be estimated.
@@ -79,8 +79,8 @@ pub enum Error {
         why: String,
     },
 
-    /// The trial load of the model failed. Unknown files are first loaded in a child process; this process ended or
-    /// timed out.
+    /// The trial load of the model failed. Unknown files are first loaded in a child process; the child process ended
+    /// or timed out.
     #[error("cannot load {}: its trial load {how}{}", path.display(), known_before(*is_known))]
     Trial {
         /// Path of the model.
@@ -158,8 +158,8 @@ pub enum Error {
 
     /// A text has more bytes than the context can hold under any tokenisation.
     #[error(
-        "the text has {bytes} bytes, but a context of {context} tokens holds at most {most} ({longest} per token)\nhint: \
-         shorten the text, or use a larger context with -c"
+        "the text has {bytes} bytes, but a context of {context} tokens holds at most {most} bytes ({longest} per \
+         token)\nhint: shorten the text, or use a larger context with -c"
     )]
     TextTooLong {
         /// Length of the text, in bytes.
@@ -319,8 +319,8 @@ pub enum Error {
 
     /// The text is too short to evaluate.
     #[error(
-        "the text has {tokens} tokens, but a chunk needs {chunk}\nhint: give a longer text with -f, or use shorter chunks \
-         with --ctx"
+        "the text has {tokens} tokens, but a chunk needs {chunk}\nhint: pass a longer text with -f, or use shorter \
+         chunks with --ctx"
     )]
     TextTooShort {
         /// Length of the text, in tokens.

@@ -11,8 +11,8 @@ use crate::context::Context;
 pub struct Graphs {
     /// Number of computed graphs: one for each generated token, and one for each `n_ubatch` tokens of a prompt.
     pub computed: u64,
-    /// Number of computed graphs that reused the previous graph with other inputs. A reused graph is neither built
-    /// nor planned again.
+    /// Number of computed graphs that reused the previous graph with new inputs. A reused graph is neither built nor
+    /// planned again.
     pub reused: u64,
 }
 

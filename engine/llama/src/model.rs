@@ -214,7 +214,7 @@ impl Model {
                 // SAFETY: the buffer contains a NUL.
                 return Some(unsafe { owned(buffer.as_ptr().cast()) });
             }
-            // The value was cut off, for example a template. llama.cpp returned its whole length.
+            // A long value, such as a template, was truncated. llama.cpp returned its full length.
             buffer.resize(length + 1, 0);
         }
     }
@@ -317,15 +317,15 @@ impl Model {
         unsafe { sys::llama_vocab_is_eog(self.vocab, token) }
     }
 
-    /// Tokenises `text`, with the special tokens that the model expects around it. Warns if the text already begins with
-    /// the token that the model adds, because models answer such prompts worse.
+    /// Tokenises `text`, with the special tokens that the model expects around it. Warns if the text already begins
+    /// with the token that the model adds, because models give worse answers to such prompts.
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
         let tokens = self.tokenize_with(text, true)?;
         if let (Some(begin), [first, second, ..]) = (self.begin_token(), tokens.as_slice())
             && [*first, *second] == [begin, begin]
         {
             notice::warn(
-                "the prompt begins with two begin-of-text tokens, because the model adds one to the one in the text\n\
+                "the prompt begins with two begin-of-text tokens: one that the model adds, and one in the text\n\
                  hint: remove the token from the text",
             );
         }

@@ -11,7 +11,8 @@ pub enum NumaPlacement {
     Node(u32),
     /// Pages of memory on all nodes in turn. The kernel schedules the threads.
     Interleave,
-    /// Threads on all nodes in turn, each bound to a CPU. A page of memory is on the node that touches the page first.
+    /// Threads on all nodes in turn, each bound to a CPU. A page of memory is placed on the node of the thread that
+    /// first touches the page.
     Spread,
 }
 

@@ -20,7 +20,7 @@ pub struct OperationTime {
     pub shape: Vec<u64>,
     /// Number of operations.
     pub calls: u64,
-    /// Time of all calls in nanoseconds, each until its last thread has finished.
+    /// Time of all calls in nanoseconds. Each call is measured until its last thread has finished.
     pub nanoseconds: u64,
     /// For products and attention: bytes that all calls read, from weights and from cells that a token can see.
     /// For other operations: bytes of all operands and of the result, which are usually in the CPU's caches.
@@ -50,7 +50,7 @@ impl OperationTimes {
         match unsafe { sys::anneal_operations_observe(true) } {
             true => Ok(Self(only)),
             false => Err(Error::Usage(
-                "operations cannot be timed: this llama.cpp was built without the patch 0015-cpu-observe-operations\n\
+                "operations cannot be timed: this llama.cpp was built without patch 0015-cpu-observe-operations\n\
                  hint: build the pinned llama.cpp with `cargo xtask build-native`"
                     .to_string(),
             )),

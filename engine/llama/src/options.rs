@@ -199,14 +199,14 @@ choice! {
     No = "no",
     /// Refuse to run if no device is available, or if no part of the model is on a device.
     Yes = "yes",
-    /// Also refuse to run if a layer, a part of the KV cache or an operation of decode is on the host.
+    /// Also refuse to run if a layer, a part of the KV cache or a decode operation is on the host.
     Full = "full",
 }
 
 choice! {
     /// Source of drafts: see `speculative` of the engine.
     Drafts, "speculative mode", Off:
-    /// No drafts: every token is evaluated alone.
+    /// No drafts: tokens are evaluated one by one.
     Off = "off",
     /// The text itself: a draft consists of the tokens that followed an earlier occurrence of the last tokens.
     Lookup = "lookup",

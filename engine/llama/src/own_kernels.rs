@@ -38,7 +38,7 @@ pub enum MatrixKernels {
 }
 
 impl MatrixKernels {
-    /// All values, in the order in which messages name them.
+    /// All values, in the order in which messages list them.
     const ALL: [Self; 6] = [Self::Auto, Self::Ggml, Self::Avx2, Self::AvxVnni, Self::Avx512Vnni, Self::Amx];
 
     /// Returns Anneal's kernels for an instruction set.
@@ -122,10 +122,11 @@ pub fn alternative() -> Option<MatrixKernels> {
     }
 }
 
-/// True if a token's logits have the same bits alone and in any batch. This is the case if Anneal's own kernels have
-/// computed every operation of this process that could depend on the batch. The answer can change to false when a model
-/// is evaluated that has weights, layers, caches or adapters without such kernels. It also changes when a sequence gets
-/// a cell before one of its earlier cells, because attention adds in the order of the cells.
+/// True if a token's logits have the same bits whether the token is evaluated alone or in any batch. This is the case
+/// if Anneal's own kernels have computed every operation of this process that could depend on the batch. The answer can
+/// change to false when a model is evaluated that has weights, layers, caches or adapters without such kernels. The
+/// answer also changes when a sequence gets a cell before one of its earlier cells, because attention adds in the order
+/// of the cells.
 pub fn are_batch_invariant() -> bool {
     // SAFETY: reads a flag of the CPU backend, which is loaded once kernels are chosen.
     choice().is_some_and(|choice| choice.is_own()) && unsafe { !llama_sys::anneal_has_other_operations() }
@@ -134,7 +135,7 @@ pub fn are_batch_invariant() -> bool {
 /// Chooses kernels. Without `wanted`, the environment decides.
 ///
 /// # Errors
-/// [`Error::Usage`] if the environment names kernels that do not exist, or if this CPU cannot run the kernels.
+/// [`Error::Usage`] if the environment requests kernels that do not exist, or if this CPU cannot run the kernels.
 pub(crate) fn decide(wanted: Option<(MatrixKernels, WantedBy)>) -> Result<Choice> {
     let wanted = match (wanted, std::env::var(VARIABLE)) {
         (Some(wanted), _) => wanted,
@@ -149,7 +150,7 @@ pub(crate) fn apply(choice: Choice) {
     CHOICE.get_or_init(|| give(choice));
 }
 
-/// Returns the kernels that the environment variable names with the value `name`.
+/// Returns the kernels that the value `name` of the environment variable requests.
 ///
 /// # Errors
 /// [`Error::Usage`] if no kernels have this name.
@@ -217,7 +218,7 @@ fn give(choice: Choice) -> Choice {
         if !taken {
             return Choice {
                 kernels: MatrixKernels::Ggml,
-                because: "llama.cpp was built without the patch 0012",
+                because: "llama.cpp was built without patch 0012",
             };
         }
     }

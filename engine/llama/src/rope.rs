@@ -111,7 +111,8 @@ impl Rope {
         match (self.scaling, self.factor(), self.yarn()) {
             (Some(RopeScaling::None), Some(_), _) => {
                 return usage(
-                    "--rope-scaling none cannot be used with a scale: llama.cpp would ignore it\nhint: use linear or yarn"
+                    "--rope-scaling none cannot be used with a scale: llama.cpp would ignore the scale\nhint: use \
+                     linear or yarn"
                         .to_string(),
                 );
             }
@@ -249,7 +250,7 @@ mod tests {
             Rope { scaling: yarn, yarn_orig_ctx: Some(0), ..Rope::default() },
         ];
         for rope in wrong {
-            assert!(matches!(rope.check(), Err(Error::Usage(_))), "{rope:?} was taken");
+            assert!(matches!(rope.check(), Err(Error::Usage(_))), "{rope:?} was accepted");
         }
         let right = [
             Rope::default(),
@@ -291,7 +292,7 @@ mod tests {
             (Rope { yarn_beta_fast: Some(8.0), scale: Some(2.0), ..Rope::default() }, "--rope-scaling yarn"),
         ];
         for (rope, words) in cases {
-            let error = rope.check_model(&file).expect_err("it was taken").to_string();
+            let error = rope.check_model(&file).expect_err("it was accepted").to_string();
             assert!(error.contains(words), "{error}");
         }
         let rope = Rope {

@@ -44,7 +44,7 @@ pub fn exit_now(code: i32) -> ! {
 /// Closes every file that this process inherited, except its standard streams. Call this function at the start of a
 /// process, before the process opens a file.
 pub fn close_inherited() {
-    // SAFETY: closes descriptors that nothing in this process owns. Kernels older than 5.9 do not know the call and
+    // SAFETY: closes descriptors that nothing in this process owns. Kernels older than 5.9 do not support the call and
     // leave the descriptors open.
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
 }
@@ -150,7 +150,7 @@ pub fn allocator_serves_cpp() -> bool {
 
 #[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
 unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
-    // SAFETY: compares the address with those of mimalloc's arenas.
+    // SAFETY: compares the address with the addresses of mimalloc's arenas.
     unsafe { libmimalloc_sys::mi_is_in_heap_region(memory) }
 }
 

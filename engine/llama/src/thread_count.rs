@@ -1,8 +1,8 @@
-//! Number of threads for single tokens while other programs use the cores.
+//! Number of decode threads while other programs use the cores.
 //!
-//! The threads of a token wait for each other at barriers. If another program takes the core of one thread, all threads
-//! wait, and fewer threads can be faster. The best number depends on the other programs, so Anneal measures the speed
-//! with each number for a few tokens.
+//! The threads that evaluate a token wait for each other at barriers. If another program takes the core of one thread,
+//! all threads wait, and fewer threads can be faster. The best number of threads depends on the other programs, so
+//! Anneal measures the speed of a few tokens with each number.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ struct Length {
     tokens: u32,
 }
 
-/// Number of threads for single tokens, which follows the load of the machine.
+/// Number of decode threads, which follows the load of the machine.
 #[derive(Debug)]
 pub struct ThreadCount {
     max: u32,
@@ -49,7 +49,7 @@ pub struct ThreadCount {
     reading: Option<(Instant, Option<Duration>)>,
 }
 
-/// Tokens with another number of threads.
+/// Evaluation of a few tokens with another number of threads.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     threads: u32,
@@ -162,7 +162,7 @@ mod tests {
         now: Instant,
         /// Seconds per token with 1, 2, … threads.
         seconds: Vec<f64>,
-        /// Number of threads from which threads wait for a core.
+        /// Minimum number of threads with which threads wait for a core.
         contended_from: u32,
         waited: Duration,
         /// Seconds during which a new number of threads runs as fast as on an idle machine.
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn one_of_many_threads_makes_room_and_comes_back() {
         let mut count = ThreadCount::new(8);
-        // With all eight threads, one shares its core.
+        // With all eight threads, one of them shares its core with another program.
         let crowded = [0.08, 0.04, 0.03, 0.022, 0.018, 0.015, 0.013, 0.020];
         let (regret, used) = Machine::new(&crowded, 8).run(&mut count, 60.0);
         assert!(regret < 1.05 && used[6] > 0.9, "{regret:.3} {used:?}");

@@ -26,7 +26,7 @@ pub struct Variant {
 pub struct Adapter {
     /// Path of the GGUF file.
     pub path: PathBuf,
-    /// Scale of the adapter: 1 means as trained, 0 means no effect.
+    /// Scale of the adapter: 1 applies the adapter as trained, 0 disables it.
     pub scale: f32,
 }
 
@@ -48,7 +48,7 @@ impl FromStr for Adapter {
         match (-MOST..=MOST).contains(&scale) {
             true => Ok(Adapter { path: PathBuf::from(path), scale }),
             false => Err(format!(
-                "{scale} is not a scale: use a number from -{MOST} to {MOST} (1 means as trained)"
+                "the scale {scale} is out of range: use -{MOST} to {MOST} (1 applies the adapter as trained)"
             )),
         }
     }

@@ -200,6 +200,11 @@ impl Chain {
         self.guide.as_ref().is_some_and(Guide::is_complete)
     }
 
+    /// Returns the paths of the keywords of the JSON schema that are not enforced, such as `properties.list.uniqueItems`.
+    pub fn ignored_keywords(&self) -> &[String] {
+        self.guide.as_ref().map_or(&[], |guide| &guide.ignored)
+    }
+
     /// True if a grammar or a schema constrains the text. The text then ends at its end token, even if end tokens are
     /// ignored otherwise.
     pub fn is_constrained(&self) -> bool {

@@ -14,8 +14,12 @@ use llguidance::{Logger, Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
 use crate::digits::{DigitLimit, DigitTokens};
+use crate::parts::pointer_bytes;
+use crate::plain::{NO_TEXT, plain};
+use crate::relax::relax;
+use crate::schema::{self, Simplified};
 use crate::watch::{self, watched};
-use crate::{gbnf, multiples, schema};
+use crate::{gbnf, multiples};
 
 /// Vocabulary of a model, in llguidance's format.
 struct Vocabulary {
@@ -24,11 +28,14 @@ struct Vocabulary {
     digits: DigitTokens,
 }
 
+/// Matcher of a grammar, and its first mask.
+type Compiled = (Matcher, Vec<u32>);
+
+/// Function that reads a grammar.
+type Reader = Box<dyn FnOnce(&ParserLimits) -> std::result::Result<GrammarInit, String> + Send>;
+
 /// Vocabularies of the loaded models.
 type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<Vocabulary>)>>;
-
-/// Maximum number of parts of an invalid schema that are compiled to find the invalid part.
-const MAX_PARTS: usize = 500;
 
 /// Maximum size of a grammar or schema in bytes; llguidance's own limits apply to its compiled form. llguidance's
 /// Lark compiler and [`gbnf::translate`] recurse into referenced rules, so [`STACK`] must suffice for a grammar of
@@ -37,11 +44,13 @@ const MAX_GRAMMAR_BYTES: usize = 128 << 10;
 const MAX_SCHEMA_BYTES: usize = 1 << 20;
 const MAX_SCHEMA_REFS: usize = 4000;
 
+/// Maximum total length of the pointers to all parts of a schema, in bytes. All pointers are in memory together, and
+/// each contains the names of the properties around the part.
+const MAX_POINTER_BYTES: usize = 32 << 20;
+
 /// Maximum number of characters of llguidance's message that an error includes. The message repeats the input, so it
 /// can be long.
 const MAX_WORDS: usize = 300;
-
-const NO_TEXT: &str = "no text matches it";
 
 /// Maximum size of a token in bytes. Longer tokens do not fit into the tree of tokens, and no known vocabulary has
 /// such tokens.
@@ -62,14 +71,8 @@ pub(super) struct Guide {
     vocabulary: Arc<Vocabulary>,
     /// Limit on the digits of numbers, for JSON schemas.
     limit: Option<DigitLimit>,
-}
-
-/// Returns the paths of the keywords of `constraint` that are not enforced, such as `properties.list.uniqueItems`.
-pub fn ignored_keywords(constraint: &Constraint) -> Vec<String> {
-    match constraint {
-        Constraint::JsonSchema(schema) => schema::simplified(schema).ignored,
-        Constraint::Grammar(_) => Vec::new(),
-    }
+    /// Paths of the keywords of a JSON schema that are not enforced, such as `properties.list.uniqueItems`.
+    pub(super) ignored: Vec<String>,
 }
 
 impl Guide {
@@ -77,46 +80,23 @@ impl Guide {
     pub(super) fn new(constraint: &Constraint, model: &Arc<Model>) -> Result<Self> {
         let what = what(constraint);
         check(constraint, what)?;
-        let refused = |why: String| Error::Grammar { what, place: String::new(), why };
-        let serialized = |grammar| Ok(GrammarInit::Serialized(grammar));
-        let read: Box<dyn FnOnce(&ParserLimits) -> _ + Send> = match constraint {
-            Constraint::Grammar(text) if is_lark(text) => {
-                let grammar = TopLevelGrammar::from_lark(text.clone());
-                Box::new(move |_| serialized(grammar))
-            }
-            Constraint::Grammar(text) => {
-                // The whole vocabulary is read once, and only if a name is looked up.
-                let named: OnceCell<HashMap<Vec<u8>, u32>> = OnceCell::new();
-                let token = |name: &str| named.get_or_init(|| names(model)).get(name.as_bytes()).copied();
-                let grammar = gbnf::read(text, &token).map_err(refused)?;
-                let (n_vocab, others) = (model.n_vocab(), never_named(model));
-                Box::new(move |limits| gbnf::translate(grammar, n_vocab, &others, limits))
-            }
-            Constraint::JsonSchema(schema) => {
-                let mut schema = schema::simplified(schema).schema;
-                schema::close_objects(&mut schema);
-                let grammar = TopLevelGrammar::from_json_schema(with_bounds(&schema));
-                Box::new(move |_| serialized(grammar))
-            }
-        };
         let vocabulary = vocabulary(model)?;
         let factory = &vocabulary.factory;
-        let made = with_stack(move || {
-            let limits = factory.limits().clone();
-            compile(factory, read(&limits)?, limits)
-        })?;
-        let found = made.and_then(|(matcher, first)| Ok((matcher, first?)));
-        let (matcher, mask) = match (found, constraint) {
-            (Ok(made), _) => made,
-            (Err(why), Constraint::JsonSchema(schema)) => {
-                let place = with_stack(|| invalid_part(factory, schema))?;
-                let (place, why) = place.unwrap_or((String::new(), why));
-                return Err(Error::Grammar { what, place, why });
+        let made = match constraint {
+            Constraint::Grammar(text) => {
+                let read = reader(text, model);
+                with_stack(move || {
+                    let limits = factory.limits().clone();
+                    Ok((compile(factory, read?(&limits)?, limits)?, Vec::new()))
+                })?
+                .map_err(|why| (String::new(), why))
             }
-            (Err(why), Constraint::Grammar(_)) => return Err(refused(why)),
+            Constraint::JsonSchema(schema) => with_stack(|| compile_schema(factory, schema))?,
         };
+        let ((matcher, mask), ignored) =
+            made.map_err(|(place, why)| Error::Grammar { what, place, why: plain(&why) })?;
         let limit = matches!(constraint, Constraint::JsonSchema(_)).then(DigitLimit::default);
-        Ok(Guide { matcher, first: Some(mask), what, vocabulary, limit })
+        Ok(Guide { matcher, first: Some(mask), what, vocabulary, limit, ignored })
     }
 
     /// Returns the allowed tokens as one bit per token. If the text is complete, only end tokens are allowed.
@@ -190,49 +170,65 @@ impl Guide {
     }
 }
 
-/// Compiles `grammar`. Returns its matcher and the first mask, or the reason why no text matches it.
+/// Returns a function that reads the grammar `text`, or the reason why `text` is invalid.
+fn reader(text: &str, model: &Model) -> std::result::Result<Reader, String> {
+    if is_lark(text) {
+        let grammar = TopLevelGrammar::from_lark(text.to_string());
+        return Ok(Box::new(move |_| Ok(GrammarInit::Serialized(grammar))));
+    }
+    // The whole vocabulary is read once, and only if a name is looked up.
+    let named: OnceCell<HashMap<Vec<u8>, u32>> = OnceCell::new();
+    let token = |name: &str| named.get_or_init(|| names(model)).get(name.as_bytes()).copied();
+    let grammar = gbnf::read(text, &token)?;
+    let (n_vocab, others) = (model.n_vocab(), never_named(model));
+    Ok(Box::new(move |limits| gbnf::translate(grammar, n_vocab, &others, limits)))
+}
+
+/// Compiles `schema` without the keywords that llguidance refuses. Also returns the paths of the keywords that are not
+/// enforced.
+///
+/// # Errors
+/// The path of the invalid part, and the reason.
+fn compile_schema(
+    factory: &ParserFactory,
+    schema: &Value,
+) -> std::result::Result<(Compiled, Vec<String>), (String, String)> {
+    let endless = |path| (path, format!("{NO_TEXT}: its $ref never ends"));
+    let Simplified { mut schema, mut ignored } = schema::prepared(schema).map_err(endless)?;
+    let made = |schema: &Value| {
+        let grammar = GrammarInit::Serialized(TopLevelGrammar::from_json_schema(with_bounds(schema)));
+        compile(factory, grammar, factory.limits().clone())
+    };
+    let why = match made(&schema) {
+        Ok(compiled) => return Ok((compiled, ignored)),
+        Err(why) => why,
+    };
+    let relaxed = relax(&mut schema, &why, &|part| made(part).err());
+    match relaxed.invalid {
+        Some(invalid) => return Err(invalid),
+        None if relaxed.ignored.is_empty() => return Err((String::new(), why)),
+        None => ignored.extend(relaxed.ignored),
+    }
+    let compiled = made(&schema).map_err(|why| (String::new(), why))?;
+    Ok((compiled, ignored))
+}
+
+/// Compiles `grammar`.
 fn compile(
     factory: &ParserFactory,
     grammar: GrammarInit,
     limits: ParserLimits,
-) -> std::result::Result<(Matcher, std::result::Result<Vec<u32>, String>), String> {
+) -> std::result::Result<Compiled, String> {
     let caps = InferenceCapabilities::default();
     let parser = factory.create_parser_from_init_ext(grammar, Logger::new(0, 0), caps, limits);
     let mut matcher = Matcher::new(parser).into_cancellable();
     let first = watched(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
-    let first = match first {
+    match first {
         // Rules that refer only to themselves are detected here.
-        Err(error) => Err(match words(&error.to_string()) {
-            name if name == "NoExtensionBias" => NO_TEXT.to_string(),
-            other => other,
-        }),
+        Err(error) => Err(words(&error.to_string())),
         Ok(mask) if mask.is_zero() => Err(NO_TEXT.to_string()),
-        Ok(mask) => Ok(mask.into()),
-    };
-    Ok((matcher, first))
-}
-
-/// Returns the path of the innermost part of the invalid schema `whole` that is invalid by itself, and the reason.
-fn invalid_part(factory: &ParserFactory, whole: &Value) -> Option<(String, String)> {
-    let simplified = schema::simplified(whole).schema;
-    let definitions = ["$defs", "definitions"].map(|key| (key, simplified.get(key)));
-    let parts = schema::parts(&simplified);
-    parts.iter().take(MAX_PARTS).find_map(|(path, part)| {
-        let mut part = (*part).clone();
-        if let Value::Object(fields) = &mut part {
-            for (key, value) in definitions {
-                if let Some(value) = value {
-                    fields.entry(key).or_insert_with(|| value.clone());
-                }
-            }
-        }
-        // A part that no text matches, such as a property that must be missing, is not an error by itself.
-        let grammar = GrammarInit::Serialized(TopLevelGrammar::from_json_schema(with_bounds(&part)));
-        match compile(factory, grammar, factory.limits().clone()) {
-            Ok((_, Err(why))) | Err(why) if why != NO_TEXT && part != false => Some((path.clone(), why)),
-            _ => None,
-        }
-    })
+        Ok(mask) => Ok((matcher, mask.into())),
+    }
 }
 
 /// Name of the constraint in messages.
@@ -244,8 +240,9 @@ pub(super) fn what(constraint: &Constraint) -> &'static str {
     }
 }
 
-/// Returns `schema` with a limit on the white space between its parts, similar to llama.cpp's own limit. Without this
-/// limit, an uncertain model might fill the context with white space.
+/// Returns `schema` with options for llguidance: `oneOf` means `anyOf`, and the white space between the parts has a
+/// limit, similar to llama.cpp's own limit. Without this limit, an uncertain model might fill the context with white
+/// space.
 fn with_bounds(schema: &Value) -> Value {
     let mut fields = match schema {
         Value::Bool(true) => Map::new(),
@@ -253,7 +250,10 @@ fn with_bounds(schema: &Value) -> Value {
         other => return other.clone(),
     };
     let bound = || json!({"whitespace_pattern": r"[ \t]{1,2}|(\r?\n){1,2}[ \t]{0,40}"});
-    fields.entry("x-guidance").or_insert_with(bound);
+    let options = fields.entry("x-guidance").or_insert_with(bound);
+    if let Value::Object(options) = options {
+        options.insert("coerce_one_of".to_string(), Value::Bool(true));
+    }
     Value::Object(fields)
 }
 
@@ -315,6 +315,11 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
             }
             if let Some(why) = multiples::refusal(schema) {
                 return refuse(why);
+            }
+            if pointer_bytes(schema) > MAX_POINTER_BYTES {
+                return refuse(
+                    "it has many parts inside properties with long names: use shorter names".to_string(),
+                );
             }
             (text.len(), MAX_SCHEMA_BYTES)
         }

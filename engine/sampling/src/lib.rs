@@ -8,12 +8,19 @@ mod digits;
 mod gbnf;
 mod guide;
 mod multiples;
+mod numbers;
+mod one_of;
+mod parts;
+mod patterns;
+mod plain;
+mod references;
+mod relax;
 mod schema;
 mod watch;
 
 pub use alone::check_gbnf;
 pub use chain::{Chain, asks_devices};
-pub use guide::ignored_keywords;
 pub use llama::sampling::{
-    Bias, Constraint, DeviceReport, PARAMETERS, Parameter, SamplingOptions, SamplingPlan, SamplingStep, whole,
+    Bias, Constraint, DeviceReport, PARAMETERS, Parameter, SamplingOptions, SamplingPlan, SamplingStep,
+    seed_number, whole,
 };

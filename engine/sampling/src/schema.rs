@@ -5,6 +5,10 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::parts::{join, parts, places, visit};
+use crate::patterns::Patterns;
+use crate::{numbers, one_of, references};
+
 /// Formats of strings that llguidance enforces (`lookup_format` in llguidance 1.9).
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
@@ -32,15 +36,6 @@ const UNSUPPORTED: [&str; 15] = [
 const ANNOTATIONS: [&str; 5] =
     ["deprecated", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor", "contentSchema"];
 
-/// Keywords whose value is a schema.
-const SCHEMAS: [&str; 3] = ["items", "additionalItems", "additionalProperties"];
-
-/// Keywords whose value is a list of schemas. `items` may also be a list.
-const LISTS: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
-
-/// Keywords whose value is an object with schemas.
-const MAPS: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-
 /// Schema that llguidance can use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simplified {
@@ -50,10 +45,30 @@ pub struct Simplified {
     pub ignored: Vec<String>,
 }
 
+/// Returns `schema` in the form that llguidance compiles.
+///
+/// # Errors
+/// The path of a reference that never ends, if no finite text matches `schema` because of it.
+pub fn prepared(schema: &Value) -> Result<Simplified, String> {
+    let Simplified { mut schema, mut ignored } = simplified(schema);
+    references::resolve(&mut schema);
+    if let Some(path) = references::remove_endless(&mut schema) {
+        return Err(path);
+    }
+    close_objects(&mut schema);
+    ignored.extend(one_of::overlapping(&schema).iter().map(|path| join(path, "oneOf")));
+    Ok(Simplified { schema, ignored })
+}
+
 /// Simplifies `schema`.
-pub fn simplified(schema: &Value) -> Simplified {
+fn simplified(schema: &Value) -> Simplified {
     let mut result = Simplified { schema: schema.clone(), ignored: Vec::new() };
     simplify(&mut result.schema, "", &mut result.ignored);
+    let mut patterns = Patterns::default();
+    visit(&mut result.schema, "", &mut |fields, path| {
+        numbers::replace(fields);
+        result.ignored.extend(patterns.replace(fields).into_iter().map(|key| join(path, key)));
+    });
     result
 }
 
@@ -61,15 +76,14 @@ pub fn simplified(schema: &Value) -> Simplified {
 /// A small model could otherwise add properties until the answer is cut off. Every answer still matches the schema.
 ///
 /// A schema with `allOf` stays open, because the parts of an intersection must allow each other's properties.
-pub fn close_objects(schema: &mut Value) {
-    if parts(schema).iter().all(|(_, part)| part.get("allOf").is_none()) {
-        close_each(schema);
+fn close_objects(schema: &mut Value) {
+    if parts(schema).iter().all(|part| part.schema.get("allOf").is_none()) {
+        visit(schema, "", &mut |fields, _| close_one(fields));
     }
 }
 
-fn close_each(schema: &mut Value) {
+fn close_one(fields: &mut Map<String, Value>) {
     const OPENED_BY: [&str; 5] = ["additionalProperties", "patternProperties", "anyOf", "oneOf", "$ref"];
-    let Value::Object(fields) = schema else { return };
     let listed = fields.get("properties").and_then(Value::as_object).filter(|listed| !listed.is_empty());
     let required = fields.get("required").and_then(Value::as_array).into_iter().flatten();
     let lists_all =
@@ -77,61 +91,6 @@ fn close_each(schema: &mut Value) {
     if lists_all && OPENED_BY.iter().all(|key| !fields.contains_key(*key)) {
         fields.insert("additionalProperties".to_string(), Value::Bool(false));
     }
-    for (key, value) in fields.iter_mut() {
-        for (_, place) in places(key, value) {
-            value.pointer_mut(&place.pointer).into_iter().for_each(close_each);
-        }
-    }
-}
-
-/// Returns the schemas in `schema` with their paths, inner schemas first. The last one is `schema` itself.
-pub fn parts(schema: &Value) -> Vec<(String, &Value)> {
-    fn collect<'a>(schema: &'a Value, path: &str, parts: &mut Vec<(String, &'a Value)>) {
-        if let Value::Object(fields) = schema {
-            for (key, place) in fields.iter().flat_map(|(key, value)| places(key, value)) {
-                if let Some(within) = fields.get(key).and_then(|value| value.pointer(&place.pointer)) {
-                    collect(within, &join(path, &place.path), parts);
-                }
-            }
-        }
-        parts.push((path.to_string(), schema));
-    }
-    let mut parts = Vec::new();
-    collect(schema, "", &mut parts);
-    parts
-}
-
-/// Place of a schema within the value of a keyword.
-struct SchemaPlace {
-    /// JSON pointer from the keyword's value.
-    pointer: String,
-    /// Path from the schema that has the keyword.
-    path: String,
-}
-
-/// Returns the places of the schemas in the value of keyword `key`.
-fn places<'a>(key: &'a str, value: &Value) -> Vec<(&'a str, SchemaPlace)> {
-    let place = |pointer: String, path: String| (key, SchemaPlace { pointer, path });
-    match value {
-        Value::Array(list) if LISTS.contains(&key) => {
-            (0..list.len()).map(|at| place(format!("/{at}"), format!("{key}[{at}]"))).collect()
-        }
-        Value::Object(map) if MAPS.contains(&key) => map
-            .keys()
-            .map(|name| {
-                let escaped = name.replace('~', "~0").replace('/', "~1");
-                place(format!("/{escaped}"), format!("{key}.{name}"))
-            })
-            .collect(),
-        Value::Object(_) | Value::Bool(_) if SCHEMAS.contains(&key) => {
-            vec![place(String::new(), key.to_string())]
-        }
-        _ => Vec::new(),
-    }
-}
-
-fn join(path: &str, rest: &str) -> String {
-    if path.is_empty() { rest.to_string() } else { format!("{path}.{rest}") }
 }
 
 /// Simplifies `schema`, which is at `path`. The recursion is bounded by the depth limit of the JSON parser.
@@ -345,12 +304,5 @@ mod tests {
             json!({ "type": ["string", "null"], "enum": ["a", null] }),
             &[],
         );
-    }
-
-    #[test]
-    fn inner_schemas_come_first() {
-        let schema = json!({ "properties": { "a/b": { "items": [true] } }, "enum": [{ "items": {} }] });
-        let paths: Vec<String> = parts(&schema).into_iter().map(|(path, _)| path).collect();
-        assert_eq!(paths, ["properties.a/b.items[0]", "properties.a/b", ""]);
     }
 }

@@ -13,5 +13,5 @@ where
     let port = text.strip_prefix("localhost:").or(text.strip_prefix(':')).unwrap_or(text).parse();
     let ip = text.parse::<Ip>().unwrap_or_else(|_| Ip::from(Ipv4Addr::LOCALHOST));
     let example = SocketAddr::new(ip.into(), port.unwrap_or(default_port));
-    format!("{text:?} is not {kind} with a port\nhint: write it as {example}")
+    format!("{text:?} is not {kind} with a port\nhint: use an address such as {example}")
 }

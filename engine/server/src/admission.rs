@@ -5,8 +5,8 @@
 //! address). At a limit, a new connection replaces an inactive one:
 //!
 //! 1. First, the gate looks for a connection that has not [proven](ConnectionState::prove) itself. The gate picks the
-//!    network with the most unproven connections and evicts its oldest one, so that recent connections of other
-//!    networks survive.
+//!    network with the most unproven connections and evicts the oldest connection of this network, so that recent
+//!    connections of other networks survive.
 //! 2. Otherwise, the gate evicts the proven connection that has been idle for longest.
 //!
 //! If the gate cannot evict any connection, the new connection becomes one of the [`RESERVE`] connections, which

@@ -31,7 +31,7 @@ pub const THREADS: usize = LIGHT + GRAMMARS + TEXTS;
 /// Size of the longest text that is tokenised directly on the connection thread, in bytes.
 const LONG_TEXT: usize = 16 * 1024;
 
-/// Size of the longest text that counts as light work, in bytes. Longer texts have a separate thread.
+/// Size of the longest text that counts as light work, in bytes. Longer texts are tokenised on a separate thread.
 const VERY_LONG_TEXT: usize = 256 * 1024;
 
 /// Size of the longest request that is parsed directly on the connection thread, in bytes.
@@ -195,11 +195,11 @@ mod tests {
         assert_eq!(
             pool.of(&Client::Process { id: 1, user: 0 }).enter(1, 5).err(),
             Some(6),
-            "also another connection of it"
+            "another connection of the client shares its limit"
         );
-        let entered = other.enter(1, 5).expect("others have room");
+        let entered = other.enter(1, 5).expect("other clients have room");
         held.pop();
-        assert!(one.enter(1, 5).is_ok(), "what is refused is not counted, and what is done neither");
+        assert!(one.enter(1, 5).is_ok(), "refused and finished answers are not counted");
         drop((held, entered));
         // The limit for all clients together also applies.
         let many: Vec<Result<Preparing, usize>> =
@@ -244,7 +244,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             // One piece of work ends. The pieces that start afterwards stay blocked.
-            go.send(()).expect("somebody waits");
+            go.send(()).expect("a receiver waits");
             let its = tokio::time::timeout(Duration::from_secs(60), its).await;
             its.expect("it was next").expect("it ends").expect("it is done");
             drop(go);

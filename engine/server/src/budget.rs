@@ -158,14 +158,14 @@ mod tests {
             charge.grow(bytes, bounds).map(|()| charge)
         };
         let first = charge(1, 30).expect("room");
-        let refused = charge(1, 30).expect_err("half of all is the client's");
+        let refused = charge(1, 30).expect_err("a client may use only half of the limit");
         assert_eq!((refused.status(), refused.retry_after), (503, Some(1)));
         assert!(
             refused.message.contains("of this client total 30 bytes")
                 && refused.message.contains("exceed the limit of 50 ")
         );
         let (second, third) = (charge(2, 50).expect("room"), charge(3, 20).expect("room"));
-        let refused = charge(4, 1).expect_err("all is taken");
+        let refused = charge(4, 1).expect_err("the whole limit is used");
         assert!(refused.message.contains("of all clients total 100 bytes"), "{}", refused.message);
         assert_eq!((metrics.waiting_bytes.get(), metrics.refused.get()), (100, 2));
         drop((first, second, third));
@@ -181,11 +181,13 @@ mod tests {
         let mut held = Vec::new();
         for id in 1..=5 {
             let mut charge = budget.charge(&Client::Process { id, user: 7 });
-            charge.grow(10, bounds).expect("half of all is the user's");
+            charge.grow(10, bounds).expect("a user may use half of the limit");
             held.push(charge);
         }
-        let refused =
-            budget.charge(&Client::Process { id: 6, user: 7 }).grow(10, bounds).expect_err("no more");
+        let refused = budget
+            .charge(&Client::Process { id: 6, user: 7 })
+            .grow(10, bounds)
+            .expect_err("the user's half is used");
         assert!(refused.message.contains("of this client total 50 bytes"), "{}", refused.message);
         budget.charge(&Client::Process { id: 7, user: 8 }).grow(10, bounds).expect("another user's half");
         assert_eq!(budget.lock().total, 50);

@@ -3,13 +3,12 @@
 use std::task::{Context, Poll};
 
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::mpsc::error::TryRecvError;
 
 use super::job::JobEvent;
 
 /// Event streams of the answers. The reader must read all streams, because an unread answer is cancelled. Dropping
 /// this value cancels all answers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Choices {
     /// One receiver per choice. `None` for a choice that has ended.
     receivers: Vec<Option<Receiver<JobEvent>>>,
@@ -50,19 +49,6 @@ impl Choices {
         if is_over { Poll::Ready(None) } else { Poll::Pending }
     }
 
-    /// Returns the next event that is already available, without waiting.
-    pub fn try_next(&mut self) -> Option<ChoiceEvent> {
-        for index in self.order() {
-            let Some(receiver) = &mut self.receivers[index] else { continue };
-            match receiver.try_recv() {
-                Ok(event) => return Some(self.told(index, Some(event))),
-                Err(TryRecvError::Disconnected) => return Some(self.told(index, None)),
-                Err(TryRecvError::Empty) => {}
-            }
-        }
-        None
-    }
-
     /// Waits for the next event of any choice. `None` if all choices have ended.
     pub async fn next(&mut self) -> Option<ChoiceEvent> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
@@ -99,7 +85,8 @@ mod tests {
     fn each_has_its_turn_and_its_end() {
         let ((one, first), (other, second)) = (mpsc::channel(8), mpsc::channel(8));
         let mut choices = Choices::new(vec![first, second]);
-        assert!(choices.try_next().is_none());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(choices.poll_next(&mut cx).is_pending());
         for number in 0..2 {
             one.try_send(token(number)).expect("room");
             other.try_send(token(10 + number)).expect("room");
@@ -107,7 +94,7 @@ mod tests {
         one.try_send(JobEvent::Failed("it broke".to_string())).expect("room");
         drop(other);
         let mut told = Vec::new();
-        while let Some((index, event)) = choices.try_next() {
+        while let Poll::Ready(Some((index, event))) = choices.poll_next(&mut cx) {
             told.push((
                 index,
                 match event {
@@ -118,7 +105,6 @@ mod tests {
             ));
         }
         assert_eq!(told, [(0, 0), (1, 10), (0, 1), (1, 11), (0, -1), (1, -2)]);
-        let mut cx = Context::from_waker(std::task::Waker::noop());
         assert!(matches!(choices.poll_next(&mut cx), Poll::Ready(None)));
     }
 }

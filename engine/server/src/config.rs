@@ -194,8 +194,8 @@ impl Config {
         let origins = self.allowed_origins.clone().unwrap_or_default();
         if origins.allows_any() && keys.is_empty() {
             return Err(usage(
-                "allowed_origins = \"*\" without keys: every web page that you visit could use the server\nhint: name \
-                the origins, or set a key file with --api-key-file",
+                "allowed_origins = \"*\" without keys: every web page that you visit could use the server\nhint: list \
+                the allowed origins, or set a key file with --api-key-file",
             ));
         }
         let metrics_without_key = self.metrics_without_key.unwrap_or(false);
@@ -219,7 +219,7 @@ impl Config {
         match (who, &self.draft_model) {
             (Who::All(DraftSource::Model), None) => {
                 return Err(usage(
-                    "speculative = model needs a draft model\nhint: name it with draft_model (--draft-model FILE)",
+                    "speculative = model needs a draft model\nhint: set draft_model (--draft-model FILE)",
                 ));
             }
             (Who::Off | Who::All(DraftSource::Lookup), Some(model)) => {
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn what_is_printed_is_read_and_is_the_default() {
         assert_eq!(Config::parse(&printed()), Ok(Config::default()), "all of it is commented out");
-        let read = Config::parse(&uncommented()).expect("every value can be meant");
+        let read = Config::parse(&uncommented()).expect("every value is valid");
         assert_eq!(
             Key::all().len(),
             uncommented().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count()
@@ -440,7 +440,7 @@ mod tests {
             ("repack = 1", "repack: use true or false, not 1"),
             (
                 "listen = \"localhost\"",
-                "listen: \"localhost\" is not an IP address with a port\nhint: write it as 127.0.0.1:8080",
+                "listen: \"localhost\" is not an IP address with a port\nhint: use an address such as 127.0.0.1:8080",
             ),
             ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),
             ("gpu_layers = -2", "gpu_layers: \"-2\" is not a number of layers"),

@@ -3,13 +3,15 @@
 use std::fmt;
 
 use chat::{Inputs, Json, Message, Offered, Template, ThoughtReader, forced_schema};
+use engine_core::message_ends::message_ends;
 use llama::error::Result as EngineResult;
+use llama::{Model, Token};
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::api_error::ApiError;
-use super::fields::{Fields, not_json, text_at, wrong};
+use super::fields::{Fields, not_json, text_at, wrong, wrong_key};
 use super::input::sketch;
 
 /// Conversation that the model continues.
@@ -32,6 +34,8 @@ pub struct Conversation {
     continues: bool,
     /// True if the answer must not contain thoughts, because it must match a schema.
     answers_at_once: bool,
+    /// True if the prompt ends with the beginning of the answer.
+    begins_answer: bool,
 }
 
 impl Conversation {
@@ -53,8 +57,8 @@ impl Conversation {
         Self::new(fields, all, (tools, offered), &choice)
     }
 
-    /// Creates a conversation of `messages` with `tools`: the list for the template, and the functions in it. Takes the
-    /// fields that belong to a conversation in all formats.
+    /// Creates a conversation of `messages` with `tools`, which are the list for the template and the functions in the
+    /// list. Takes the fields that belong to a conversation in all formats.
     ///
     /// # Errors
     /// If one of the fields is invalid, or if `choice` asks for a tool that does not exist.
@@ -80,7 +84,10 @@ impl Conversation {
             }
             Some(other) => return Err(wrong("chat_template_kwargs", "use an object", &other)),
         };
-        let continues = continues(&messages, fields.bool("continue_final_message")?)?;
+        let begins_answer = fields.bool("add_generation_prompt")?.unwrap_or(true);
+        // Clients of vLLM set both fields, because vLLM otherwise refuses to continue a message.
+        let wanted = fields.bool("continue_final_message")?.or((!begins_answer).then_some(false));
+        let continues = continues(&messages, wanted)?;
         Ok(Conversation {
             field: "messages",
             messages,
@@ -91,6 +98,7 @@ impl Conversation {
             more,
             continues,
             answers_at_once: false,
+            begins_answer: begins_answer || continues,
         })
     }
 
@@ -151,31 +159,49 @@ impl Conversation {
     }
 
     /// Renders the prompt, up to the start of the answer. If the last message is the assistant's, the prompt ends with
-    /// its thoughts and its text, as in llama-server and Anthropic's API.
+    /// the thoughts and the text of that message, as in llama-server and Anthropic's API.
     ///
     /// # Errors
     /// If the template rejects the conversation or exceeds a limit.
     pub fn prompt(&self, template: &Template) -> EngineResult<String> {
-        let (messages, begun) = match self.messages.split_last() {
-            Some((last, rest)) if self.continues => (rest, Some(last)),
-            _ => (&self.messages[..], None),
-        };
-        let mut prompt = template.render_with(&Inputs {
-            messages,
-            add_generation_prompt: true,
-            tools: self.tools.as_ref(),
-            more: &self.more,
-        })?;
-        if begun.is_some() || self.answers_at_once {
+        let mut prompt = template.render_with(&self.inputs())?;
+        let begun = self.messages.last().filter(|_| self.continues);
+        if begun.is_some() || self.answers_at_once && self.begins_answer {
             template.begin_answer(&mut prompt, begun.map(Message::thoughts).unwrap_or_default());
         }
         prompt.push_str(begun.and_then(|begun| begun.content.as_deref()).unwrap_or_default());
         Ok(prompt)
     }
+
+    /// Returns the inputs of the template. They do not include a message that the answer continues.
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            messages: &self.messages[..self.messages.len() - usize::from(self.continues)],
+            add_generation_prompt: self.begins_answer,
+            tools: self.tools.as_ref(),
+            more: &self.more,
+        }
+    }
+
+    /// Returns the [ends of the messages](message_ends) in `prompt`, the text of this conversation in `template`.
+    /// `tokens` are the tokens of `prompt`.
+    ///
+    /// # Errors
+    /// The errors of [`message_ends`].
+    pub fn message_ends(
+        &self,
+        model: &Model,
+        template: &Template,
+        prompt: &str,
+        tokens: &[Token],
+    ) -> EngineResult<Vec<usize>> {
+        message_ends(model, template, &self.inputs(), prompt, tokens)
+    }
 }
 
-/// True if an answer to `messages` continues the last message: `wanted`, the field `continue_final_message`, is true,
-/// or it is missing and the last message is a text of the assistant.
+/// True if an answer to `messages` continues the last message. `wanted` is the value of the field
+/// `continue_final_message`. If the field is missing, the answer continues a last message that is text from the
+/// assistant.
 fn continues(messages: &[Message], wanted: Option<bool>) -> Result<bool, ApiError> {
     let last = messages.last().filter(|_| messages.len() > 1);
     let is_begun = last
@@ -183,14 +209,14 @@ fn continues(messages: &[Message], wanted: Option<bool>) -> Result<bool, ApiErro
     match wanted {
         Some(true) if !is_begun => Err(ApiError::field(
             "continue_final_message",
-            "needs a last message of the assistant with a text and without tool calls, after another message",
+            "the last message must be from the assistant, contain text but no tool calls, and follow another message",
         )),
         wanted => Ok(wanted.unwrap_or(is_begun)),
     }
 }
 
-/// Parses `list`, the value of the field `name`: `read` appends the messages of one item, whose index it gets. One item
-/// at a time is parsed into a JSON tree.
+/// Parses `list`, the value of the field `name`: `read` gets the index of an item, and appends the messages of the
+/// item. One item at a time is parsed into a JSON tree.
 ///
 /// # Errors
 /// If `list` is not a list, has too many values, or has an invalid item.
@@ -251,8 +277,26 @@ fn message(index: usize, value: Value) -> Result<Message, ApiError> {
             ));
         }
     }
+    content(&format!("{at}.content"), &value["content"])?;
     calls(&format!("{at}.tool_calls"), &value["tool_calls"])?;
     serde_json::from_value(value).map_err(|error| ApiError::field(&at, error))
+}
+
+/// Checks `content`, the content of a message at `at`.
+fn content(at: &str, content: &Value) -> Result<(), ApiError> {
+    let parts = match content {
+        Value::Null | Value::String(_) => return Ok(()),
+        Value::Array(parts) => parts,
+        other => return Err(wrong(at, "use a string or a list of parts", other)),
+    };
+    for (index, part) in parts.iter().enumerate() {
+        let at = format!("{at}[{index}]");
+        if part["type"] != "text" {
+            return Err(wrong_key(&at, part, "type", "send parts of type \"text\""));
+        }
+        text_at(&at, part, "text")?;
+    }
+    Ok(())
 }
 
 /// Checks `calls`, the list of tool calls at `at`.
@@ -263,10 +307,11 @@ fn calls(at: &str, calls: &Value) -> Result<(), ApiError> {
         other => return Err(wrong(at, "use a list of calls", other)),
     };
     for (index, call) in list.iter().enumerate() {
-        let function = format!("{at}[{index}].function");
+        let at = format!("{at}[{index}]");
+        let function = format!("{at}.function");
         match &call["function"] {
             Value::Object(_) => {}
-            other => return Err(wrong(&function, "use an object with a name and arguments", other)),
+            _ => return Err(wrong_key(&at, call, "function", "use an object with a name and arguments")),
         }
         text_at(&function, &call["function"], "name")?;
         match &call["function"]["arguments"] {
@@ -283,7 +328,7 @@ fn calls(at: &str, calls: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Returns the list of tools for the template, and the functions in it.
+/// Returns the list of tools for the template, and the functions in the list.
 fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), ApiError> {
     match value {
         None => Ok((None, Vec::new())),
@@ -299,15 +344,12 @@ fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), ApiError>
 
 fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     let at = format!("tools[{index}]");
-    if !tool.is_object() {
-        return Err(wrong(&at, "use an object", tool));
-    }
     if tool["type"] != "function" {
-        return Err(wrong(&format!("{at}.type"), "only \"function\" is supported", &tool["type"]));
+        return Err(wrong_key(&at, tool, "type", "use \"function\""));
     }
     let function = &tool["function"];
     if !function.is_object() {
-        return Err(wrong(&format!("{at}.function"), "use an object", function));
+        return Err(wrong_key(&at, tool, "function", "use an object"));
     }
     offered_function(&format!("{at}.function"), function, "parameters")
 }
@@ -319,7 +361,7 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
 pub fn offered_function(at: &str, function: &Value, parameters: &str) -> Result<Offered, ApiError> {
     let name = match &function["name"] {
         Value::String(name) if !name.is_empty() => name.clone(),
-        other => return Err(wrong(&format!("{at}.name"), "use a string that is not empty", other)),
+        _ => return Err(wrong_key(at, function, "name", "use a string that is not empty")),
     };
     if let other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) =
         &function["description"]
@@ -336,9 +378,9 @@ pub fn offered_function(at: &str, function: &Value, parameters: &str) -> Result<
     Ok(Offered { name, parameters })
 }
 
-/// Reads `value`, a list of functions in the flat format of the field `tools` in newer APIs, whose JSON schemas are in
-/// the key `parameters`. Returns the list in the format of templates, and the functions. `check` rejects tools that are
-/// no functions; it gets the position of a tool.
+/// Reads `value`, a list of functions in the flat format that newer APIs use for the field `tools`. Each function has a
+/// JSON schema in the key `parameters`. Returns the list in the format of templates, and the functions. `check` gets
+/// the position of each tool, and rejects tools that are not functions.
 ///
 /// # Errors
 /// If a tool is invalid.
@@ -382,7 +424,7 @@ pub enum ToolChoice {
     None,
     /// The model must call one of the tools.
     Required,
-    /// The model must call the tool `name`, which the field `field` of the request names.
+    /// The model must call the tool `name`, which the request specifies in the field `field`.
     Named {
         /// Name of the tool.
         name: String,
@@ -459,7 +501,15 @@ mod tests {
             (r#"{"messages": [{"content": "a"}]}"#.to_string(), "messages[0].role: is missing"),
             (
                 r#"{"messages": [{"role": "user", "content": 7}]}"#.to_string(),
-                "messages[0]: invalid type: integer `7`",
+                "messages[0].content: use a string or a list of parts, not 7",
+            ),
+            (
+                r#"{"messages": [{"role": "user", "content": ["x"]}]}"#.to_string(),
+                "messages[0].content[0]: use an object, not \"x\"",
+            ),
+            (
+                r#"{"messages": [{"role": "user", "content": [{"text": "x"}]}]}"#.to_string(),
+                "messages[0].content[0].type: is missing: send parts of type \"text\"",
             ),
             (
                 r#"{"messages": [{"role": "assistant", "tool_calls": 5}]}"#.to_string(),
@@ -467,7 +517,7 @@ mod tests {
             ),
             (
                 r#"{"messages": [{"role": "assistant", "tool_calls": [{}]}]}"#.to_string(),
-                "messages[0].tool_calls[0].function: use an object with a name and arguments, not null",
+                "messages[0].tool_calls[0].function: is missing: use an object with a name and arguments",
             ),
             (
                 r#"{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}]}"#
@@ -476,8 +526,8 @@ mod tests {
             ),
             (with(r#""tools": "f""#), "tools: use a list of tools, not \"f\""),
             (with(r#""tools": ["f"]"#), "tools[0]: use an object, not \"f\""),
-            (with(r#""tools": [{}]"#), "tools[0].type: only \"function\" is supported, not null"),
-            (with(r#""tools": [{"type": "function"}]"#), "tools[0].function: use an object, not null"),
+            (with(r#""tools": [{}]"#), "tools[0].type: is missing: use \"function\""),
+            (with(r#""tools": [{"type": "function"}]"#), "tools[0].function: is missing: use an object"),
             (
                 with(r#""tools": [{"type": "function", "function": {"name": ""}}]"#),
                 "tools[0].function.name: use a string that is not empty",

@@ -31,7 +31,7 @@ const ROOM: Duration = Duration::from_secs(2);
 /// Interval at which pending reads and writes are polled.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// The scheduler's handle to the cache. Each lookup contains a `Job`, which its answer returns.
+/// The scheduler's handle to the cache. Each lookup contains a `Job`, which is returned with the answer.
 pub struct Disk<Job> {
     lookups: Sender<Lookup<Job>>,
     answers: Receiver<LookupAnswer<Job>>,
@@ -42,7 +42,7 @@ pub struct Disk<Job> {
     store: Arc<Store>,
 }
 
-/// State that all three threads share.
+/// State that the scheduler and both threads of the cache share.
 struct Shared {
     metrics: Arc<Metrics>,
     /// Number of states that are not written yet.
@@ -353,6 +353,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut disk, metrics) = disk(&folder.path().join("gone"), false);
         std::fs::remove_dir(folder.path().join("gone")).expect("it is empty");
+        std::fs::write(folder.path().join("gone"), "a file").expect("written");
         disk.save(SCOPE, (0..300).collect(), vec![1; 3000]);
         assert!(disk.wait_for_writes(|| false));
         assert_eq!((metrics.cache_failures.get(), metrics.cache_writes.get()), (1, 0));
@@ -364,7 +365,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut disk, _) = disk(folder.path(), false);
         let most = Duration::ZERO;
-        let first = disk.shared.room(2 * READ, most).expect("one may always");
+        let first = disk.shared.room(2 * READ, most).expect("a single state always has room");
         assert!(disk.shared.room(1, most).is_none());
         drop(first);
         let (half, rest) = (disk.shared.room(READ / 2, most), disk.shared.room(READ / 2, most));

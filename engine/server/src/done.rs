@@ -16,8 +16,9 @@ pub struct Done {
     pub finish: FinishReason,
     /// Stop string that was found.
     pub stop_string: Option<String>,
-    /// Seed of the sampler's random numbers.
-    pub seed: u32,
+    /// Seed that the client sent, or the seed of the sampler's random number generator. The same request with this
+    /// seed gets the same tokens.
+    pub seed: u64,
     /// Report on sampling by a device, if a device was asked to sample.
     pub device: Option<DeviceReport>,
     /// Token counts of the request.

@@ -51,8 +51,8 @@ pub struct Drafting {
     pub who: Who,
     /// Maximum number of tokens in a draft, 1 to [`MOST`].
     pub most: u32,
-    /// True if drafts are used even if logits are rounded differently when tokens are evaluated together than when
-    /// they are evaluated one by one.
+    /// True if drafts are used even if evaluating several tokens together rounds logits differently from evaluating one
+    /// token at a time.
     pub near: bool,
     /// True if a draft model is configured.
     pub has_model: bool,
@@ -154,7 +154,7 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Api
         }
         (_, DraftSource::Model, false) => {
             let why = "this model has no draft model: start the server with --draft-model FILE (draft_model in its \
-                      configuration), or ask for \"lookup\"";
+                      configuration), or use \"lookup\"";
             Err(ApiError::field(NAME, why))
         }
         _ => Ok(Some(Wish { most, from })),

@@ -144,6 +144,13 @@ impl Fields {
         Err(ApiError::field(&name, what))
     }
 
+    /// Adds `name` to the known fields. Several readers may look for the same field.
+    fn note(&mut self, name: &'static str) {
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
+    }
+
     fn remove(&mut self, name: &str) -> Option<Field> {
         let at = self.all.iter().position(|(known, _)| known == name)?;
         let (_, field) = self.all.remove(at);
@@ -153,7 +160,7 @@ impl Fields {
     /// Takes the value of `name`. `None` if the field is missing or null. For a list or object in [`STRAIGHT`],
     /// returns only an empty value of the same kind.
     pub fn take(&mut self, name: &'static str) -> Option<Value> {
-        self.known.push(name);
+        self.note(name);
         match self.remove(name)? {
             Field::Tree(value) => Some(value),
             Field::Raw(raw) => Some(sketch(&raw)),
@@ -162,7 +169,7 @@ impl Fields {
 
     /// Takes the unparsed value of `name`, which must be in [`STRAIGHT`]. `None` if the field is missing or null.
     pub fn raw(&mut self, name: &'static str) -> Option<Box<RawValue>> {
-        self.known.push(name);
+        self.note(name);
         match self.remove(name)? {
             Field::Raw(raw) => Some(raw),
             Field::Tree(_) => None,
@@ -191,7 +198,7 @@ impl Fields {
 
     /// True if `name` has a value other than null.
     pub fn has(&mut self, name: &'static str) -> bool {
-        self.known.push(name);
+        self.note(name);
         self.all.iter().any(|(known, field)| known == name && !field.is_null())
     }
 
@@ -204,7 +211,7 @@ impl Fields {
 
     /// Takes a string.
     pub fn text(&mut self, name: &'static str) -> Result<Option<String>, ApiError> {
-        self.known.push(name);
+        self.note(name);
         match self.remove(name) {
             None => Ok(None),
             Some(Field::Tree(Value::String(text))) => Ok(Some(text)),
@@ -229,14 +236,14 @@ impl Fields {
         }
     }
 
-    /// Takes a number of tokens; -1, which means as many as fit, becomes the largest number.
-    pub fn tokens(&mut self, name: &'static str) -> Result<Option<u32>, ApiError> {
+    /// Takes a number of tokens of at least `least`; -1, which means as many as fit, becomes the largest number.
+    pub fn tokens(&mut self, name: &'static str, least: u32) -> Result<Option<u32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        match whole(&value) {
-            Some(-1) => Ok(Some(u32::MAX)),
-            Some(number) if (1..=i64::from(u32::MAX)).contains(&number) => Ok(u32::try_from(number).ok()),
+        let number = whole(&value).map(|number| if number == -1 { i64::from(u32::MAX) } else { number });
+        match number.and_then(|number| u32::try_from(number).ok()) {
+            Some(number) if number >= least => Ok(Some(number)),
             _ => {
-                let range = format!("use a whole number from 1 to {}, or -1 for no limit", u32::MAX);
+                let range = format!("use a whole number from {least} to {}, or -1 for no limit", u32::MAX);
                 Err(wrong(name, range, &value))
             }
         }
@@ -274,7 +281,7 @@ impl Fields {
 /// # Errors
 /// If the key has no string.
 pub fn text_at<'a>(at: &str, value: &'a Value, key: &str) -> Result<&'a str, ApiError> {
-    value[key].as_str().ok_or_else(|| wrong(&format!("{at}.{key}"), "use a string", &value[key]))
+    value[key].as_str().ok_or_else(|| wrong_key(at, value, key, "use a string"))
 }
 
 /// Returns the error for an invalid field in otherwise valid JSON, for example with an unpaired surrogate or nesting
@@ -284,7 +291,7 @@ pub fn not_json(name: &str, error: &serde_json::Error) -> ApiError {
     ApiError::field(&name, format!("{} (counted from the start of the field)", fault(error)))
 }
 
-/// Describes `error`. Two limits of the parser concern valid JSON.
+/// Describes `error`. Two of the parser's limits can also reject valid JSON.
 fn fault(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let position = text.rfind(" at line ").map_or("", |at| &text[at..]);
@@ -297,7 +304,7 @@ fn fault(error: &serde_json::Error) -> String {
     }
 }
 
-/// Maximum nesting depth of a request and of a field, which is serde_json's.
+/// Maximum nesting depth of a request and of a field. The limit comes from serde_json.
 pub const DEPTH: usize = 127;
 
 /// Visitor that reads a request into its fields. The inner `Result` reports an error of the request, and the outer
@@ -365,6 +372,17 @@ pub fn wrong(name: &str, what: impl Display, value: &Value) -> ApiError {
     ApiError::field(name, format!("{what}, not {}", shown(value)))
 }
 
+/// Returns the error for the missing or invalid key `key` of `value`, which is at `at` in the request and must be an
+/// object. `what` states the expected value.
+pub fn wrong_key(at: &str, value: &Value, key: &str, what: impl Display) -> ApiError {
+    let field = format!("{at}.{key}");
+    match value.as_object().map(|object| object.get(key)) {
+        None => wrong(at, "use an object", value),
+        Some(None) => ApiError::field(&field, format!("is missing: {what}")),
+        Some(Some(found)) => wrong(&field, what, found),
+    }
+}
+
 /// Formats a value for an error, shortened if it is long.
 pub fn shown(value: &Value) -> String {
     let text = match value {
@@ -392,7 +410,8 @@ mod tests {
         let truth: Take = |fields| fields.bool("b").map(drop);
         let text: Take = |fields| fields.text("t").map(drop);
         let range = "use a whole number from 1 to 9, not";
-        let cases: [(&str, Take, &str); 18] = [
+        let texts: Take = |fields| ["t", "u", "t"].iter().try_for_each(|name| fields.text(name).map(drop));
+        let cases: [(&str, Take, &str); 19] = [
             (r#"{"n": 3}"#, count, ""),
             (r#"{"n": 3.0}"#, count, ""),
             (r#"{"n": null}"#, count, ""),
@@ -410,6 +429,7 @@ mod tests {
             (r#"{"t": {}}"#, text, "t: use a string, not an object"),
             (r#"{"tt": 1, "t": "x"}"#, text, "tt: unknown field; did you mean t?"),
             (r#"{"zzz": 1}"#, text, "zzz: unknown field; supported fields: t"),
+            (r#"{"zzz": 1}"#, texts, "zzz: unknown field; supported fields: t, u"),
             (r#"[]"#, text, "the request must be a JSON object, not a list"),
         ];
         for (json, take, expected) in cases {

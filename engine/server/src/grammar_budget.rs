@@ -59,7 +59,7 @@ impl ClientUsage {
 pub fn why(held: Duration) -> String {
     format!(
         "the grammars and schemas of this client delayed other requests for too long (limit: {} s at once, or a \
-        fifth of the time in the long run); this request caused the longest delay ({:.1} s), so make its grammar or \
+        fifth of the time in the long run); this request caused the longest delay ({:.1} s): make its grammar or \
         schema less ambiguous",
         AT_ONCE.as_secs(),
         held.as_secs_f64()

@@ -11,7 +11,8 @@ use crate::request::Prompt;
 /// Maximum number of other files.
 pub const FILES: usize = 256;
 
-/// Name of the repository and of the file with the gap. The models were trained with names, but clients send none.
+/// Name of the repository and of the file with the gap. The models were trained with such names, but clients do not
+/// send them.
 const REPOSITORY: &str = "project";
 const FILE: &str = "file";
 

@@ -26,12 +26,17 @@ pub struct Job {
     pub scope: Scope,
     /// Prompt: at least one token, and no more tokens than fit into the context.
     pub prompt: Vec<Token>,
+    /// [Ends of the messages](engine_core::message_ends) in the prompt. Empty if the prompt is not a conversation, or
+    /// if the model needs no checkpoints.
+    pub message_ends: Vec<usize>,
     /// Maximum number of tokens to generate.
     pub max_tokens: u32,
     /// True if end-of-generation tokens do not end the answer.
     pub ignore_end: bool,
     /// Sampler chain. It has already accepted the prompt.
     pub chain: Chain,
+    /// Seed that the client sent. The chain folds it into 32 bits.
+    pub sent_seed: Option<u64>,
     /// Stop strings, which end the answer but are not part of it.
     pub stop: Vec<String>,
     /// Control tokens that are rendered as text, because they mark thoughts or tool calls.
@@ -74,6 +79,11 @@ impl Job {
     /// True if the client has disconnected.
     pub fn is_abandoned(&self) -> bool {
         self.events.is_closed()
+    }
+
+    /// Returns the seed for the answer.
+    pub fn seed(&self) -> u64 {
+        self.sent_seed.unwrap_or_else(|| self.chain.seed().into())
     }
 
     /// True if another job is evaluating the same prompt, or will evaluate it.

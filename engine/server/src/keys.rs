@@ -20,7 +20,7 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
     let wrong = |why: String| Error::Usage(format!("--api-key-file {}: {why}", path.display()));
     let metadata = fs::metadata(path).map_err(|why| wrong(why.to_string()))?;
     if !metadata.is_file() {
-        return Err(wrong("not a regular file\nhint: name a file that has one key per line".to_string()));
+        return Err(wrong("not a regular file\nhint: pass a file with one key per line".to_string()));
     }
     if metadata.permissions().mode() & 0o007 != 0 {
         return Err(wrong("every user can read the file\nhint: restrict it with chmod 600".to_string()));

@@ -57,7 +57,6 @@ pub mod scheduler;
 mod schema_field;
 pub mod scope;
 pub mod server;
-pub mod signals;
 pub mod slot;
 pub mod slot_status;
 pub mod socket_folder;

@@ -15,7 +15,7 @@ pub struct ServerLimits {
     pub connections_per_address: usize,
     /// Maximum idle time of a connection.
     pub idle: Duration,
-    /// Maximum idle time of a TCP connection that has shown no valid key or sent no valid request yet.
+    /// Maximum idle time of a TCP connection that has not yet sent a valid key or a valid request.
     pub idle_unauthenticated: Duration,
     /// Maximum time for which an answer may stay unread.
     pub stall: Duration,

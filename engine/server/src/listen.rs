@@ -27,14 +27,14 @@ pub fn default_path() -> Result<PathBuf> {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
         Some(folder) => Ok(PathBuf::from(folder).join("anneal").join("anneal.sock")),
         None => Err(Error::Usage(
-            "cannot determine the path of the socket: XDG_RUNTIME_DIR is not set\nhint: give a path with --socket PATH, \
-            or listen on an address with --listen 127.0.0.1:8080"
+            "cannot determine the path of the socket: XDG_RUNTIME_DIR is not set\nhint: specify a path with --socket \
+            PATH, or listen on an address with --listen 127.0.0.1:8080"
                 .to_string(),
         )),
     }
 }
 
-/// File of the listening socket. Dropping this value removes the file. Drop it before the listener.
+/// File of the listening socket. Dropping this value removes the file. Drop this value before the listener.
 #[derive(Debug)]
 pub struct Socket {
     trace: Trace,
@@ -101,12 +101,16 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     };
     if default_path().is_ok_and(|default| default == path) {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|why| failed(format!("cannot create the folder {}: {why}", folder.display())))?;
+        made.map_err(|why| {
+            failed(format!(
+                "cannot create the folder {}: {why}\nhint: choose another path with --socket",
+                folder.display()
+            ))
+        })?;
     }
     let warning = socket_folder::check(folder).map_err(failed)?;
     // If two servers start at the same time, the lock ensures that one sees the other's socket.
-    let _lock =
-        lock(folder).map_err(|why| failed(format!("cannot use the folder {}: {why}", folder.display())))?;
+    let _lock = lock(folder).map_err(|why| failed(socket_folder::cannot(folder, &why)))?;
     clear(path).map_err(failed)?;
     let listener = private(|| UnixListener::bind(path)).map_err(|why| failed(advice(&why)))?;
     let file = identity(path).map_err(|why| failed(why.to_string()))?;
@@ -132,8 +136,8 @@ fn lock(folder: &Path) -> io::Result<File> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            // A process that holds the lock for longer is not starting. The check of the socket then shows whether a
-            // server runs.
+            // A process that holds the lock for longer is not merely starting. The check of the socket then shows
+            // whether a server is running.
             Err(TryLockError::WouldBlock) if begin.elapsed() > PATIENCE => return Ok(file),
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
             // The file system does not support locks.
@@ -164,7 +168,7 @@ fn clear(path: &Path) -> std::result::Result<(), String> {
         ),
         Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
             .map_err(|why| format!("cannot remove the unused socket at this path: {why}")),
-        // For example, the backlog is full, so a program listens.
+        // For example, the backlog is full, so a program is listening.
         Err(why) => Err(format!("cannot determine whether the existing socket is in use: {why}")),
     }
 }
@@ -180,9 +184,10 @@ fn private<T>(make: impl FnOnce() -> T) -> T {
 fn advice(why: &io::Error) -> String {
     let mend = match why.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "\nhint: choose a path that you can write to with --socket"
+            "\nhint: use --socket to choose a path that you can write to"
         }
-        io::ErrorKind::NotFound => "\nhint: create its folder first",
+        // The folder exists, but its file system has no sockets, for example /proc.
+        io::ErrorKind::NotFound => "\nhint: use --socket to choose a path in another file system",
         _ => "",
     };
     format!("{why}{mend}")
@@ -239,7 +244,7 @@ mod tests {
             fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("a mode");
             match bind(&path, None) {
                 Ok((socket, _listener)) => {
-                    assert!(refused.is_empty(), "{mode:04o} is taken");
+                    assert!(refused.is_empty(), "{mode:04o} is accepted");
                     assert_eq!(socket.warning.is_some(), warned, "{:?}", socket.warning);
                 }
                 Err(error) => {
@@ -265,7 +270,7 @@ mod tests {
             refusal(&path)
         );
         drop(listener);
-        let (second, _listener) = bind(&path, None).expect("one left behind is replaced");
+        let (second, _listener) = bind(&path, None).expect("an unused socket is replaced");
         // The second socket's file must remain when the first socket is dropped.
         drop(first);
         assert!(path.exists());
@@ -283,7 +288,13 @@ mod tests {
         let long = folder.path().join("x".repeat(120));
         assert!(refusal(&long).contains("the maximum of 107"), "{}", refusal(&long));
         let nowhere = folder.path().join("none/a.sock");
-        assert!(refusal(&nowhere).contains("cannot use the folder"), "{}", refusal(&nowhere));
+        let expected = "none: No such file or directory (os error 2)\nhint: create it first";
+        assert!(refusal(&nowhere).ends_with(expected), "{}", refusal(&nowhere));
+        let no_sockets = refusal(Path::new("/proc/anneal-test.sock"));
+        assert!(
+            no_sockets.ends_with("hint: use --socket to choose a path in another file system"),
+            "{no_sockets}"
+        );
     }
 
     #[test]

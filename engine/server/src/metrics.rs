@@ -271,7 +271,8 @@ impl Metrics {
             ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
             (
                 "checkpoints_saved_total",
-                "Saved checkpoints of prompts; 0 for models that need none.",
+                "Checkpoints of prompts saved in memory, including those read from the disk cache; 0 for models that do not \
+                 need checkpoints.",
                 &self.checkpoints_saved,
             ),
             (
@@ -351,7 +352,7 @@ impl Metrics {
             ("prefill_threads", "Number of threads for prefill.", &self.prefill_threads),
             (
                 "batch_invariant",
-                "1 if every token so far got the same bits as if it had been evaluated alone, else 0.",
+                "1 if all results so far are bit-identical to evaluating each token alone, else 0.",
                 &self.batch_invariant,
             ),
         ];

@@ -34,7 +34,7 @@ use super::scope::Owner;
 use super::server::{Server, Submitted};
 use super::{arrival, embeddings};
 
-/// Interval between checks for whether a client is still connected after closing its writing side.
+/// Interval between checks of whether a client is still connected after it has closed its writing side.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Maximum size of a request's `id`, in bytes.
@@ -278,7 +278,7 @@ impl Connection {
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match submitted {
-            Ok(Submitted { mut events, thoughts }) => {
+            Ok(Submitted { mut events, thoughts, .. }) => {
                 // The request asks for one answer.
                 let Some(events) = events.pop() else { return Err(io::ErrorKind::Other.into()) };
                 // Calls stay text, as the model wrote them.

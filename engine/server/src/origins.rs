@@ -48,7 +48,7 @@ impl FromStr for AllowedOrigins {
             match word == ANY || is_origin && word.is_ascii() {
                 true => Ok(word.to_string()),
                 false => Err(format!(
-                    "{word:?} is not an origin\nhint: write it as http://localhost:5173, without a path"
+                    "{word:?} is not an origin\nhint: use an origin such as http://localhost:5173, without a path"
                 )),
             }
         };
@@ -66,7 +66,7 @@ impl FromStr for AllowedHosts {
             match is_name {
                 true => Ok(word.to_string()),
                 false => Err(format!(
-                    "{word:?} is not a host name\nhint: write it as host.docker.internal, without a port"
+                    "{word:?} is not a host name\nhint: use a name such as host.docker.internal, without a port"
                 )),
             }
         };

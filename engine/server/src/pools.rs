@@ -93,7 +93,7 @@ impl PoolNotices {
 }
 
 /// Assigns the same number of cores to each of `pools` pools. If the NUMA nodes can be divided evenly, all cores of a
-/// pool belong to one node; otherwise the cores are neighbours. Remaining cores stay unused.
+/// pool belong to one node; otherwise the cores are adjacent. Remaining cores stay unused.
 ///
 /// # Errors
 /// If there are fewer cores than pools.
@@ -180,12 +180,12 @@ mod tests {
         let (asked, other) = (with(7), vec![-1; 50]);
         let cases: [Case; 7] = [
             ("the most free", vec![notice(1, &[]), notice(3, &[])], &asked, &[1]),
-            ("a tie is for whoever comes first", vec![notice(2, &[]), notice(2, &[])], &asked, &[0, 1]),
+            ("a tie: either pool", vec![notice(2, &[]), notice(2, &[])], &asked, &[0, 1]),
             ("the prefix", vec![notice(1, &[&with(8)]), notice(4, &[&other])], &asked, &[0]),
-            ("not one that is full", vec![notice(0, &[&with(8)]), notice(1, &[])], &asked, &[1]),
+            ("not a full pool", vec![notice(0, &[&with(8)]), notice(1, &[])], &asked, &[1]),
             ("the same prefix in both", vec![notice(1, &[&with(8)]), notice(4, &[&with(9)])], &asked, &[1]),
             ("a short prefix is not worth it", vec![notice(1, &[&long[..9]]), notice(2, &[])], &asked, &[1]),
-            ("nobody", vec![notice(0, &[]), Notice { room: 10, ..notice(4, &[]) }], &asked, &[]),
+            ("no pool", vec![notice(0, &[]), Notice { room: 10, ..notice(4, &[]) }], &asked, &[]),
         ];
         for (what, notices, prompt, expected) in cases {
             let notices = PoolNotices(notices);

@@ -24,8 +24,8 @@ impl Reasoning {
         Reasoning { is_separate: false, budget: None }
     }
 
-    /// Takes the fields of a request, and sets the variables of the template that they imply. Variables that the
-    /// request sets explicitly override them. `default_budget` applies if the request has no budget.
+    /// Takes the fields of a request, and sets the variables of the template that they imply. A variable that the
+    /// request sets explicitly takes precedence. `default_budget` applies if the request has no budget.
     ///
     /// # Errors
     /// If a field is invalid.
@@ -202,7 +202,7 @@ mod tests {
                 on,
                 None,
             ),
-            // The variables of the template have priority.
+            // Variables that the request sets explicitly take precedence.
             (
                 json!({ "reasoning_effort": "none", "chat_template_kwargs": { "enable_thinking": true } }),
                 json!({ "enable_thinking": true, "thinking": false }),

@@ -169,7 +169,7 @@ fn shown(name: &str, table: &Table) -> String {
 fn words(path: &Path, changed: &[String], later: &[String]) -> String {
     let mut words = format!("{} reloaded: ", path.display());
     match changed {
-        [] => words.push_str("no change now"),
+        [] => words.push_str("no changes take effect now"),
         _ => words.push_str(&format!("changed now: {}", changed.join(", "))),
     }
     if !later.is_empty() {
@@ -210,7 +210,7 @@ mod tests {
             }
             Err(error) => format!("no: {error}"),
         };
-        assert_eq!(said(&mut source), "no change now");
+        assert_eq!(said(&mut source), "no changes take effect now");
         write("queue = 4\nslots = 3\ntimeout_s = 2.5\nmax_tokens = 7\n");
         let change = source.again().expect("a change");
         let expected =
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(options.deadline, Duration::from_millis(2500));
         assert_eq!(sampling.expect("valid").sampling_options(), SamplingOptions::default());
         // Changes that need a restart are reported until they are undone.
-        assert_eq!(said(&mut source), "no change now; after a restart: slots");
+        assert_eq!(said(&mut source), "no changes take effect now; after a restart: slots");
         for (text, expected) in [
             ("queue = 4\nslots = 0\n", "slots: use a whole number"),
             ("queue = -4\n", "queue: use a whole number"),
@@ -236,7 +236,7 @@ mod tests {
             assert!(said(&mut source).contains(expected), "{text}: {}", said(&mut source));
         }
         write("queue = 4\nslots = 2\ntimeout_s = 2.5\n");
-        assert_eq!(said(&mut source), "no change now");
+        assert_eq!(said(&mut source), "no changes take effect now");
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         fn fetch(name: &Name, now: bool) -> Result<PathBuf> {
             match (now, name.repo().as_str()) {
                 (true, "a/b") | (false, "a/there") => Ok(PathBuf::from(name.repo()).join("m.gguf")),
-                _ => Err(llama::error::Error::Usage(format!("{name} is asked for, now: {now}"))),
+                _ => Err(llama::error::Error::Usage(format!("{name} was requested, now: {now}"))),
             }
         }
         let models = |source: &mut ConfigSource| {

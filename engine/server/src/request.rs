@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use llama::Token;
 use llama::error::Error;
-use sampling::{Constraint, PARAMETERS, SamplingOptions};
+use sampling::{Constraint, PARAMETERS, SamplingOptions, seed_number};
 use serde_json::{Map, Value};
 
 use super::api_error::ApiError;
@@ -101,6 +101,8 @@ pub struct Generate {
     pub stop: Vec<String>,
     /// Sampling options.
     pub sampling: SamplingOptions,
+    /// Seed that the client sent. The sampling options contain it folded into 32 bits.
+    pub sent_seed: Option<u64>,
     /// Field that contains the JSON schema of the answer, if the sampling options have one.
     pub schema_field: SchemaField,
     /// True if the prompt may reuse cached tokens of earlier requests.
@@ -129,9 +131,10 @@ impl Generate {
     /// # Errors
     /// If a field is invalid.
     pub fn take(fields: &mut Fields, mut prompt: Prompt, defaults: &Defaults) -> Result<Self, ApiError> {
-        let max_tokens = fields.tokens("max_tokens")?.unwrap_or(defaults.max_tokens);
+        let max_tokens = fields.tokens("max_tokens", 1)?.unwrap_or(defaults.max_tokens);
         let most = defaults.deadline.as_secs_f64();
         let deadline = fields.number("timeout_s", 0.001..=most)?;
+        let sent_seed = fields.peek("seed").and_then(seed_number);
         let sampling = with_forced(sampling(fields, defaults)?, &prompt)?;
         let schema_field = match &prompt {
             Prompt::Messages(conversation) if !conversation.forced_tools().is_empty() => SchemaField::Tools {
@@ -157,6 +160,7 @@ impl Generate {
             ignore_end: fields.bool("ignore_eos")?.unwrap_or(false),
             stop: stops("stop", fields.take("stop"))?,
             sampling,
+            sent_seed,
             return_progress: fields.bool("return_progress")?.unwrap_or(false),
             logprobs: None,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
@@ -348,7 +352,10 @@ fn named(name: &'static str, error: &Error) -> ApiError {
     let message = error.to_string();
     let message =
         message.strip_prefix(name).map_or(message.as_str(), |rest| rest.trim_start_matches([':', ' ']));
-    ApiError::field(name, message)
+    match message.split_once(": use ") {
+        Some((value, range)) => ApiError::field(name, format!("use {range}, not {value}")),
+        None => ApiError::field(name, message),
+    }
 }
 
 #[cfg(test)]
@@ -398,7 +405,12 @@ mod tests {
             (r#"{"prompt": "a", "timeout_s": 61}"#, "timeout_s: use a number from 0.001 to 60"),
             (r#"{"prompt": "a", "temperature": -1}"#, "temperature: use 0 (most likely token) to 100"),
             (r#"{"prompt": "a", "top_p": 1.1}"#, "top_p: use 0 to 1"),
-            (r#"{"prompt": "a", "seed": -2}"#, "seed"),
+            (r#"{"prompt": "a", "seed": -2}"#, "seed: use 0 to 18446744073709551615"),
+            (
+                r#"{"prompt": "a", "seed": "1"}"#,
+                "seed: use 0 to 18446744073709551615, or -1 in JSON for a random seed, not \"1\"",
+            ),
+            (r#"{"prompt": "a", "grammar": 5}"#, "grammar: use a text, not 5"),
             (r#"{"prompt": "a", "stop": [""]}"#, "stop: a stop string must not be empty"),
             (r#"{"prompt": "a", "stop": [1]}"#, "stop: use strings in the list, not 1"),
             (&long, "stop: a stop string must have at most 1024 characters"),

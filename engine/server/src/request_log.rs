@@ -184,11 +184,14 @@ impl RequestLog {
         self.note(|entry| entry.model = Some(name.to_string()));
     }
 
-    /// Records that the request was refused.
+    /// Records that the request was refused. A stream that has begun keeps its status.
     pub fn refused(&self, refusal: &ApiError) {
         let (status, _, code) = refusal.kind.words();
         let field = refusal.param.as_deref().and_then(field);
-        self.note(|entry| (entry.status, entry.error, entry.field) = (Some(status), Some(code), field));
+        self.note(|entry| {
+            entry.status.get_or_insert(status);
+            (entry.error, entry.field) = (Some(code), field);
+        });
     }
 
     /// Records that embeddings of `tokens` tokens were computed.

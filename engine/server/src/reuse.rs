@@ -27,7 +27,7 @@ pub struct SlotChoice {
 }
 
 /// Chooses a slot for `prompt`. `None` if no slot is free. `keepable` returns how many of the common tokens can be
-/// kept: it gets the number of common tokens, and whether these are all tokens of the slot.
+/// kept. Its arguments are the number of common tokens, and true if these are all tokens of the slot.
 ///
 /// A prompt is never compared with tokens of another scope, so a slot of another scope counts as having no common
 /// prefix.
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn only_what_can_be_kept_counts() {
-        // A checkpoint exists after two tokens. A slot whose tokens are all common needs none.
+        // A checkpoint exists after two tokens. A slot whose tokens are all common does not need a checkpoint.
         let keepable = |common: usize, whole: bool| match (whole, common) {
             (true, common) => common,
             (false, common) if common >= 2 => 2,

@@ -26,7 +26,7 @@ use super::listen::{self as socket_file, Socket};
 use super::models::{Loader, ModelRegistry, Named, Resolve, Say, Served};
 use super::starting::Starting;
 use crate::options::ServeOptions;
-use crate::signals::hang_up_is_ignored;
+use base::signals::hang_up_is_ignored;
 
 /// Addresses of a running server.
 #[derive(Clone, Debug)]

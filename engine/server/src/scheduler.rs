@@ -45,7 +45,7 @@ use crate::log;
 /// Interval between checks of slow readers while the scheduler has no other work.
 const STALLED: Duration = Duration::from_millis(2);
 
-/// Maximum sleep without work. A new job wakes the thread earlier.
+/// Maximum time to sleep when idle. A new job wakes the thread earlier.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Interval between checks of waiting jobs for disconnected clients and timeouts.

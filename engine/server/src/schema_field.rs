@@ -45,6 +45,16 @@ impl SchemaField {
             _ => self.name(""),
         }
     }
+
+    /// Returns `error` with the place of the invalid part as the client knows it.
+    pub fn renamed(&self, error: Error) -> Error {
+        match (self, error) {
+            (SchemaField::Tools { .. }, Error::Grammar { what, place, why }) if !place.is_empty() => {
+                Error::Grammar { what, place: self.name(&place), why }
+            }
+            (_, error) => error,
+        }
+    }
 }
 
 /// Splits a place in the schema of tool calls into the position of the tool and the place in its parameters.
@@ -79,6 +89,19 @@ mod tests {
             (&several, "", "tools"),
         ] {
             assert_eq!(field.name(place), expected, "{place}");
+        }
+        let error = |place: &str| Error::Grammar {
+            what: "JSON schema",
+            place: place.to_string(),
+            why: "x".to_string(),
+        };
+        for (field, place, expected) in [
+            (&several, "anyOf[1].properties.arguments.items", "tools[2].function.parameters.items: x"),
+            (&several, "", "x"),
+            (&whole, "properties.a", "properties.a: x"),
+        ] {
+            let message = field.renamed(error(place)).to_string();
+            assert_eq!(message, format!("cannot use the JSON schema: {expected}"));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Scopes: groups of requests that may share evaluated prompts, in the slots and on the disk.
 //!
 //! A prompt that begins with evaluated tokens is faster, and its answer reports the number of cached tokens. These
-//! differences could leak text between clients: a client could guess another client's text, and the time or
-//! `cached_tokens` would show how much of the guess was right. Therefore a request is compared only with tokens of
-//! its own scope.
+//! differences could leak text between clients. A client could guess another client's text, and the time or
+//! `cached_tokens` would show how much of the guess was right. Therefore a request is compared only with tokens of its
+//! own scope.
 
 use std::collections::BTreeSet;
 use std::fmt;

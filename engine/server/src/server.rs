@@ -83,12 +83,23 @@ pub struct Server {
     pub blocking_pool: Arc<BlockingPool>,
 }
 
+/// Prompt of a conversation.
+struct ConversationTokens {
+    tokens: Vec<Token>,
+    /// Ends of the messages, for models that need checkpoints.
+    message_ends: Vec<usize>,
+    /// Reader of the answer.
+    reader: ThoughtReader,
+}
+
 /// Request in the queue of the scheduler.
 pub struct Submitted {
     /// Receivers of the events, one for each answer. Dropping a receiver cancels its answer.
     pub events: Vec<mpsc::Receiver<JobEvent>>,
     /// Reader that separates the thoughts from the rest of an answer. `None` if the answers contain no thoughts.
     pub thoughts: Option<ThoughtReader>,
+    /// Paths of the keywords of the JSON schema that are not enforced.
+    pub ignored_keywords: Vec<String>,
 }
 
 impl Server {
@@ -121,7 +132,7 @@ impl Server {
         let answers = (1 + request.further.len()) * choices as usize;
         if answers > bound.max(1) {
             let what = format!(
-                "{answers} answers do not fit into the queue of {bound} requests (--queue): ask for fewer answers"
+                "{answers} answers do not fit into the queue of {bound} requests (--queue): request fewer answers"
             );
             let field = if request.further.is_empty() { "n" } else { request.prompt.field() };
             return Err(ApiError::field(field, what));
@@ -133,8 +144,8 @@ impl Server {
         let prepared = timeout_at(deadline.into(), prepared).await;
         let (jobs, submitted) = prepared.unwrap_or_else(|_| {
             self.metrics.count_end(FinishReason::Deadline);
-            let message = "the request timed out during preparation: its grammar or schema, or those of other \
-                          requests, took too long (timeout_s)";
+            let message = "the request timed out during preparation: a grammar or schema of this or another \
+                          request took too long (timeout_s)";
             Err(ApiError::new(ApiErrorKind::Deadline, message))
         })?;
         match self.inbox.push_all(jobs) {
@@ -162,22 +173,26 @@ impl Server {
         let shown = self.marks(&request.prompt)?;
         let (has_schema, budget) = (request.has_schema(), request.reasoning.budget);
         let (mut jobs, mut receivers, mut thoughts_of_answer) = (Vec::new(), Vec::new(), None);
+        let mut ignored_keywords = Vec::new();
         let (sampling, schema_field) = (request.sampling, request.schema_field);
         let prompt_logprobs = request.echo && request.logprobs.is_some();
         // Cached tokens have no logits.
         let cache_prompt = request.cache_prompt && !prompt_logprobs;
         let mut values = 0;
         for prompt in std::iter::once(request.prompt).chain(request.further) {
-            let (prompt, thoughts) = match prompt {
+            let (prompt, message_ends, thoughts) = match prompt {
                 Prompt::Messages(conversation) => {
                     let may_call = !conversation.offered().is_empty();
-                    let (prompt, reader) = self.conversation_tokens(conversation, &client).await?;
+                    let found = self.conversation_tokens(conversation, &client).await?;
+                    // If the answer is cut off, a marker that the server inserted may be unfinished.
+                    let reader =
+                        if budget.is_some() { found.reader.dropping_unfinished() } else { found.reader };
                     let reader = Some(reader).filter(|_| !has_schema);
                     thoughts_of_answer.clone_from(&reader);
                     let counter = reader.map(|reader| self.thought_counter(reader, budget, may_call));
-                    (prompt, counter.transpose()?)
+                    (found.tokens, found.message_ends, counter.transpose()?)
                 }
-                prompt => (self.prompt_tokens(prompt, &client).await?, None),
+                prompt => (self.prompt_tokens(prompt, &client).await?, Vec::new(), None),
             };
             self.check(field, &prompt)?;
             if let Some(top) = request.logprobs.filter(|_| prompt_logprobs) {
@@ -193,6 +208,7 @@ impl Server {
             for choice in 0..choices {
                 let chain = self.chain(sampling.clone(), &schema_field, &prompt, &client).await?;
                 sampling.seed = Some(next_seed(chain.seed()));
+                ignored_keywords = chain.ignored_keywords().to_vec();
                 let (events, receiver) = mpsc::channel(EVENTS);
                 if prompt_logprobs {
                     let first = ScoredToken::first(prompt[0], &self.model);
@@ -206,9 +222,11 @@ impl Server {
                     client: client.clone(),
                     scope,
                     prompt: prompt.clone(),
+                    message_ends: message_ends.clone(),
                     max_tokens: request.max_tokens,
                     ignore_end: request.ignore_end,
                     chain,
+                    sent_seed: request.sent_seed.filter(|_| choice == 0),
                     stop: request.stop.clone(),
                     shown: shown.clone(),
                     cache_prompt,
@@ -229,7 +247,8 @@ impl Server {
                 });
             }
         }
-        Ok((jobs, Submitted { events: receivers, thoughts: thoughts_of_answer }))
+        let submitted = Submitted { events: receivers, thoughts: thoughts_of_answer, ignored_keywords };
+        Ok((jobs, submitted))
     }
 
     /// Runs short work for `client` on the blocking pool, so that the work does not delay other clients' tokens.
@@ -254,7 +273,7 @@ impl Server {
                 self.text_tokens(text, client).await
             }
             Prompt::Messages(conversation) => {
-                self.conversation_tokens(conversation, client).await.map(|(tokens, _)| tokens)
+                self.conversation_tokens(conversation, client).await.map(|found| found.tokens)
             }
             Prompt::Infill(infill) => {
                 let names = infill::tokens_of(&self.model, &self.name)?;
@@ -274,19 +293,28 @@ impl Server {
         &self,
         conversation: Conversation,
         client: &Client,
-    ) -> Result<(Vec<Token>, ThoughtReader), ApiError> {
+    ) -> Result<ConversationTokens, ApiError> {
         let field = conversation.field();
         let failed = |error: Error| self.invalid_field(field, &error);
-        let (text, reader) = self.rendered(conversation, client).await?;
+        let (text, conversation) = self.rendered(conversation, client).await?;
         let (model, template) = (Arc::clone(&self.model), self.template()?);
         self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
-        let kind = WorkKind::of_text(text.len());
-        let tokens =
-            self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)?;
-        Ok((tokens, reader))
+        let needs_ends = model.prefix_reuse().needs_checkpoints();
+        // The ends of the messages need the template, and rendering a template may take any amount of time.
+        let kind = WorkKind::of_text(text.len()).or(needs_ends.then_some(WorkKind::Light));
+        let work = move || {
+            let tokens = template.tokenize(&model, &text)?;
+            let message_ends = match needs_ends {
+                true => conversation.message_ends(&model, &template, &text, &tokens)?,
+                false => Vec::new(),
+            };
+            let reader = conversation.thought_reader(&template, &text);
+            Ok(ConversationTokens { tokens, message_ends, reader })
+        };
+        self.cut(client, kind, work).await?.map_err(failed)
     }
 
-    /// Returns the text of `conversation` that the model sees, and a reader of the answer.
+    /// Returns the text of `conversation` that the model sees, and the conversation.
     ///
     /// # Errors
     /// If the model has no template, or the template rejects the conversation.
@@ -294,14 +322,10 @@ impl Server {
         &self,
         conversation: Conversation,
         client: &Client,
-    ) -> Result<(String, ThoughtReader), ApiError> {
+    ) -> Result<(String, Conversation), ApiError> {
         let (template, field) = (self.template()?, conversation.field());
         // Rendering a template may take any amount of time.
-        let work = move || {
-            let text = conversation.prompt(&template)?;
-            let reader = conversation.thought_reader(&template, &text);
-            Ok((text, reader))
-        };
+        let work = move || conversation.prompt(&template).map(|text| (text, conversation));
         self.aside(client, work).await?.map_err(|error| self.invalid_field(field, &error))
     }
 
@@ -405,7 +429,8 @@ impl Server {
         };
         let mut chain = chain.map_err(|error| {
             let of_schema = || has_schema.then(|| schema_field.of_error(&error));
-            ApiError { param: field.map(String::from).or_else(of_schema), ..self.invalid(&error) }
+            let param = field.map(String::from).or_else(of_schema);
+            ApiError { param, ..self.invalid(&schema_field.renamed(error)) }
         })?;
         chain
             .accept_prompt(prompt)
@@ -460,8 +485,8 @@ impl Server {
         }
     }
 
-    /// Returns an estimate of the time until one of `waiting` requests leaves the queue, in seconds: the average time
-    /// of a request so far, divided by the number of slots.
+    /// Estimates the time, in seconds, until one of `waiting` requests leaves the queue. The estimate is based on the
+    /// average time of a request so far and on the number of slots.
     fn retry_after(&self, waiting: usize) -> u64 {
         let (metrics, slots) = (&self.metrics, u64::from(self.slots.max(1)));
         let ended = metrics.finished();
@@ -503,7 +528,7 @@ fn check_values(values: usize) -> Result<(), ApiError> {
     }
     let what = format!(
         "the log-probabilities of the prompts have more than {PROMPT_VALUES} values, counting each token and its \
-        alternatives: ask for fewer alternatives or shorter prompts"
+        alternatives: request fewer alternatives or use shorter prompts"
     );
     Err(ApiError::field("logprobs", what))
 }

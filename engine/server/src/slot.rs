@@ -194,7 +194,7 @@ impl RunningRequest {
     /// If sampling fails.
     pub fn choose(&mut self, context: &mut Context, sequence: SequenceId, row: i32) -> Result<Token> {
         let closing = self.job.thoughts.as_ref().and_then(ThoughtCounter::closing_token);
-        // A character of several tokens is completed first.
+        // A character that consists of several tokens is completed first.
         let token = match closing.filter(|_| self.stream.is_whole()) {
             Some(token) if self.job.chain.force(token)? => token,
             _ => self.job.chain.sample_of(context, sequence, row)?,
@@ -301,7 +301,7 @@ impl RunningRequest {
             rest,
             finish,
             stop_string,
-            seed: self.job.chain.seed(),
+            seed: self.job.seed(),
             device: self.job.chain.device_said().cloned(),
             usage: Usage {
                 prompt_tokens: self.prompt_tokens,
@@ -376,7 +376,7 @@ pub fn unstarted(job: &Job, finish: FinishReason) -> Done {
         rest: String::new(),
         finish,
         stop_string: None,
-        seed: job.chain.seed(),
+        seed: job.seed(),
         device: None,
         usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
         timings: Timings { queued: job.arrived.elapsed(), ..Timings::default() },

@@ -2,8 +2,8 @@
 //!
 //! A user who may rename or remove a part of the socket's path could make clients connect to another program. In an
 //! ordinary folder, these users are the folder's owner and all users with write access. In a folder with the sticky
-//! bit, only the owner of the folder and the owner of the part can rename or remove it. Therefore the check covers
-//! every folder from the root to the socket, and every link on the path.
+//! bit, only the owner of the folder and the owner of the part can rename or remove the part. Therefore the check
+//! covers every folder from the root to the socket, and every link on the path.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -53,7 +53,7 @@ impl FolderFacts {
 /// create a socket in `folder` while no server runs.
 ///
 /// # Errors
-/// If another user could replace the socket, or if a folder cannot be checked. The message names the folder and the
+/// If another user could replace the socket, or if a folder cannot be checked. The message states the folder and the
 /// remedy.
 pub fn check(folder: &Path) -> Result<Option<String>, String> {
     let last = walk(folder, &mut |path| {
@@ -70,13 +70,21 @@ pub fn check(folder: &Path) -> Result<Option<String>, String> {
     }))
 }
 
+/// Returns the error for a folder that cannot be used because of `why`.
+pub fn cannot(folder: &Path, why: &io::Error) -> String {
+    let mend = match why.kind() {
+        io::ErrorKind::NotFound => "create it first",
+        _ => "use --socket to choose a folder that belongs to you",
+    };
+    format!("cannot use the folder {}: {why}\nhint: {mend}", folder.display())
+}
+
 /// Checks the parts of `folder`. `look` reads the properties of a part. Returns the last folder after all links are
 /// resolved, and its permissions.
 fn walk(
     folder: &Path,
     look: &mut dyn FnMut(&Path) -> io::Result<(FolderFacts, bool)>,
 ) -> Result<(PathBuf, FolderFacts), String> {
-    let cannot = |path: &Path, why: &io::Error| format!("cannot use the folder {}: {why}", path.display());
     let absolute = std::path::absolute(folder).map_err(|why| cannot(folder, &why))?;
     let mut rest: VecDeque<OsString> = parts(&absolute).collect();
     let mut at = PathBuf::from("/");
@@ -260,7 +268,7 @@ mod tests {
         };
         let (found, _) = walk(&folder.path().join("two"), &mut look).expect("a folder");
         assert_eq!(found, real);
-        let round = walk(&folder.path().join("round"), &mut look).expect_err("it has no end");
+        let round = walk(&folder.path().join("round"), &mut look).expect_err("a loop of links");
         assert!(round.contains("more than 40 symbolic links"), "{round}");
         // A link that another user created in a shared folder.
         let mut look = |path: &Path| {
@@ -268,7 +276,7 @@ mod tests {
             let shared = path == folder.path();
             Ok((facts(if is_link { OTHER } else { 0 }, if shared { 0o1777 } else { 0o755 }, shared), is_link))
         };
-        let why = walk(&folder.path().join("two"), &mut look).expect_err("it is not ours");
+        let why = walk(&folder.path().join("two"), &mut look).expect_err("the link belongs to another user");
         assert!(why.contains("two belongs to user 54321, who can replace it"), "{why}");
     }
 

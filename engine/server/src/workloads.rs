@@ -71,7 +71,7 @@ impl Workloads {
     }
 
     /// Applies the environment variables, which override the file and may define new workloads. Also returns warnings
-    /// about variables with the right prefix but an unknown ending, which orchestrators set for services.
+    /// about variables with the right prefix but an unknown ending. Orchestrators set such variables for services.
     ///
     /// # Errors
     /// If a value is not a valid number of threads.
@@ -217,8 +217,9 @@ mod tests {
         assert!(strange.len() == 1 && strange[0].starts_with("ANNEAL_WORKLOADS_SERVICE_HOST"), "{strange:?}");
         for wrong in ["0", "-1", "many", "1.5", "100000", ""] {
             let given = variables(&[("ANNEAL_WORKLOADS_CODING_DECODE_THREADS", wrong)]);
-            let found =
-                Workloads::default().with_environment(given.into_iter()).expect_err("no number of threads");
+            let found = Workloads::default()
+                .with_environment(given.into_iter())
+                .expect_err("not a number of threads");
             assert!(found.starts_with("ANNEAL_WORKLOADS_CODING_DECODE_THREADS="), "{found}");
         }
     }

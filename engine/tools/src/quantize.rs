@@ -110,7 +110,7 @@ pub fn quantize(
 /// Refuses to overwrite the input model, because any other quantisation would need it again.
 ///
 /// # Errors
-/// If both paths name the same file.
+/// If both paths refer to the same file.
 pub fn refuse_the_same(input: &Path, output: &Path) -> Result<()> {
     let same = input
         .canonicalize()
@@ -146,7 +146,7 @@ fn wrong_override(input: &Path, options: &QuantizeOptions) -> Option<Error> {
     plan_with(&[]).ok()?;
     options.tensor_types.iter().find_map(|one| match plan_with(std::slice::from_ref(one)) {
         Err(Error::Quantize { why, .. }) => Some(Error::Usage(format!(
-            "--tensor-type {}={}: {why}\nhint: give a regular expression (ECMAScript) and a type that the matching \
+            "--tensor-type {}={}: {why}\nhint: use a regular expression (ECMAScript) and a type that the matching \
              tensors support",
             one.0, one.1
         ))),
@@ -163,7 +163,7 @@ fn refused(input: &Path, output: &Path, why: &str) -> Error {
 }
 
 /// Extracts, from llama.cpp's message `why`, the type of the tensor that llama.cpp refuses to requantise. Only
-/// llama.cpp determines the tensors that change their type, and it stops at the first quantised tensor among them.
+/// llama.cpp decides which tensors change their type, and it stops at the first quantised tensor among them.
 fn requantized(why: &str) -> Option<&str> {
     let (_, rest) = why.split_once("requantizing from type ")?;
     rest.split_whitespace().next()

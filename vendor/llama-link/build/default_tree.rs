@@ -133,6 +133,7 @@ fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
         system: ["stdc++", "m", "pthread"].map(str::to_string).to_vec(),
         rpath: Vec::new(),
         link_args: Vec::new(),
+        linker_script: None,
         cxx: Some(compilers.cxx.clone()),
         cc: Some(compilers.c.clone()),
         libclang_dir: None,

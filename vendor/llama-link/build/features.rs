@@ -1,4 +1,4 @@
-//! Instruction sets that the CPU guard can check, and detection of those that a compilation needs.
+//! Instruction sets that the CPU guard can check, and detection of the instruction sets that a compilation needs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -34,6 +34,9 @@ pub struct Link {
     /// Additional linker arguments for the executable.
     #[serde(default)]
     pub link_args: Vec<String>,
+    /// Script for linking the executable; `None` for the linker's own.
+    #[serde(default)]
+    pub linker_script: Option<LinkerScript>,
     /// C++ compiler for the shim.
     pub cxx: Option<PathBuf>,
     /// C compiler for the guard.
@@ -56,6 +59,30 @@ pub struct Link {
     pub build_to_use: String,
 }
 
+/// Script for the linker.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkerScript {
+    /// Option of the linker whose value is the path of the script.
+    pub option: String,
+    /// Content of the script.
+    pub text: String,
+}
+
+impl LinkerScript {
+    /// Writes the script to `folder`, and returns the arguments of the linker driver.
+    ///
+    /// # Errors
+    /// If the script cannot be written.
+    fn arguments(&self, folder: &Path) -> Result<Vec<String>> {
+        let path = folder.join("linker-script.ld");
+        std::fs::write(&path, &self.text).with_context(|| format!("cannot write {}", path.display()))?;
+        // Unlike `-Wl`, `-Xlinker` does not split paths at commas.
+        let words = ["-Xlinker", &self.option, "-Xlinker", &path.display().to_string()];
+        Ok(words.map(str::to_string).to_vec())
+    }
+}
+
 /// Linkage of the libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -70,13 +97,13 @@ impl Link {
     /// Reads `link.json` in `prefix` and makes its paths absolute.
     ///
     /// # Errors
-    /// If the file cannot be read, or has another version.
+    /// If the file cannot be read, or has an unsupported version.
     pub fn read(prefix: &Path) -> Result<Self> {
         let path = prefix.join("link.json");
         println!("cargo::rerun-if-changed={}", path.display());
         let text = std::fs::read(&path).with_context(|| {
             format!(
-                "cannot read {}\nhint: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built",
+                "cannot read {}\nhint: ANNEAL_LLAMA_PREFIX must be the path of a prefix that cargo xtask built",
                 path.display()
             )
         })?;
@@ -94,12 +121,12 @@ impl Link {
         Ok(link)
     }
 
-    /// Makes cargo link the prefix's libraries. A dependency cannot pass arguments for the executable, so the
+    /// Makes cargo link the prefix's libraries. Writes the linker script to `out`. A dependency cannot pass arguments for the executable, so the
     /// arguments are published as metadata: `DEP_LLAMA_LINK_ARGS`, a JSON array on one line.
     ///
     /// # Errors
-    /// If a library is missing.
-    pub fn emit(&self) -> Result<()> {
+    /// If the linker script cannot be written.
+    pub fn emit(&self, out: &Path) -> Result<()> {
         for folder in &self.search {
             println!("cargo::rustc-link-search=native={}", folder.display());
         }
@@ -117,7 +144,9 @@ impl Link {
             println!("cargo::rustc-link-lib=dylib={library}");
         }
         let rpaths = self.rpath.iter().map(|path| format!("-Wl,-rpath,{path}"));
-        let arguments: Vec<String> = rpaths.chain(self.link_args.iter().cloned()).collect();
+        let script = self.linker_script.as_ref().map(|script| script.arguments(out)).transpose()?;
+        let arguments: Vec<String> =
+            rpaths.chain(self.link_args.iter().cloned()).chain(script.into_iter().flatten()).collect();
         println!("cargo::metadata=link_args={}", serde_json::to_string(&arguments)?);
         Ok(())
     }

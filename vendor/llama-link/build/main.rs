@@ -37,5 +37,5 @@ fn build(prefix: &Path, out: &Path) -> Result<()> {
     guard::build(&link, out)?;
     // The shim must precede llama.cpp's libraries, because the shim uses them.
     shim::build(&link, out)?;
-    link.emit()
+    link.emit(out)
 }

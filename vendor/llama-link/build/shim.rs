@@ -1,4 +1,4 @@
-//! Compilation of the exception-safe shim, with the flags that the other C++ code has.
+//! Compilation of the exception-safe shim, with the same flags as the other C++ code.
 
 use std::path::Path;
 

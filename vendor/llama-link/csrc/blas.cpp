@@ -3,7 +3,7 @@
 // Before every multiplication, ggml-blas sets the library's number of threads to llama.cpp's number in that phase, so
 // setting the number once would not last. A build with BLAS links with `--wrap=<the vendor's function>`. ggml's calls
 // then reach the functions in this file, which pass on the engine's number if it is set. All references are weak,
-// because most builds have no BLAS and none has all libraries.
+// because most builds have no BLAS library, and no build has all of them.
 #include "shim.h"
 
 #include <atomic>

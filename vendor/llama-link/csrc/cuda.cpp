@@ -1,7 +1,6 @@
-// NVIDIA's driver and cuBLAS, loaded when one of their functions is first called. With normal linking, both would
-// have to exist before main starts. On a machine without them, a program for GPUs could then not start, and not
-// report the missing library. Every archive would also contain the 600 MB of cuBLAS, which quantised weights do not
-// need.
+// NVIDIA's driver and cuBLAS, loaded when one of their functions is first called. With normal linking, both would have
+// to exist before main starts. On a machine without them, a program for GPUs could then neither start nor report the
+// missing library. Every archive would also contain the 600 MB of cuBLAS, which quantised weights do not need.
 //
 // This file only contains the functions that ggml-cuda calls. If ggml-cuda calls a new function, the linker reports
 // an undefined symbol.
@@ -47,8 +46,8 @@ struct Library {
     }
 };
 
-// The additional paths are those of WSL, NixOS and NVIDIA's containers. The runtime, which is linked into the
-// program, asks for the driver by its plain name and gets the copy that is already loaded.
+// The additional paths are those of WSL, NixOS and NVIDIA's containers. The runtime, which is linked into the program,
+// requests the driver by its plain name and gets the copy that is already loaded.
 const Library & driver() {
     static const Library library{
         "libcuda.so.1",

@@ -26,7 +26,7 @@ const known KNOWN[] = {
       "the driver is too old to compile this program's PTX for this GPU: update it, or build a binary for the GPU with\n"
       "  `cargo xtask build-cuda`" },
     { "busy or unavailable",
-      "another process uses the GPU exclusively: end this process, which `nvidia-smi` shows, or let several processes share\n"
+      "another process uses the GPU exclusively: end that process (see `nvidia-smi`), or let several processes share\n"
       "  the GPU with `sudo nvidia-smi -c 0`" },
     { "unspecified launch failure", nullptr },
     { "illegal memory access", nullptr },

@@ -1,10 +1,9 @@
 // CPU guard: ends a program that was built for a newer CPU with a message instead of SIGILL.
 //
 // The file is compiled for any CPU of the architecture, regardless of the flags for other code. It is freestanding,
-// because it must not call code that could contain a newer instruction. The guard runs from .preinit_array, before
-// the constructors of every shared library and of the program itself (ggml's C++ statics, libomp). The guard only
-// uses information from the CPU: CPUID and XCR0 on x86-64, and the kernel's copy of such information (HWCAP) on
-// aarch64.
+// because it must not call code that could contain a newer instruction. The guard runs from .preinit_array, before the
+// constructors of every shared library and of the program itself (ggml's C++ statics, libomp). The guard only uses
+// information from the CPU: CPUID and XCR0 on x86-64, and the kernel's copy of this information (HWCAP) on aarch64.
 
 #include "guard_required.h"  // generated: ANNEAL_GUARD_FEATURES, ANNEAL_GUARD_COUNT, ANNEAL_GUARD_USE
 
@@ -79,10 +78,31 @@ static void say(const char * text) {
 
 #if defined(__x86_64__)
 
-static unsigned max_leaf(unsigned base) {
+struct leaf {
+    unsigned number, subleaf;
     unsigned regs[4];
-    __cpuid(base, regs[0], regs[1], regs[2], regs[3]);
-    return regs[0];
+};
+
+// Returns the registers of a leaf. In a virtual machine, each CPUID takes tens of microseconds, because the hypervisor
+// intercepts the instruction, so each leaf is read only once.
+static const unsigned * read_leaf(unsigned number, unsigned subleaf) {
+    static struct leaf known[8];
+    static unsigned count;
+    for (unsigned i = 0; i < count; i++) {
+        if (known[i].number == number && known[i].subleaf == subleaf) {
+            return known[i].regs;
+        }
+    }
+    // A full table loses its last leaf.
+    struct leaf * leaf = &known[count < 8 ? count++ : 7];
+    leaf->number = number;
+    leaf->subleaf = subleaf;
+    __cpuid_count(number, subleaf, leaf->regs[0], leaf->regs[1], leaf->regs[2], leaf->regs[3]);
+    return leaf->regs;
+}
+
+static unsigned max_leaf(unsigned base) {
+    return read_leaf(base, 0)[EAX];
 }
 
 // Returns true if the CPU itself reports the feature.
@@ -90,22 +110,15 @@ static int cpu_has(const struct feature * feature) {
     if (max_leaf(feature->leaf & 0x80000000u) < feature->leaf) {
         return 0;
     }
-    unsigned regs[4];
-    if (feature->leaf == 7 && feature->subleaf > 0) {
-        __cpuid_count(feature->leaf, 0, regs[0], regs[1], regs[2], regs[3]);
-        if (regs[0] < feature->subleaf) {
-            return 0;
-        }
+    if (feature->leaf == 7 && feature->subleaf > read_leaf(7, 0)[EAX]) {
+        return 0;
     }
-    __cpuid_count(feature->leaf, feature->subleaf, regs[0], regs[1], regs[2], regs[3]);
-    return (regs[feature->reg] >> feature->bit) & 1;
+    return (read_leaf(feature->leaf, feature->subleaf)[feature->reg] >> feature->bit) & 1;
 }
 
 // Returns XCR0, or 0 if the operating system has not enabled XSAVE.
 static unsigned long enabled_state(void) {
-    unsigned regs[4];
-    __cpuid(1, regs[0], regs[1], regs[2], regs[3]);
-    if (((regs[ECX] >> 27) & 1) == 0) {
+    if (((read_leaf(1, 0)[ECX] >> 27) & 1) == 0) {
         return 0;
     }
     unsigned low, high;
@@ -205,6 +218,11 @@ static void refuse(void) {
 }
 
 static void check(void) {
+    static int checked;
+    if (checked) {
+        return;
+    }
+    checked = 1;
     for (unsigned i = 0; i < ANNEAL_GUARD_COUNT; i++) {
         if (!cpu_has(&required[i]) || !is_enabled(&required[i])) {
             refuse();

@@ -172,7 +172,7 @@ bool anneal_collect(ggml_tensor * tensor, bool ask, void * data) {
         try {
             collector->failure = error.what();
         } catch (...) {
-            collector->failure = "no memory";
+            collector->failure = "out of memory";
         }
     } catch (...) {
         collector->failure = "unknown";

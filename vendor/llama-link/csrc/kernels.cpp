@@ -8,10 +8,10 @@
 
 #include <dlfcn.h>
 
-// True once a sequence was given a cell that precedes one of its earlier cells (src/llama-kv-cache.cpp); null
-// without the patch 0019.
+// True once a sequence has been given a cell that precedes one of its earlier cells (src/llama-kv-cache.cpp); null
+// without patch 0019.
 extern "C" __attribute__((weak)) bool anneal_cells_out_of_order(void);
-// True if caches keep the cells behind a sliding window (src/llama-kv-cache.cpp); null without the patch 0020.
+// True if caches keep the cells behind a sliding window (src/llama-kv-cache.cpp); null without patch 0020.
 extern "C" __attribute__((weak)) bool anneal_keeps_window_cells(void);
 
 namespace {
@@ -68,7 +68,7 @@ bool anneal_kernels_load(const char * path, char * err, size_t err_size) {
 
 bool anneal_set_outside_kernels(const void * table) {
     try {
-        // The struct ggml_outside_kernels is laid out as `table` is.
+        // The struct ggml_outside_kernels has the layout of `table`.
         auto * set = (bool (*)(const void *)) patched_function("ggml_backend_cpu_set_outside_kernels");
         return set != nullptr && set(table);
     } catch (...) {
@@ -78,8 +78,8 @@ bool anneal_set_outside_kernels(const void * table) {
 
 bool anneal_has_other_operations(void) {
     try {
-        // Looked up once, because the program asks for each token. A BLAS library computes products of its own, which the
-        // CPU backend does not see.
+        // Looked up once, because the program calls this function for each token. A BLAS library computes some products
+        // itself, and the CPU backend does not see these products.
         static const bool has_blas = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_ACCEL) != nullptr;
         static auto * has = (bool (*)(void)) patched_function("ggml_backend_cpu_has_other_operations");
         return has_blas || has == nullptr || has() || anneal_cells_out_of_order == nullptr ||

@@ -1,7 +1,7 @@
 // Times of the operations that the CPU backend computes, added up by operation, type and shape.
 //
-// The CPU backend calls an observer after each operation, when all threads have finished (patch 0015). A difference of
-// the clock between two calls is therefore the time of one operation, with the wait for the slowest thread.
+// The CPU backend calls an observer after each operation, when all threads have finished (patch 0015). The time between
+// two calls is therefore the time of one operation, including the wait for the slowest thread.
 #include "shim.h"
 #include "tensors.hpp"
 
@@ -111,8 +111,9 @@ uint64_t macs_of(const ggml_tensor * op) {
     }
 }
 
-// Returns the number of bytes of weights and cache for products and attention, which usually come from memory. Of a cache,
-// only cells that a token can see count. For other operations, returns the number of all bytes that are read and written.
+// Returns the number of bytes of weights and cache for products and attention, which usually come from memory. For a
+// cache, only the cells that a token can see are counted. For other operations, returns the number of all bytes that
+// are read and written.
 uint64_t bytes_of(const ggml_tensor * op, bool product) {
     if (op->op == GGML_OP_FLASH_ATTN_EXT) {
         const ggml_tensor * k = op->src[1];
@@ -150,7 +151,7 @@ Key key_of(const ggml_tensor * first, const ggml_tensor * last) {
             key.shape = { b->ne[0], a->ne[2], a->ne[1] * a->ne[3], b->ne[1] };
             break;
         case GGML_OP_SET_ROWS:
-            // The result is the whole cache; the source is what is stored.
+            // The result is the whole cache; the source contains the values to store.
             key.type  = ggml_type_name(first->type);
             key.shape = { a->ne[0], a->ne[1], a->ne[2], a->ne[3] };
             break;

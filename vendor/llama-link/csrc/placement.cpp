@@ -1,7 +1,7 @@
-// Records the devices on which a context computes. For each operation, the record contains the buffer of the result,
-// the weights and the cache that the operation reads, with their buffers, and the data that the scheduler copied for
-// the operation. llama.cpp does not report these facts. However, before every operation, the scheduler asks whether
-// the result is needed (cb_eval), and at that point the tensor has its buffer.
+// Records the devices on which a context computes. For each operation, the record contains the buffer of the result and
+// the data that the scheduler copied for the operation. The record also contains the weights and the cache that the
+// operation reads, with their buffers. llama.cpp does not report these facts. However, before every operation, the
+// scheduler asks whether the result is needed (cb_eval), and at that point the tensor has its buffer.
 //
 // The callback makes the scheduler split its graphs differently, so it is used in a separate run.
 #include "shim.h"
@@ -174,7 +174,7 @@ bool anneal_place_op(ggml_tensor * tensor, bool ask, void * data) {
         }
     } catch (...) {
         // Short enough that std::string needs no allocation.
-        placement->failure = "no memory";
+        placement->failure = "out of memory";
     }
     return !ask;
 }

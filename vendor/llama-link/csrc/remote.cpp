@@ -129,7 +129,7 @@ void keep_alive(int fd) {
     (void) setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
-// Ends the connection if sent data is not acknowledged for this long.
+// Ends the connection if sent data is not acknowledged within `ms` milliseconds.
 void give_up_after(int fd, unsigned ms) {
     (void) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 }
@@ -295,8 +295,8 @@ void tell_alone() {
 remote_failure explain_remote(const char * message) {
     // A worker only does what clients request, so any failure concerns the worker.
     if (serving) {
-        return { "a client of this worker sent an impossible request",
-                 "the client may be malicious or use another version of llama.cpp, or memory may be short; restart the worker, and\n"
+        return { "a client of this worker sent an invalid request",
+                 "the client may be malicious or use another version of llama.cpp, or memory may be low; restart the worker, and\n"
                  "  let only trusted clients reach it" };
     }
     if (std::strstr(message, "ggml-rpc") == nullptr) {

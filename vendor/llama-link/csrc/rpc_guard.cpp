@@ -39,7 +39,7 @@ std::set<std::pair<int, ino_t>> & served() {
     return *one;
 }
 
-// Formats an address in the way of /proc/net/tcp and /proc/net/tcp6.
+// Formats an address as in /proc/net/tcp and /proc/net/tcp6.
 std::string as_listed(const sockaddr_in & address, bool mapped) {
     char text[64];
     std::snprintf(text, sizeof(text), "%s%08" PRIX32 ":%04X", mapped ? "0000000000000000FFFF0000" : "",

@@ -87,7 +87,7 @@ ChainParams read(const anneal_chain_params & params) {
 
 constexpr const char * NO_NUMBERS = "the model's logits are NaN or infinite";
 
-// Orders by logit, greatest first, then by token.
+// Orders by logit, highest first, then by token.
 bool is_better(const llama_token_data & a, const llama_token_data & b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
@@ -446,8 +446,8 @@ struct anneal_chain {
         return candidates.data[candidates.selected].id;
     }
 
-    // Returns the first token with the greatest logit, or -1 if a logit is not a number. Nothing is copied. Blocks
-    // without a greater logit (nearly all blocks) are processed without a branch.
+    // Returns the first token with the highest logit, or -1 if a logit is not a number. Nothing is copied. Blocks
+    // without a higher logit (nearly all blocks) are processed without a branch.
     static llama_token best(const float * logits, size_t n_vocab) {
         constexpr size_t BLOCK    = 64;
         float            greatest = -INFINITY;

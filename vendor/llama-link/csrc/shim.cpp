@@ -169,7 +169,7 @@ std::vector<std::string> last_errors() {
     // Several threads may reach this point at once, for example with several workers. The first thread prints and
     // ends the process.
     tell_alone();
-    // The file name in an assertion starts with a path on the build machine, which is removed.
+    // The file name in an assertion starts with a path on the build machine. This path is removed.
     const char *   tree = std::strstr(message, "llama.cpp/");
     const char *   said = tree == nullptr ? message : tree;
     std::string    clean;
@@ -211,10 +211,10 @@ std::vector<std::string> last_errors() {
         said,
         memory ? "lower -c, -b and -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, use fewer threads with -t and\n"
                  "  -tb, close other programs, or raise the memory limit (`ulimit -v`, or the container's)"
-               : "download the model again, lower -c, -b and -ub in case memory is short, or use --verbose to see\n"
+               : "download the model again, lower -c, -b and -ub in case memory is low, or use --verbose to see\n"
                  "  llama.cpp's log");
     std::fflush(stderr);
-    // _exit() and not exit(): other threads still work on the graph, and destructors would free it.
+    // _exit() instead of exit(): other threads are still working on the graph, and destructors would free it.
     _exit(1);
 }
 

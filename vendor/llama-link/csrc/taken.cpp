@@ -29,7 +29,7 @@ size_t anneal_taken_of(
     }
     try {
         if (llama_get_memory_breakdown == nullptr) {
-            std::snprintf(err, err_size, "this llama.cpp does not report its memory use");
+            std::snprintf(err, err_size, "this version of llama.cpp does not report its memory use");
             return 0;
         }
         size_t count = 0;

@@ -47,7 +47,8 @@ inline bool is_weight(const ggml_tensor * root) {
             std::strstr(root->name, ".lora_") != nullptr);
 }
 
-// Returns the number of bytes that `op` writes. For rows that are stored in a larger tensor, only these rows count.
+// Returns the number of bytes that `op` writes. For rows that are stored in a larger tensor, only these rows are
+// counted.
 inline uint64_t written_bytes(const ggml_tensor * op) {
     if (op->op == GGML_OP_SET_ROWS && op->src[0] != nullptr) {
         return ggml_row_size(op->type, op->ne[0]) * ggml_nrows(op->src[0]);
@@ -55,8 +56,8 @@ inline uint64_t written_bytes(const ggml_tensor * op) {
     return ggml_nbytes(op);
 }
 
-// Returns the number of bytes that `op` reads from its source `source`. Of an embedding, only the selected rows
-// count; of experts, at most the selected experts count.
+// Returns the number of bytes that `op` reads from its source `source`. For an embedding, only the selected rows are
+// counted; for experts, at most the selected experts are counted.
 inline uint64_t read_bytes(const ggml_tensor * op, const ggml_tensor * source) {
     const uint64_t all = ggml_nbytes(source);
     if (op->op == GGML_OP_GET_ROWS && source == op->src[0]) {

@@ -56,17 +56,20 @@ int32_t anneal_kernels_score(const char * path, char * err, size_t err_size);
 // Loads the kernels. Must be called at most once, before any computation.
 bool anneal_kernels_load(const char * path, char * err, size_t err_size);
 
-// Gives the CPU backend a table of kernels (struct ggml_outside_kernels of the patch 0012), for models that are loaded
+// Gives the CPU backend a table of kernels (struct ggml_outside_kernels of patch 0012), for models that are loaded
 // later. Returns false if this llama.cpp was built without the patch or expects another version of the table.
 bool anneal_set_outside_kernels(const void * table);
 
-// Returns false while the kernels of that table have computed each operation of this process whose bits could otherwise
-// depend on the batch, and while the cells of each sequence are in the order of its positions, in which attention adds.
+// Returns true if results of this process may depend on the batch. Returns false as long as both of these conditions
+// are met:
+// - The kernels of the table of anneal_set_outside_kernels have computed every operation whose bits could otherwise
+//   depend on the batch.
+// - The cells of each sequence are in the order of its positions. Attention adds in the order of the cells.
 // Must not be called before the CPU backend is loaded.
 bool anneal_has_other_operations(void);
 
 // Returns true if a cache for sliding windows with room for the whole context (swa_full) keeps the cells behind the
-// windows, so that a sequence can continue from any of its positions.
+// windows. A sequence can then continue from any of its positions.
 bool anneal_window_cells_are_kept(void);
 
 // Returns the numbers of CUDA graphs captured and dropped in this process, which ggml only reports in its log.
@@ -198,8 +201,7 @@ bool anneal_chain_accept(struct anneal_chain * chain, llama_token token, bool ge
 // Returns the number of tokens that penalties take into account.
 size_t anneal_chain_window(const struct anneal_chain * chain);
 
-// Returns true if the chain always chooses the token with the greatest logit. A device can then choose the token,
-// too.
+// Returns true if the chain always chooses the token with the highest logit. A device can then choose the token, too.
 bool anneal_chain_is_argmax(const struct anneal_chain * chain);
 
 // Extent to which a device can run the samplers of `params`.
@@ -209,10 +211,10 @@ enum anneal_device_end {
     ANNEAL_DEVICE_CHOOSES = 2,  // the device also chooses the token; only the token is copied to the host
 };
 
-// Makes the device that computes the logits of sequence `seq` run the samplers of `params` from the next evaluation
-// on: bias, penalties, top-k, top-p, min-p, temperature and the choice, in this order, up to `end`. Other parameters
-// are ignored. The samplers start with the tokens `seen`, and with a random generator that has been used `drawn`
-// times.
+// Makes the device that computes the logits of sequence `seq` run the samplers of `params` from the next evaluation on.
+// The samplers are bias, penalties, top-k, top-p, min-p, temperature and the choice, in this order, up to `end`. Other
+// parameters are ignored. The samplers start with the tokens `seen`, and with a random generator that has been used
+// `drawn` times.
 //
 // `old` is the previous result for the sequence, or NULL. If `same` is true, `old` was created with the same `params`
 // except for the seed. `old` then continues with a new state, and no graph is rebuilt. Otherwise, the caller frees
@@ -310,7 +312,7 @@ struct anneal_place {
     const char * device;       // CUDA0
     const char * description;  // NVIDIA H200
     const char * buffer;       // CUDA0, CPU_Mapped, …
-    bool         host;         // true if it lies in host memory, whichever device owns it
+    bool         host;         // true if it is in host memory, whichever device owns it
 };
 
 // Tensor that outlives a graph.
@@ -371,7 +373,7 @@ struct anneal_operation {
 bool anneal_operations_observe(bool on);
 
 // Moves the sums to a list that anneal_operation_at reads, and sets the length of the list, and the time that the
-// measurement itself took between operations. Returns false if memory ran out, so that operations are missing.
+// measurement itself took between operations. Returns false if operations are missing because memory ran out.
 bool anneal_operations_take(size_t * count, uint64_t * overhead_ns);
 
 // Copies one entry of the list; false if the index is out of range. The texts are static.
@@ -381,7 +383,7 @@ bool anneal_operation_at(size_t index, struct anneal_operation * operation);
 struct anneal_taken {
     const char * device;  // CUDA0; CPU
     const char * buffer;  // CUDA0, CUDA_Host, CPU_REPACK, …
-    bool         host;    // true if it lies in host memory, whichever device owns it
+    bool         host;    // true if it is in host memory, whichever device owns it
     uint64_t     weights;
     uint64_t     cache;
     uint64_t     compute;
@@ -411,7 +413,7 @@ bool anneal_rpc_version(uint8_t * major, uint8_t * minor);
 // once per worker.
 bool anneal_rpc_add(const char * endpoint, const char * name, char * err, size_t err_size);
 
-// Records the connections to workers, so that a broken connection can be named. Enables keep-alive, so that the
+// Records the connections to workers, so that a broken connection can be identified. Enables keep-alive, so that the
 // system notices within half a minute if a worker's machine disappears.
 void anneal_rpc_watch(void);
 

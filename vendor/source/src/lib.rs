@@ -17,6 +17,7 @@
 pub mod digest;
 mod fetch;
 mod folder;
+mod need;
 mod origin;
 mod other;
 mod patch;
@@ -30,6 +31,7 @@ mod tree;
 mod trial;
 mod workspace;
 
+pub use need::{Need, PatchNeed};
 pub use origin::Origin;
 pub use other::OtherSource;
 pub use patch::Patch;

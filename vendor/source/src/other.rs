@@ -1,4 +1,4 @@
-//! Sources of another version than the pinned one.
+//! Sources of a version other than the pinned one.
 
 use std::fmt;
 use std::fs;
@@ -78,10 +78,10 @@ impl From<OtherSource> for String {
 }
 
 impl Store {
-    /// Returns the version that `text` names: [`OtherSource`], or `latest` for the newest version of the crate.
+    /// Returns the version that `text` specifies: [`OtherSource`], or `latest` for the newest version of the crate.
     ///
     /// # Errors
-    /// If `text` names no version, or the newest version is unknown.
+    /// If `text` is not a version, or the newest version is unknown.
     pub fn named(&self, text: &str) -> Result<OtherSource> {
         if text != "latest" {
             return text.parse().map_err(anyhow::Error::msg);
@@ -90,14 +90,14 @@ impl Store {
         let newest = list.newest().with_context(|| {
             let why = list.stale.as_deref().unwrap_or("the index does not list it");
             format!(
-                "cannot find the newest version of {}: {why}\nhint: name a version, such as {}",
+                "cannot find the newest version of {}: {why}\nhint: specify a version, such as {}",
                 self.pins.krate.package, self.pins.krate.version
             )
         })?;
         Ok(OtherSource::Crate(newest.version.clone()))
     }
 
-    /// Returns a store whose pins name `other`, and the origin of `other` in that store. Fetches the crate of another
+    /// Returns a store that pins `other`, and the origin of `other` in that store. Fetches the crate of another
     /// version, because its digest must be known. cargo verifies the archive with the checksum in the registry's index.
     ///
     /// # Errors
@@ -128,6 +128,23 @@ impl Store {
         let patches = self.root.join("sources/downloads/no-patches");
         fs::create_dir_all(&patches).with_context(|| format!("cannot create {}", patches.display()))?;
         Store { patches, ..self.clone() }.ensure(origin, progress)
+    }
+
+    /// Returns this store without the patch `name`.
+    ///
+    /// # Errors
+    /// If a patch cannot be copied.
+    pub fn without(&self, name: &str) -> Result<Self> {
+        let folder = self.root.join("sources/downloads").join(format!("without-{name}"));
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        for patch in patch::load(&self.patches)?.into_iter().filter(|patch| patch.name != name) {
+            fs::copy(&patch.path, folder.join(&patch.name))
+                .with_context(|| format!("cannot copy the patch {}", patch.name))?;
+        }
+        Ok(Self { patches: folder, ..self.clone() })
     }
 
     /// Tries this store's patches on the unpatched tree `tree`.
@@ -209,7 +226,7 @@ impl Store {
     }
 }
 
-/// Returns the manifest `text` with another version of `package`.
+/// Returns the manifest `text` with a different version of `package`.
 fn with_version(text: &str, package: &str, version: &str) -> Result<String> {
     let start = format!("{package} = ");
     let mut found = false;

@@ -94,9 +94,8 @@ pub(crate) fn git_apply(patch: &Patch, tree: &Path, tools: &Tools, further: &[&s
         .current_dir(tree)
         // The messages are parsed.
         .env("LC_ALL", "C")
-        // The store lies in the target folder of a repository. If git found that repository, it would resolve the
-        // patch's paths from the top of the repository, find no paths below this folder, and succeed without a
-        // change.
+        // The store is in the target folder of a repository. If git found that repository, it would resolve the patch's
+        // paths from the top of the repository, find no paths below this folder, and succeed without a change.
         .env("GIT_CEILING_DIRECTORIES", tree.parent().unwrap_or(tree));
     git
 }
@@ -119,22 +118,22 @@ pub(crate) fn apply(
         // different trees.
         run(tools.git().arg("--version"), INSTALL_GIT)?;
         progress(&format!(
-            "the patch {} does not apply to this llama.cpp and is skipped: {lost}",
+            "the patch {} does not apply to this version of llama.cpp and is skipped: {lost}",
             patch.name
         ));
         return Ok(None);
     }
     run(&mut git(&[]), INSTALL_GIT).with_context(|| {
         format!(
-            "the patch {} does not apply to this llama.cpp\nhint: recreate it, or remove it if upstream contains the \
-             change",
+            "the patch {} does not apply to this version of llama.cpp\nhint: recreate it, or remove it if upstream \
+             contains the change",
             patch.name
         )
     })?;
     let after = Listing::of(&tree)
         .with_context(|| format!("the patch {} creates an invalid source tree", patch.name))?;
     if after == *before {
-        bail!("the patch {} changes nothing in this llama.cpp\nhint: remove it", patch.name);
+        bail!("the patch {} changes nothing in this version of llama.cpp\nhint: remove it", patch.name);
     }
     Ok(Some(after))
 }

@@ -86,7 +86,7 @@ impl Pins {
         toml::from_str(&text).with_context(|| format!("cannot parse the pins in {}", file.display()))
     }
 
-    /// Returns the pins with another commit for the origin `git`. The tree digest of that commit is unknown.
+    /// Returns the pins with a different commit for the origin `git`. The tree digest of that commit is unknown.
     ///
     /// # Errors
     /// If `commit` is not a full object name.
@@ -102,7 +102,7 @@ impl Pins {
         Ok(self)
     }
 
-    /// Returns the pins with another repository for the origin `git`: a mirror, or a clone on this machine.
+    /// Returns the pins with a different repository for the origin `git`: a mirror, or a clone on this machine.
     pub fn with_git_url(mut self, url: &str) -> Self {
         self.git.url = url.to_string();
         self

@@ -21,7 +21,7 @@ pub struct Release {
     /// Version, such as `0.1.161`.
     #[serde(rename(deserialize = "vers"))]
     pub version: String,
-    /// Time of publication, an RFC 3339 timestamp; `None` if the index does not know it.
+    /// Time of publication, an RFC 3339 timestamp; `None` if the index does not contain it.
     #[serde(rename(deserialize = "pubtime"), default)]
     pub published: Option<String>,
     /// True if the publisher withdrew the version.
@@ -34,7 +34,7 @@ pub struct Release {
 pub struct ReleaseList {
     /// Versions in ascending order.
     pub releases: Vec<Release>,
-    /// Reason why the list may be out of date; `None` if the registry was asked just now.
+    /// Reason why the list may be out of date; `None` if the registry has just been queried.
     pub stale: Option<String>,
 }
 
@@ -67,9 +67,9 @@ impl ReleaseList {
 }
 
 impl Store {
-    /// Returns the published versions of the crate of the origin `crate`. Asks the registry through cargo, unless
-    /// `offline` is set. If the registry cannot be reached, the list is the one that cargo has.
-    /// Without an index, the list is empty.
+    /// Returns the published versions of the crate of the origin `crate`. Queries the registry through cargo, unless
+    /// `offline` is set. If the registry cannot be reached, the list comes from cargo's copy of the index. Without an
+    /// index, the list is empty.
     pub fn releases(&self, offline: bool) -> ReleaseList {
         let package = &self.pins.krate.package;
         // cargo then answers from its copy without an error.
@@ -91,9 +91,9 @@ impl Store {
     /// Lets cargo update its copy of the index entry. Returns the reason if the registry cannot be reached.
     fn update(&self, package: &str) -> Result<(), String> {
         let mut cargo = self.tools.cargo();
-        // Outside of a package, cargo asks for the newest version instead of the locked version.
-        let outside =
-            base::scratch("anneal-info").map_err(|error| format!("no temporary folder: {error}"))?;
+        // Outside of a package, cargo queries the newest version instead of the locked version.
+        let outside = base::scratch("anneal-info")
+            .map_err(|error| format!("cannot create a temporary folder: {error}"))?;
         cargo.current_dir(outside.path());
         // Without this variable, cargo would wait 30 seconds three times.
         if std::env::var_os("CARGO_NET_RETRY").is_none() {
@@ -155,7 +155,7 @@ fn parse(bytes: &[u8], package: &str) -> Vec<Release> {
     releases
 }
 
-/// Returns the numbers of a version, which order versions; `None` for a preliminary version.
+/// Returns the numbers of a version, which order versions; `None` for a pre-release version.
 fn key(version: &str) -> Option<[u64; 3]> {
     let numbers: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
     numbers?.try_into().ok()

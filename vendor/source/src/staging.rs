@@ -1,7 +1,7 @@
 //! Lock of the store, and its staging folders.
 //!
-//! A staging folder lies in the store itself, so that a rename can publish its contents. Only the holder of the lock
-//! may have a staging folder. If the next holder finds a staging folder, a killed process left it behind.
+//! A staging folder is in the store itself, so that a rename can publish its contents. Only the holder of the lock may
+//! have a staging folder. If the next holder finds a staging folder, a killed process left it behind.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ impl Staging<'_> {
         self.folder.path()
     }
 
-    /// Renames `prepared`, which lies in this folder, to `place`. A damaged tree at `place` is replaced.
+    /// Renames `prepared`, which is in this folder, to `place`. A damaged tree at `place` is replaced.
     pub(crate) fn publish(&self, prepared: &Path, place: &Path) -> Result<()> {
         if place.exists() {
             // The old tree is moved by a rename as well, so that no reader sees only a part of it.

@@ -144,6 +144,12 @@ impl Store {
             Some(digest) => format!("tree {digest}\n"),
             None => format!("commit {}\n", self.pins.git.commit),
         };
+        // A new version with the digest of another version must not find the other version's tree.
+        match origin {
+            Origin::Crate => identity += &format!("version {}\n", self.pins.krate.version),
+            Origin::Sdist => identity += &format!("version {}\n", self.pins.sdist.version),
+            Origin::Git | Origin::Path(_) => {}
+        }
         for patch in &patches {
             identity += &format!("patch {} {}\n", patch.digest, patch.name);
         }

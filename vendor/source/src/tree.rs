@@ -44,7 +44,7 @@ pub struct Tree {
 
 impl Tree {
     /// Returns the names of all patches that were tried, in order.
-    pub(crate) fn tried(&self) -> Vec<&str> {
+    pub fn tried(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.patches.iter().chain(&self.left_out).map(String::as_str).collect();
         names.sort_unstable();
         names
@@ -60,16 +60,20 @@ impl Tree {
         [("LLAMA_BUILD_NUMBER", "0".to_string()), ("LLAMA_BUILD_COMMIT", self.build_commit.clone())]
     }
 
+    /// Folders with the headers of llama.cpp's C API, relative to the tree.
+    pub const HEADERS: [&str; 2] = ["include", "ggml/include"];
+
     /// Returns the folders with the headers of llama.cpp's C API.
     pub fn headers(&self) -> [PathBuf; 2] {
-        [self.path.join("include"), self.path.join("ggml").join("include")]
+        Self::HEADERS.map(|folder| self.path.join(folder))
     }
 
     /// Returns an environment variable for CMake. CMake runs git in the tree, and the variable prevents git from
     /// finding the surrounding repository.
     pub fn cmake_environment(&self) -> (&'static str, PathBuf) {
-        let above = self.path.parent().unwrap_or(&self.path);
-        ("GIT_CEILING_DIRECTORIES", above.to_path_buf())
+        // git resolves links before it looks for a repository.
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        ("GIT_CEILING_DIRECTORIES", path.parent().unwrap_or(&path).to_path_buf())
     }
 
     /// Reads every file again and compares the tree with its listing.

@@ -105,6 +105,16 @@ fn a_changed_crate_is_refused_and_the_last_good_tree_stays() -> Result<()> {
 }
 
 #[test]
+fn another_version_with_the_same_digest_does_not_find_the_old_tree() -> Result<()> {
+    let mut bench = Bench::new()?;
+    bench.ensure(&Origin::Crate).0?;
+    bench.store.pins.krate.version = "2.0.0".into();
+    let error = bench.error(&Origin::Crate);
+    assert!(error.contains("2.0.0"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn a_stray_git_is_left_out() -> Result<()> {
     let bench = Bench::new()?;
     let files = [(".git", "gitdir: ../../nowhere\n"), ("ggml/.git/config", "[core]\n"), ("x/.git/HEAD", "")];

@@ -1,4 +1,4 @@
-//! Tests of another version than the pinned one, and of patches that are tried on it.
+//! Tests of a version other than the pinned one, and of patches that are tried on this version.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn another_version_of_the_crate_gets_a_pin_and_the_files_that_hold_it() -> Resul
     let other = bench.path("fake-llama-2");
     write_tree(&other.join("llama.cpp"), &FILES)?;
     fs::write(other.join("llama.cpp/src/llama.cpp"), "new\n")?;
-    // A fake cargo that knows version 2.0.0 once it was fetched, and only then.
+    // A fake cargo that knows version 2.0.0 only after this version was fetched.
     let seen = bench.path("fetched");
     bench.store.tools.cargo = bench.script(
         "cargo",
@@ -94,5 +94,26 @@ fn another_version_of_the_crate_gets_a_pin_and_the_files_that_hold_it() -> Resul
     assert_eq!(files[2], (bench.path("pins.toml"), expected));
     // Nothing is written before the decision.
     assert_eq!(fs::read_to_string(bench.path("pins.toml"))?, pins);
+    Ok(())
+}
+
+#[test]
+fn a_tree_without_a_patch_is_a_tree_of_its_own() -> Result<()> {
+    let bench = Bench::new()?;
+    let other = bench.path("other");
+    write_tree(&other, &FILES)?;
+    write_tree(&other, &[("a.c", "one\ntwo\nthree\n"), ("b.c", "one\ntwo\nthree\n")])?;
+    bench.patch("0001-a.patch", &diff("a.c", "two", "2"))?;
+    bench.patch("0002-b.patch", &diff("b.c", "two", "2"))?;
+    let (store, origin) = bench.store.of_other(&OtherSource::Path(other), &mut |_| {})?;
+    let whole = store.ensure(&origin, &mut |_| {})?;
+    // A second call replaces the folder of patches.
+    for _ in 0..2 {
+        let tree = store.without("0001-a.patch")?.ensure(&origin, &mut |_| {})?;
+        assert_eq!(tree.tried(), ["0002-b.patch"]);
+        assert_ne!(tree.path, whole.path);
+        assert_eq!(fs::read_to_string(tree.path.join("a.c"))?, "one\ntwo\nthree\n");
+        assert_eq!(fs::read_to_string(tree.path.join("b.c"))?, "one\n2\nthree\n");
+    }
     Ok(())
 }

@@ -61,8 +61,8 @@ fn an_optional_patch_that_does_not_fit_is_left_out_and_told() -> Result<()> {
     Ok(())
 }
 
-/// The store lies in a subfolder of a repository. In such a subfolder, `git apply` silently skips the files of a
-/// patch in git's format.
+/// The store is in a subfolder of a repository. In such a subfolder, `git apply` silently skips the files of a patch in
+/// git's format.
 #[test]
 fn a_repository_around_the_store_does_not_matter() -> Result<()> {
     let bench = Bench::new()?;

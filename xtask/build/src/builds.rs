@@ -46,7 +46,7 @@ impl Args {
 /// Profile keys that are set on the command line.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SetArgs {
-    /// Override the key KEY of the profile, as in --set threading=openmp; may be repeated. The result is a separate
+    /// Override the profile's key KEY, as in --set threading=openmp; may be repeated. The result is a separate
     /// profile, called PROFILE+KEY:VALUE in Anneal's commands
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub keys: Vec<Override>,
@@ -99,7 +99,7 @@ pub struct Short {
 struct DryRun<'a> {
     #[serde(flatten)]
     plan: &'a Plan,
-    /// Result of the store lookup; `None` if no store is named.
+    /// Result of the store lookup; `None` if no store is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<Would>,
 }
@@ -141,7 +141,7 @@ pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: 
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
 
-/// Builds the C++ part of a profile and returns the prefix with the libraries that programs link.
+/// Builds the C++ part of a profile and returns the prefix with the libraries that programs link against.
 pub fn make_prefix(profile: &str, yes: bool, ui: &Ui) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), profile, &[])?;
@@ -223,7 +223,7 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     finished(&workspace, &profile, outcome, ui).map(Some)
 }
 
-/// Checks if `store` has the build of `plan`. If the store cannot be queried, prints a warning.
+/// Checks whether `store` has the build of `plan`. If the store cannot be queried, prints a warning.
 fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, ui: &Ui) -> Result<Would> {
     // A query must not create the build folder.
     let scratch = Scratch::make(workspace, "dry-run")?;

@@ -1,4 +1,4 @@
-//! Descriptions of machines and tools in files that the user names.
+//! Descriptions of machines and tools in files that the user specifies.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::fs;
 
 /// Description of the file that `--host` accepts, including the command that creates it.
 const HOST_FILE: &str = "a description of a machine\nhint: run `cargo xtask detect > host.json` on that machine \
-                         and give host.json, or use a file in fixtures/hosts";
+                         and pass host.json, or use a file in fixtures/hosts";
 
 /// Reads a description of a machine, which the user may have written or edited.
 ///

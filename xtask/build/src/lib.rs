@@ -13,7 +13,7 @@
 //! - [`process`]: external commands, with a log and interruption by ctrl-C
 //! - [`program`], [`shipping`], [`storing`]: programs of the workspace that are compiled on demand
 //! - [`profile`], [`described`], [`workload`]: readers of profile, machine and workload files
-//! - [`named_cpu`]: instruction sets of a CPU that a profile names, as the compilers know them
+//! - [`named_cpu`]: instruction sets of a CPU that a profile names, as reported by the compilers
 //! - [`tools`], [`setup`], [`openblas`], [`models`], [`published_models`]: prerequisites of a build, which are found,
 //!   installed or made
 //! - [`ui`], [`entry`]: progress, tables and errors; start and exit of a program

@@ -1,5 +1,5 @@
-//! Instruction sets of a CPU with a `-march` name, as the compilers know them. No table of Anneal names CPUs, so that
-//! a new compiler brings its new CPUs.
+//! Instruction sets of a CPU with a `-march` name, as reported by the compilers. Anneal has no table of CPU names, so
+//! the CPUs that a new compiler adds are supported without a change to Anneal.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +25,8 @@ pub fn with(profile: &Profile, mut toolchain: Toolchain) -> Result<Toolchain> {
     Ok(toolchain)
 }
 
-/// Asks the compilers of `profile` for the CPU `name`. Returns `None` if the planner refuses the profile anyway.
+/// Asks the compilers of `profile` for the instruction sets of the CPU `name`. Returns `None` if the planner rejects
+/// the profile anyway.
 fn ask(name: &str, profile: &Profile, toolchain: &Toolchain) -> Result<Option<NamedCpu>> {
     if profile.target != Target::Host || std::env::consts::ARCH != "x86_64" {
         return Ok(None);
@@ -75,7 +76,7 @@ fn unknown(name: &str, of: &str, answer: &str) -> anyhow::Error {
     let cpus = listed(answer);
     let words: Vec<&str> = Isa::words().collect();
     if cpus.is_empty() {
-        return exit::usage(format!("`isa` has no value {name:?}: {of} answered {answer}"));
+        return exit::usage(format!("`isa` has no value {name:?}, according to {of}: {answer}"));
     }
     let near = nearest(name, words.iter().copied().chain(cpus.iter().copied()));
     exit::usage(format!(
@@ -121,7 +122,7 @@ mod tests {
             "{text}"
         );
         let text = unknown("x", "zig", "it crashed").to_string();
-        assert!(text.ends_with("zig answered it crashed"), "{text}");
+        assert!(text.ends_with("according to zig: it crashed"), "{text}");
     }
 
     /// Asks the compilers of this machine.

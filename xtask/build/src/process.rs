@@ -21,7 +21,7 @@ use gguf::partial::free_space;
 use crate::full_disk;
 
 pub use executable::Executable;
-pub use running::{Running, stop};
+pub use running::{Running, output, stop};
 pub use signals::{begins_anew, catch_signals, check_interrupted, interrupted};
 use words::short;
 pub use words::{last_lines, line};
@@ -238,8 +238,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// True if `line` shows a command that cargo prints with `-v`, or belongs to cargo's output around such a command.
-/// These lines do not help the reader of an error.
+/// True if `line` shows a command that cargo prints with `-v`, or is a line that cargo prints before or after this
+/// command. These lines do not help the reader of an error.
 fn is_command_of_cargo(line: &str) -> bool {
     let text = line.trim_start();
     line.starts_with("{\"reason\":")

@@ -120,10 +120,24 @@ impl Program {
 /// Environment variable with the path of the xtask that runs the lab.
 pub const XTASK: &str = "ANNEAL_XTASK";
 
+/// Returns the path of the xtask that runs this program, or of the xtask in the same folder.
+///
+/// # Errors
+/// If the path of this program cannot be determined.
+pub fn xtask() -> Result<PathBuf> {
+    match std::env::var_os(XTASK) {
+        Some(path) => Ok(path.into()),
+        None => {
+            let own = std::env::current_exe().context("cannot determine the path of this program")?;
+            Ok(own.with_file_name("xtask"))
+        }
+    }
+}
+
 /// Compiles the program `name` with the same settings and into the same target folder as xtask, so that shared crates
 /// are compiled once. Returns its path. `purpose` completes the message "compiling the program that …".
 ///
-/// If the target folder is read-only, returns the program that was compiled there before.
+/// If the target folder is read-only, returns the program that was compiled earlier.
 ///
 /// # Errors
 /// If the program cannot be compiled.
@@ -141,7 +155,7 @@ pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui
     }
 }
 
-/// True if this process may not write to the folder of `program`, so that cargo cannot compile it there.
+/// True if this process may not write to the folder of `program`, in which case cargo cannot compile it there.
 fn is_read_only(program: &Path) -> bool {
     // Cargo opens this lock file before anything else.
     let lock = OpenOptions::new().write(true).open(program.with_file_name(".cargo-lock"));

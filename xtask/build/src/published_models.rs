@@ -126,7 +126,7 @@ impl PublishedModel {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let scratch = base::scratch_in(folder, ".model-fetch.").with_context(|| {
             format!(
-                "cannot create a folder in {}\nhint: name a file in another folder with --out FILE",
+                "cannot create a folder in {}\nhint: choose a path in another folder with --out FILE",
                 std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf()).display()
             )
         })?;
@@ -185,7 +185,7 @@ impl Package {
         Ok(unpacked.join(self.part))
     }
 
-    /// Returns the error of a failed download. pip's own message repeats a lost connection five times and names no
+    /// Returns the error of a failed download. pip's own message repeats a lost connection five times and suggests no
     /// remedy.
     fn not_downloaded(&self, error: anyhow::Error, log: &Log) -> anyhow::Error {
         const NO_NETWORK: [&str; 3] =

@@ -38,8 +38,8 @@ impl Scratch {
         Self::create(&all, purpose)
     }
 
-    /// Creates a scratch folder in `folder`, which may contain files of other programs. Removes only leftovers of
-    /// killed processes whose names match those of scratch folders for `purpose`.
+    /// Creates a scratch folder in `folder`, which may contain files of other programs. Of the leftovers of killed
+    /// processes, removes only folders that are named like scratch folders for `purpose`.
     ///
     /// # Errors
     /// If the folder cannot be created.

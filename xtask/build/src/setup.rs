@@ -111,8 +111,8 @@ pub fn needs_of_ci() -> Needs {
     needs
 }
 
-/// Returns the tools that the tests of the engine and of the program need: those of a native build, and small system
-/// programs that minimal installations lack.
+/// Returns the tools that the tests of the engine and of the program need: the tools of a native build, and small
+/// system programs that minimal installations lack.
 pub fn needs_of_program_tests() -> Needs {
     let mut needs = Needs::native();
     if cfg!(target_os = "linux") {
@@ -129,14 +129,15 @@ pub fn needs_of_program_tests() -> Needs {
 pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, SetupOutcome)> {
     let mut toolchain = tools::toolchain(workspace, ui);
     let cuda = needs.required.iter().any(|needed| matches!(needed, Requirement::Cuda | Requirement::NewCuda));
-    // A user who names a toolkit expects it to be used. If another toolkit is used, the plan says so.
+    // A user who specifies a toolkit expects it to be used. If another toolkit is used, the plan says so.
     if let Some(home) = &toolchain.cuda_home
         && let Some(fault) = &home.fault
         && cuda
         && !toolchain.cuda.iter().any(toolchain::Cuda::is_whole)
     {
         ui.warn(format_args!(
-            "{home} contains no CUDA toolkit: {fault}\nhint: name the folder that contains bin/nvcc, or unset {}",
+            "{home} contains no CUDA toolkit: {fault}\nhint: set {0} to the folder that contains bin/nvcc, or \
+             unset {0}",
             home.variable
         ));
     }

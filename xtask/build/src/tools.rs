@@ -153,6 +153,6 @@ pub fn source_of(tree: &Tree) -> Result<Source> {
         origin: tree.origin.name().to_string(),
         version: tree.version.clone(),
         digest: tree.digest.clone(),
-        patches: patches()?,
+        patches: patches()?.into_iter().filter(|patch| tree.tried().contains(&patch.name.as_str())).collect(),
     })
 }

@@ -16,7 +16,7 @@ pub struct Workload {
     pub name: String,
     /// One-line description.
     pub description: String,
-    /// Models to run if the user names none.
+    /// Models to run if the user specifies none.
     pub models: Vec<Synthetic>,
     /// Arguments of `anneal` for each run, without the model and the number of threads.
     pub runs: Vec<Vec<String>>,
@@ -62,7 +62,7 @@ impl FromStr for Synthetic {
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((preset, quant)) = text.split_once('/') else {
             return Err(format!(
-                "{text:?} is not a synthetic model\nhint: write SHAPE/TYPE, as in small-llama/Q4_K_M"
+                "{text:?} is not a synthetic model\nhint: use the form SHAPE/TYPE, such as small-llama/Q4_K_M"
             ));
         };
         preset.parse::<Preset>()?;

@@ -77,7 +77,7 @@ impl Workspace {
         self.anneal().join(profile)
     }
 
-    /// Points the link `alias` at the link of `profile`, so that the alias follows later changes of that link.
+    /// Points the link `alias` at the link of `profile`, so that the alias follows later changes to that link.
     ///
     /// # Errors
     /// If the link cannot be created.
@@ -103,7 +103,7 @@ impl Workspace {
         self.anneal().join("cargo-tools")
     }
 
-    /// Returns the folder of scratch folders.
+    /// Returns the folder that contains all scratch folders.
     pub fn scratch(&self) -> PathBuf {
         self.anneal().join("scratch")
     }

@@ -14,7 +14,7 @@ use build::workspace::Workspace;
 pub const COMMANDS: [&str; 7] =
     ["bench", "gpu-check", "optimize", "recommend", "report", "upgrade", "validate"];
 
-/// Returns the global options if `words`, the arguments of this program, name a lab command or ask for its help. The
+/// Returns the global options if `words`, the arguments of this program, contain a lab command or ask for its help. The
 /// lab parses all words again and reports other errors in them.
 pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();

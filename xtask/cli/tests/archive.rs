@@ -1,5 +1,5 @@
 //! Tests of archives that `dist` makes. They only use the unpacked archive, never the build tree: they install it
-//! with the shell script and with xtask, run the program, and uninstall it.
+//! with the shell script, with xtask and with the installed program, run the program, and uninstall it.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::collections::BTreeSet;
@@ -13,6 +13,11 @@ const PROFILE: &str = "universal-few";
 
 fn xtask(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xtask")).args(args).output().unwrap()
+}
+
+/// Runs `anneal self` of the installed program.
+fn own(prefix: &Path, args: &[&str]) -> Output {
+    Command::new(prefix.join("bin/anneal")).arg("self").args(args).output().unwrap()
 }
 
 #[track_caller]
@@ -99,6 +104,12 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     succeeded(&xtask(&[&["uninstall", "--all"][..], &to].concat()));
     assert!(!prefix.join("bin/anneal").exists() && !prefix.join("lib/anneal").exists());
     succeeded(&xtask(&[&["install", "--from", from][..], &to].concat()));
+    assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
+    // The installed program changes its own installation.
+    let listed = succeeded(&own(&prefix, &["list", "--json"]));
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert!(listed[0]["current"] == true && listed[0]["problem"].is_null(), "{listed}");
+    succeeded(&own(&prefix, &["install", "--from", from]));
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 
     // If one bit of the archive is flipped, the archive is rejected, and the installed version stays. The checksum file

@@ -66,7 +66,7 @@ fn the_pods_configuration_has_only_keys_that_the_server_knows() {
         }
     }
 
-    // Pods must mount the files that the configuration names, and must allow more time than the server needs to
+    // Pods must mount the files listed in the configuration, and must allow more time than the server needs to
     // drain.
     let drain = config["drain_s"].as_float().unwrap();
     for pool in ["portable", "native"] {
@@ -231,7 +231,7 @@ fn a_release_attests_all_that_is_downloaded_and_tries_the_package() {
     assert!(read(".github/scripts/smoke-in.sh").contains("/scripts/smoke-deb.sh"));
 }
 
-/// cuda-portable has never been built in full, and images are pushed only if the repository names a registry.
+/// cuda-portable has never been built in full, and images are pushed only if the repository specifies a registry.
 #[test]
 fn a_draft_waits_for_nothing_that_may_fail_and_nothing_is_pushed_by_default() {
     let release = read(".github/workflows/release.yml");
@@ -329,4 +329,72 @@ fn the_formula_and_the_pkgbuild_name_the_archive_and_its_digest() {
     {
         assert_eq!(fill(&archive, address).status.code(), Some(1), "{address}");
     }
+}
+
+/// Runs the functions of the `PKGBUILD` as makepkg does, with tar in place of bsdtar.
+#[test]
+fn the_pkgbuild_puts_each_file_where_pacman_expects_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let [out, from, to] = ["out", "src", "pkg"].map(|name| temp.path().join(name));
+    let name = "anneal-1.0.0-x86_64-unknown-linux-gnu-universal";
+    let packed = temp.path().join(name);
+    let files = [
+        "SHA256SUMS",
+        "bin/anneal",
+        "lib/libggml-cpu-x64.so",
+        "share/doc/anneal/LICENSE",
+        "share/man/man1/anneal.1",
+        "share/zsh/site-functions/_anneal",
+    ];
+    for file in files {
+        std::fs::create_dir_all(packed.join(file).parent().unwrap()).unwrap();
+        std::fs::write(packed.join(file), file).unwrap();
+    }
+    let archive = temp.path().join(format!("{name}.tar.gz"));
+    run(Command::new("tar").arg("-C").arg(temp.path()).arg("-czf").arg(&archive).arg(name));
+    run(Command::new(root().join(".github/scripts/packages.sh"))
+        .arg(&archive)
+        .args(["https://example.org", "https://example.org/v1"])
+        .arg(&out));
+    for folder in [&from, &to] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    // makepkg links each source into the folder in which the functions run, and does not unpack it if `noextract` names
+    // the source.
+    std::os::unix::fs::symlink(&archive, from.join(archive.file_name().unwrap())).unwrap();
+    let script = "bsdtar() { tar \"$@\"; }\nset -eu\n. \"$1\"\n[ \"${noextract[0]}\" = \"${source[0]##*/}\" ]\n\
+                  prepare\npackage";
+    run(Command::new("bash")
+        .args(["-c", script, "makepkg"])
+        .arg(out.join("PKGBUILD"))
+        .current_dir(&from)
+        .env("srcdir", &from)
+        .env("pkgdir", &to));
+    let found = run(Command::new("find").args([".", "!", "-type", "d"]).current_dir(&to));
+    let found = String::from_utf8(found.stdout).unwrap();
+    let found: BTreeSet<&str> = found.lines().collect();
+    let library = format!("./usr/lib/anneal/{name}/lib/libggml-cpu-x64.so");
+    let program = format!("./usr/lib/anneal/{name}/bin/anneal");
+    let expected = [
+        program.as_str(),
+        library.as_str(),
+        "./usr/bin/anneal",
+        "./usr/share/doc/anneal/LICENSE",
+        "./usr/share/licenses/anneal-bin/LICENSE",
+        "./usr/share/man/man1/anneal.1",
+        "./usr/share/zsh/site-functions/_anneal",
+    ];
+    assert_eq!(found, BTreeSet::from(expected));
+    // Both links lead to a file in the package.
+    for (link, text) in [(expected[2], "bin/anneal"), (expected[4], "share/doc/anneal/LICENSE")] {
+        assert!(to.join(link).symlink_metadata().unwrap().is_symlink(), "{link}");
+        assert_eq!(std::fs::read_to_string(to.join(link)).unwrap(), text, "{link}");
+    }
+}
+
+/// Runs a command that must succeed.
+fn run(command: &mut Command) -> std::process::Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
 }

@@ -82,8 +82,8 @@ fn the_audit_of_a_real_build_passes_and_finds_its_kernels() {
     let again: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(again["features"], serde_json::to_value(&audit.features).unwrap());
     assert!(audit.kernels > 20, "{audit:?}");
-    // The kernels for AVX-512 and AMX are written for 32 registers, and the loops for AVX-VNNI in assembly. The AVX2 kernels
-    // spill some registers.
+    // The kernels for AVX-512 and AMX are written for 32 registers, and the loops for AVX-VNNI are written in assembly.
+    // The AVX2 kernels spill some registers.
     let native = &again["native"];
     assert!(native["kernels_examined"].as_u64().unwrap() > 20, "{native}");
     let spilt = |kernel: &&serde_json::Value| {
@@ -272,7 +272,7 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
     let command = "UPDATE_DOCS=1 cargo test -p xtask --features long-tests --test end_to_end reference";
     let mut text = format!("# `anneal`\n\nGenerated from the program: `{command}` writes it.\n");
     text += &format!("\n## `anneal`\n\n```text\n{}\n```\n", help(&[]));
-    // Lists every command that the program names.
+    // Lists every command in the program's help.
     let overview = help(&[]);
     // The commands are listed in groups between the usage and the options.
     let commands: Vec<&str> = overview
@@ -283,7 +283,15 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
         .collect();
     assert!(commands.contains(&"run") && commands.contains(&"serve"), "{commands:?}");
     for command in commands {
-        text += &format!("\n## `anneal {command}`\n\n```text\n{}\n```\n", help(&[command]));
+        let own = help(&[command]);
+        text += &format!("\n## `anneal {command}`\n\n```text\n{own}\n```\n");
+        let inner =
+            own.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+        for inner in inner.filter_map(|line| line.split_whitespace().next()).filter(|inner| *inner != "help")
+        {
+            text +=
+                &format!("\n### `anneal {command} {inner}`\n\n```text\n{}\n```\n", help(&[command, inner]));
+        }
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/anneal.md");
     generated::check_by(path, &text, command);

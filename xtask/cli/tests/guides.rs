@@ -257,6 +257,7 @@ mod run {
             .env("HOME", &home)
             .env("PATH", path)
             .envs([("NO_COLOR", "1"), ("COLUMNS", "100")])
+            .env_remove("ANNEAL_STATE_DIR")
             .env_remove("XDG_CACHE_HOME")
             .env_remove("XDG_STATE_HOME")
             .stdin(Stdio::null())

@@ -135,19 +135,16 @@ fn expressions_of_licences_are_understood() {
     }
 }
 
-/// Returns the output of cargo with `arguments`.
+/// Returns the output of cargo with `arguments`. Cargo downloads crates that no build has needed yet, such as those of
+/// the optional allocators.
 fn cargo(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO"))
-        .args(arguments)
-        .args(["--locked", "--offline"])
-        .current_dir(root())
-        .output()
-        .unwrap();
+    let output =
+        Command::new(env!("CARGO")).args(arguments).arg("--locked").current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns only the packages for this machine, because cargo has not downloaded other packages.
+/// Returns only the packages for this machine, so that cargo does not download other packages.
 fn packages() -> Vec<serde_json::Value> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let text = cargo(&["metadata", "--format-version", "1", "--filter-platform", &target]);
@@ -178,12 +175,13 @@ fn crates_of_the_engine(more: &[&str]) -> BTreeSet<String> {
     tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_string).collect()
 }
 
-/// Fails unless `[profile.engine]` compiles the crate `name` at optimisation level 3; `what` names the crate's work.
+/// Fails unless `[profile.engine]` compiles the crate `name` at optimisation level 3; `what` describes the crate's
+/// work.
 fn assert_optimised(name: &str, what: &str) {
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let package = manifest["profile"]["engine"]["package"].get(name);
     let level = package.and_then(|package| package["opt-level"].as_integer());
-    assert_eq!(level, Some(3), "{name} {what}: name it in [profile.engine.package] of Cargo.toml");
+    assert_eq!(level, Some(3), "{name} {what}: add it to [profile.engine.package] in Cargo.toml");
 }
 
 /// `cc` compiles a crate's C code at the crate's optimisation level. At level 0, zig adds checks for undefined
@@ -282,7 +280,10 @@ fn npm_installs_nothing_without_hashes() {
     for (name, package) in packages {
         let hash = package["integrity"].as_str().unwrap_or_default();
         assert!(hash.starts_with("sha512-"), "{name} has no hash");
-        assert!(package["resolved"].is_null(), "{name} names a registry\nhint: use the .npmrc of the folder");
+        assert!(
+            package["resolved"].is_null(),
+            "{name} contains a registry's address\nhint: use the folder's .npmrc"
+        );
     }
     let own: serde_json::Value = serde_json::from_str(&read("xtask/node/package.json")).unwrap();
     for (name, version) in own["dependencies"].as_object().unwrap() {
@@ -344,7 +345,7 @@ fn without_tests(text: &str) -> &str {
 #[test]
 fn temporary_files_are_made_by_base_alone() {
     let forbidden = ["tempfile::", "File::create(", ".truncate(true)", "env::temp_dir()"];
-    // This file only names the folder in a message.
+    // This file only mentions the folder in a message.
     let excepted = [("engine/tools/src/eval/saved.rs", "env::temp_dir()")];
     for (name, text) in files(&[".rs"]) {
         let is_test = name.contains("/tests/")

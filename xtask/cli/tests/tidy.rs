@@ -87,6 +87,40 @@ fn the_book_has_four_doors_with_ten_entries_at_most() {
 }
 
 /// Readers copy the systemd unit from the page, so both copies must be equal.
+/// Returns the text of an SVG picture's `<text>` elements.
+fn words_of_picture(svg: &str) -> impl Iterator<Item = String> {
+    let texts = svg.split("<text").skip(1).filter_map(|rest| rest.split_once('>')?.1.split("</text").next());
+    texts.map(|text| {
+        text.replace("&#160;", " ")
+            .replace("&#x27;", "'")
+            .replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .trim()
+            .to_owned()
+    })
+}
+
+#[test]
+fn pictures_of_help_texts_are_current() {
+    for (picture, page) in [("anneal-help", "run/anneal.md"), ("xtask-help", "build/commands.md")] {
+        let page = std::fs::read_to_string(root().join("docs/src").join(page)).unwrap();
+        let svg = root().join(format!("docs/src/images/{picture}.svg"));
+        let shown: Vec<_> = words_of_picture(&std::fs::read_to_string(svg).unwrap()).collect();
+        let commands = page.split("```").nth(1).unwrap().lines().filter(|line| {
+            line.starts_with("  ") && line.trim_start().starts_with(|first: char| first.is_ascii_lowercase())
+        });
+        let mut seen = 0;
+        for line in commands {
+            seen += 1;
+            let (name, about) = line.trim().split_once("  ").unwrap();
+            for word in [name, about.trim()] {
+                assert!(shown.iter().any(|text| text == word), "{picture}.svg does not show {word:?}");
+            }
+        }
+        assert!(seen > 10, "{picture}: {seen} commands");
+    }
+}
+
 #[test]
 fn the_systemd_unit_is_that_of_its_page() {
     let page = std::fs::read_to_string(root().join("docs/src/run/systemd.md")).unwrap();
@@ -152,14 +186,14 @@ fn versions_of_actions_are_commits() {
             let name = line.split_whitespace().next().unwrap_or("");
             let version = name.split('@').nth(1).unwrap_or("");
             let is_commit = version.len() == 40 && version.bytes().all(|byte| byte.is_ascii_hexdigit());
-            // GitHub takes a workflow of this repository from the commit that runs.
+            // For a workflow of this repository, GitHub uses the version in the commit that runs.
             let pinned = is_commit || name.starts_with("./") && root().join(name).is_file();
             assert!(pinned, "{}: {line} is not pinned by commit", path.display());
         }
     }
 }
 
-/// Checks that every row of the page names a test, and that every named test exists.
+/// Checks that every row of the page contains the name of a test, and that the test exists.
 #[test]
 fn tests_of_the_security_page_exist() {
     let page = std::fs::read_to_string(root().join("docs/src/run/security.md")).unwrap();

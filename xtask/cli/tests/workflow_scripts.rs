@@ -1,4 +1,4 @@
-//! Tests of the scripts of workflows, with fake programs instead of those that build, publish or push.
+//! Tests of workflow scripts, with fake programs in place of the programs that build, publish or push.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -222,7 +222,7 @@ fn what_fails_is_written_down_and_the_rest_goes_on() {
     assert_eq!(verdict(&report, "refused without a GPU"), "miss");
     assert_eq!(verdict(&report, "same tokens in both runs"), "miss");
     assert_eq!(report["models"][0]["determinism"]["equal"], 2);
-    assert!(!report["long"].is_null(), "the rest went on");
+    assert!(!report["long"].is_null(), "the other steps did not run");
     let left_out = list(&report, "left_out");
     assert!(left_out.iter().any(|step| step["step"] == "rounds of llama-bench"), "{left_out:#?}");
 }
@@ -269,13 +269,13 @@ fn ctrl_c_keeps_what_there_is_and_removes_the_models() {
     let began = Instant::now();
     // Wait for the decode in the first round, which never ends.
     while !stage.path("bin/decoding").exists() {
-        assert!(began.elapsed() < Duration::from_secs(300), "it does not get so far");
+        assert!(began.elapsed() < Duration::from_secs(300), "the check did not reach the first decode");
         std::thread::sleep(Duration::from_millis(20));
     }
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let asked = Instant::now();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(asked.elapsed() < Duration::from_secs(50), "it waited for the program");
+    assert!(asked.elapsed() < Duration::from_secs(50), "the check waited for the program");
     assert_eq!(std::fs::read_dir(stage.path("scratch")).unwrap().count(), 0);
     let report: Value =
         serde_json::from_str(&std::fs::read_to_string(stage.path("out.json")).unwrap()).unwrap();

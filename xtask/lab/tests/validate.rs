@@ -251,6 +251,9 @@ fn a_place_that_takes_no_file_is_told_before_anything_runs() {
         let (code, record, stderr) = stage.judge("", &["--out", out]);
         assert_eq!((code, record), (2, Value::Null), "{stderr}");
         assert!(stderr.contains(said), "{stderr}");
-        assert!(!stage.path("a/bin/anneal.runs").exists(), "it ran before the place was looked at");
+        assert!(
+            !stage.path("a/bin/anneal.runs").exists(),
+            "an engine ran before the output path was checked"
+        );
     }
 }

@@ -7,7 +7,7 @@ use toolchain::{BlasLibrary, BlasThreading, Toolchain};
 
 use crate::profile::{Blas, Linkage};
 
-/// Names that CMake, the linker and the checks use for a vendor.
+/// Names that CMake, the linker and the checks use for a vendor's library.
 struct Vendor {
     /// Value of `GGML_BLAS_VENDOR`: the name that FindBLAS uses.
     cmake: &'static str,
@@ -29,7 +29,7 @@ fn vendor(library: &BlasLibrary) -> Vendor {
     Vendor { cmake, define, set_threads, version }
 }
 
-/// Returns the library that a profile asks for.
+/// Returns the library that a profile requests.
 pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Option<BlasLibrary>> {
     let (vendor, profile) = match blas {
         Blas::Off | Blas::Upstream => return Ok(None),
@@ -71,8 +71,8 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     Ok(Some(library.clone()))
 }
 
-/// Returns the definitions for CMake. They name the files. Otherwise FindBLAS would use the first library that it
-/// finds, and ggml would use the headers of another library.
+/// Returns the definitions for CMake, which specify the files. Without these definitions, FindBLAS would use the first
+/// library that it finds, and ggml would use the headers of another library.
 pub fn definitions(library: &BlasLibrary) -> [(&'static str, String); 4] {
     let files: Vec<String> =
         library.libraries.iter().map(|path| path.to_string_lossy().into_owned()).collect();

@@ -63,8 +63,8 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     let of = |major: u32| toolchain.llvm_bolt.iter().find(|tool| tool.llvm_major == Some(major));
     let Some(bolt) = of(wanted).or(toolchain.llvm_bolt.first()) else {
         bail!(
-            "llvm-bolt {wanted} is missing\nhint: `cargo xtask setup` names the package; on Debian and Ubuntu, \
-             run `apt-get install bolt-{wanted}`"
+            "llvm-bolt {wanted} is missing\nhint: `cargo xtask setup` shows the package to install; on Debian and \
+             Ubuntu, run `apt-get install bolt-{wanted}`"
         );
     };
     if bolt.llvm_major < Some(BOLT_AT_LEAST) {

@@ -20,7 +20,7 @@ pub fn choose(
     notes: &mut Vec<String>,
 ) -> Result<Tools> {
     let compiler = compiler(profile, toolchain, notes)?;
-    // Only profiles for clang use lld. With other profiles, the compiler keeps its default linker.
+    // Only profiles for clang use lld. In other profiles, the compiler uses its default linker.
     let linker = match (profile.compiler, compiler.kind) {
         (CompilerChoice::Best | CompilerChoice::Clang, CompilerKind::Clang) => {
             toolchain.lld.iter().find(|lld| major(lld) == Some(compiler.version.major)).cloned()

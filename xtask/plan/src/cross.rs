@@ -12,8 +12,8 @@ use toolchain::{AARCH64, Rustc, Toolchain};
 use crate::profile::{Blas, CompilerChoice, Isa, Profile, Target};
 use crate::siblings::sibling;
 
-/// Emulated CPU. It has the features that a portable build for aarch64 needs and no later ones (SVE, i8mm, bf16), so
-/// a program that runs on it also runs on every CPU that the profile supports.
+/// Emulated CPU. It has the features that a portable build for aarch64 needs, but no later features (SVE, i8mm, bf16).
+/// A program that runs on this CPU therefore also runs on every CPU that the profile supports.
 const CPU: &str = "neoverse-n1";
 
 /// Reason why a cross-compiled program cannot be profiled on this machine.
@@ -27,7 +27,7 @@ pub struct Aim {
     pub triple: String,
     /// Architecture of the target, spelled as in [`Host::arch`].
     pub arch: String,
-    /// Tools for a target whose architecture differs from this machine's; `None` otherwise.
+    /// Tools for a target whose architecture differs from this machine's; `None` for this machine's architecture.
     pub cross: Option<Cross>,
 }
 

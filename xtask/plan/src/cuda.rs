@@ -66,8 +66,8 @@ pub struct CudaPlan {
 }
 
 impl CudaPlan {
-    /// Returns the definitions for CMake. They give the paths of the libraries, because CMake's own search requires a
-    /// driver, and expects file names that the wheels do not have.
+    /// Returns the definitions for CMake. The definitions give the paths of the libraries, because CMake's own search
+    /// requires a driver, and expects file names that the wheels do not have.
     pub fn definitions(&self) -> Vec<(&'static str, String)> {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let on = |on: bool| if on { "ON" } else { "OFF" }.to_string();
@@ -133,7 +133,7 @@ impl CudaPlan {
 /// Plans CUDA; returns `None` for a profile without GPUs.
 ///
 /// # Errors
-/// Returns a usage error if keys of the profile contradict each other, or if the profile names no architecture and
+/// Returns a usage error if keys of the profile contradict each other, or if the profile sets no architecture and
 /// the machine has no GPU. Returns another error if no toolkit suits the architectures, the compilers and the driver.
 pub fn plan(
     profile: &Profile,
@@ -215,8 +215,8 @@ fn mistaken(architectures: &[String]) -> Option<String> {
         !name.ends_with("-real") && capability(name).is_some_and(|number| !is_made_particular(number))
     });
     (has(120) && !has(121) && has_ptx).then(|| {
-        "on a GB10 (12.1), this build computes MXFP4 and NVFP4 wrongly, because it contains PTX and code \
-         for 12.0 but not for 12.1: add 121 to `cuda_arch`, or remove the PTX"
+        "on a GB10 (12.1), this build gives wrong results for MXFP4 and NVFP4, because it contains PTX and \
+         code for 12.0 but not for 12.1: add 121 to `cuda_arch`, or remove the PTX"
             .to_string()
     })
 }
@@ -231,7 +231,7 @@ fn heeds_forced_mmq(architecture: &str) -> bool {
     capability(architecture).is_some_and(|number| (first..TURING).contains(&number))
 }
 
-/// Architectures that a profile asks for.
+/// Architectures that a profile requests.
 enum Wanted {
     /// All architectures of current GPUs that the toolkit supports.
     All,
@@ -249,8 +249,8 @@ impl Wanted {
         these.iter().filter_map(|(name, gpu)| Some((capability(name)?, gpu.as_deref())))
     }
 
-    /// Returns the architectures for CMake. For `all`, the newest architecture whose PTX other GPUs can use has PTX
-    /// in addition to its binary: later GPUs translate the PTX when the program starts.
+    /// Returns the architectures for CMake. For `all`, adds PTX for the newest architecture whose PTX other GPUs
+    /// can use: later GPUs translate this PTX when the program starts.
     fn spelled(&self, cuda: &Cuda) -> Vec<String> {
         match self {
             Wanted::These(these) => these.iter().map(|(name, _)| name.clone()).collect(),
@@ -307,11 +307,11 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
         };
         let is_plain =
             name.split('-').next().is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-        // Make only a binary unless the user asks for PTX, which doubles the compile time.
+        // Generate only a binary unless the user requests PTX, which doubles the compile time.
         let full = match kind {
             Some("virtual") if is_plain && is_made_particular(number) => {
                 return Err(format!(
-                    "`cuda_arch`: {name:?} would make PTX that only {number} can use, because ggml \
+                    "`cuda_arch`: {name:?} would generate PTX that only {number} can use, because ggml \
                      compiles for {number}a\nhint: use \"{number}\" for a binary, or \"100-virtual\" for \
                      PTX that later GPUs can use too"
                 ));
@@ -332,7 +332,7 @@ fn natives(host: &Host) -> Result<Wanted, String> {
         let number = gpu.compute_capability.replace('.', "").parse();
         let Ok(number) = number else {
             return Err(format!(
-                "{} does not report its compute capability\nhint: name the architecture, as in --cuda-arch \
+                "{} does not report its compute capability\nhint: specify the architecture, as in --cuda-arch \
                  89",
                 gpu.name
             ));
@@ -344,7 +344,7 @@ fn natives(host: &Host) -> Result<Wanted, String> {
     if these.is_empty() {
         return Err(
             "`cuda_arch = [\"native\"]` requires an NVIDIA GPU, but none was found (`cargo xtask doctor` \
-             shows the reason)\nhint: name an architecture, as in --cuda-arch 89 (GeForce RTX 40; 86 is \
+             shows the reason)\nhint: specify an architecture, as in --cuda-arch 89 (GeForce RTX 40; 86 is \
              RTX 30, 75 RTX 20, 80 A100, 90 H100 and H200, 120 RTX 50), or use --cuda-arch all"
                 .into(),
         );
@@ -362,7 +362,7 @@ fn fa_quants(asked: &[String]) -> Result<Vec<String>, String> {
         let good = pair.split_once('-').is_some_and(|(k, v)| KV_TYPES.contains(&k) && KV_TYPES.contains(&v));
         if !good {
             return Err(format!(
-                "`cuda_fa_quants`: {pair:?} is not a pair of K and V types\nhint: join two of {}, as in \
+                "`cuda_fa_quants`: {pair:?} is not a pair of K and V types\nhint: combine two of {}, as in \
                  \"q8_0-q8_0\", or use only \"all\" or \"none\"",
                 KV_TYPES.join(", ")
             ));

@@ -1,4 +1,5 @@
-//! Instruction sets: the compiler flags, the features that the CPU guard checks, and those that the audit expects.
+//! Instruction sets: the compiler flags, the features that the CPU guard checks, and the features that the audit
+//! expects.
 
 use std::collections::BTreeMap;
 
@@ -96,8 +97,8 @@ impl IsaPlan {
     }
 }
 
-/// Instruction set that a build for a named CPU does not use, as the compilers' flags name it. No kernel uses SHA, the
-/// crates that use it check the CPU first, and qemu 7.2 does not emulate it.
+/// Instruction set that a build for a named CPU does not use, spelled as in the compilers' flags. No kernel uses SHA,
+/// the crates that use it check the CPU first, and qemu 7.2 does not emulate it.
 const SHA: &str = "sha";
 
 /// Features of x86-64-v2 (x86-64 psABI 1.0, table 3.1), named as in the CPU guard.
@@ -166,7 +167,8 @@ const BEYOND_V3: &[&str] = &[
 
 /// Flags that disable AMX in gcc. `_tile_loadconfig` in gcc's amxtileintrin.h (gcc 12) tells the optimiser that it
 /// reads 8 bytes, but the instruction reads 64. The optimiser therefore removes the stores of the tiles' sizes as
-/// dead. The first use of a tile is then an illegal instruction, and the gate fails. clang's header is correct.
+/// dead. The first use of a tile then raises an illegal-instruction fault, and the gate fails. clang's header is
+/// correct.
 const WITHOUT_AMX: [&str; 3] = ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"];
 
 /// Plans the instruction sets.
@@ -230,8 +232,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
         Isa::Cpu(name) if arch == "x86_64" => {
             let Some(cpu) = tools.named_cpu.as_ref().filter(|cpu| cpu.name == *name) else {
                 return Err(exit::usage(format!(
-                    "profile {}: the instruction sets of {name} are unknown, because no compiler was asked\nhint: \
-                     leave --host and --toolchain out",
+                    "profile {}: the instruction sets of {name} are unknown, because no compiler was queried\nhint: \
+                     omit --host and --toolchain",
                     profile.name
                 )));
             };
@@ -360,7 +362,7 @@ fn tuned(tools: &Tools) -> Option<(String, String)> {
     Some(("GGML_CPU_AVX2_FLAGS".to_string(), flags.to_string()))
 }
 
-/// True if ggml may have a variant of this name, and CMake does not split the name into a list.
+/// True if `name` can be the name of a ggml variant, and CMake does not split it into a list.
 fn is_variant(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
 }

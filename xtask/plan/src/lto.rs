@@ -18,7 +18,7 @@ use crate::tools::Tools;
 /// Link-time optimisation of a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LtoPlan {
-    /// Mode that the profile asks for.
+    /// Mode that the profile requests.
     pub mode: Lto,
     /// True if C++ can be inlined into Rust.
     pub across: bool,
@@ -102,7 +102,7 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             plan.codegen.cargo_lto = Some(alone.to_string());
             notes.push(format!(
                 "C++ and Rust are optimised separately at link time, because gcc {} and rustc have no \
-                 common bitcode format; clang {} and rustc have one",
+                 common bitcode format; clang {} and rustc do",
                 tools.compiler.version, tools.rustc.llvm.major
             ));
         }

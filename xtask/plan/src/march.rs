@@ -102,7 +102,7 @@ pub fn name(cpu: &Cpu) -> Option<&'static str> {
     })
 }
 
-/// Returns qemu's name of the CPU that `-march` calls `name`, if the table has one.
+/// Returns qemu's name for the CPU whose `-march` name is `name`, if the table contains one.
 pub fn emulated(name: &str) -> Option<&'static str> {
     let row = TABLE.iter().find(|march| march.name == name)?;
     Some(row.qemu).filter(|qemu| !qemu.is_empty())
@@ -128,8 +128,8 @@ pub fn shortfall(cpu: &Cpu, compiler: &Compiler) -> Option<String> {
         FEATURE_FLAGS.iter().filter(|(feature, _)| cpu.has(feature)).map(|(_, flag)| flag.to_string()),
     );
     Some(format!(
-        "{} {} has no -march={} (added in {} {}.{}): -march=native means {}; a newer compiler also tunes \
-         for this CPU",
+        "{} {} has no -march={} (added in {} {}.{}), so -march=native is equivalent to {}; a newer compiler \
+         would also tune for this CPU",
         compiler.kind,
         compiler.version,
         wanted.name,
@@ -167,15 +167,15 @@ mod tests {
             (
                 &zen5,
                 compiler(CompilerKind::Gcc, "12.2.0"),
-                Some("means -march=znver3 -mavx512f -mavx512vnni;"),
+                Some("equivalent to -march=znver3 -mavx512f -mavx512vnni;"),
             ),
             (
                 &zen5,
                 compiler(CompilerKind::Gcc, "13.2.0"),
-                Some("means -march=znver4 -mavx512f -mavx512vnni;"),
+                Some("equivalent to -march=znver4 -mavx512f -mavx512vnni;"),
             ),
             (&zen5, compiler(CompilerKind::Gcc, "14.2.0"), None),
-            (&zen5, compiler(CompilerKind::Clang, "18.1.0"), Some("means -march=znver4")),
+            (&zen5, compiler(CompilerKind::Clang, "18.1.0"), Some("equivalent to -march=znver4")),
             (&zen5, compiler(CompilerKind::Clang, "22.1.8"), None),
             (&zen4, compiler(CompilerKind::Gcc, "12.2.0"), Some("no -march=znver4 (added in gcc 12.3)")),
             (&zen3, compiler(CompilerKind::Gcc, "11.0.0"), None),

@@ -1,4 +1,5 @@
-//! Plans for machines with missing tools. The plan uses the tool of the reference toolchain and marks it as missing.
+//! Plans for machines with missing tools. For each missing tool, the plan assumes the tool of the reference toolchain
+//! and marks it as missing.
 
 use anyhow::Result;
 use build_info::Host;

@@ -15,13 +15,13 @@ impl Plan {
         places.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
         let mut value = serde_json::to_value(self).unwrap_or_default();
         rename(&mut value, &places);
-        // Defaults are not compiled (see `Plan::defaults`). A machine that downloads the build writes its own
-        // defaults.
+        // Defaults are not compiled into the program (see `Plan::defaults`). A machine that downloads the build writes
+        // its own defaults.
         if let Some(plan) = value.as_object_mut() {
             plan.remove("defaults");
         }
-        // `base` is a hash that depends on paths; the inputs of the base are part of this plan. The digest of the
-        // profile identifies gcc's counts.
+        // `base` is a hash that depends on paths, but its inputs are part of this plan. `gcda` is a path, but the
+        // profile's digest identifies gcc's counts.
         if let Some(variant) = value.get_mut("variant").and_then(Value::as_object_mut) {
             variant.remove("base");
             variant.remove("gcda");

@@ -137,8 +137,8 @@ impl Plan {
         self.reproducible || self.cargo_profile == "dist"
     }
 
-    /// Returns the start of the command line that runs the program on this machine, or nothing if the program runs by
-    /// itself.
+    /// Returns the start of the command line that runs the program on this machine, or nothing if the program needs no
+    /// emulator.
     pub fn emulator_command(&self) -> Vec<String> {
         let cross = self.cross.iter().flat_map(Cross::command);
         let cpu = self.isa.other_cpu.iter().flat_map(|other| &other.emulator).flat_map(CpuEmulator::command);
@@ -157,7 +157,7 @@ impl Plan {
         cross.or_else(|| emulator().map(|found| (&found.tool, found.cpu.as_str())))
     }
 
-    /// Returns an error if this machine does not run the program by itself, so that the program cannot be measured.
+    /// Returns an error if the program does not run on this machine without an emulator, so that it cannot be measured.
     pub(crate) fn check_runs_here(&self, what: &str) -> Result<()> {
         if self.cross.is_some() {
             bail!("{NOT_HERE}\nhint: {what} on a machine of that architecture");
@@ -184,7 +184,7 @@ impl Plan {
         Sha256::of(serde_json::to_vec(&compiled).unwrap_or_default())
     }
 
-    /// Returns the definitions as arguments of CMake, without those that only name a folder.
+    /// Returns the definitions as arguments of CMake, without definitions that only contain a folder.
     pub fn cmake_flags(&self) -> Vec<String> {
         let mut all = self.definitions.clone();
         if !self.codegen.cxx.is_empty() {

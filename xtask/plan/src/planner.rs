@@ -13,7 +13,7 @@ use crate::{choose, cuda, defaults, definitions, isa, lto, switches, zig};
 /// Plans `profile` for `host`, with the tools of `toolchain`.
 ///
 /// # Errors
-/// If a tool is missing or too old (the error names the command that installs it), or the profile is invalid for this
+/// If a tool is missing or too old (the error gives the command that installs it), or the profile is invalid for this
 /// architecture.
 pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolchain) -> Result<Plan> {
     if profile.reproducible && matches!(profile.isa, Isa::Native | Isa::Upstream) {

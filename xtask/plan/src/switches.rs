@@ -17,7 +17,7 @@ pub const WRAPPED: &str = "-Wl,--wrap=ggml_aligned_malloc";
 /// (`ggml-cpu/vec.h`).
 const FAST_MATH: [&str; 2] = ["-ffast-math", "-fno-finite-math-only"];
 
-/// Prefixes of flags that have a separate key, each with the name of the key.
+/// Prefixes of flags that must be set with a profile key, each with the name of the key.
 const ELSEWHERE: [(&str, &str); 8] = [
     ("-march=", "isa"),
     ("-mcpu=", "isa"),
@@ -71,7 +71,7 @@ pub fn plan(
         && !toolchain.openmp.iter().any(|major| [0, clang].contains(major))
     {
         bail!(
-            "`threading = \"openmp\"` with clang {clang} requires its OpenMP runtime, which is missing\nhint: \
+            "`threading = \"openmp\"` with clang {clang} requires clang's OpenMP runtime, which is missing\nhint: \
              `cargo xtask setup --profile {}` installs it (package libomp-{clang}-dev on Debian)",
             profile.name
         );
@@ -90,7 +90,7 @@ pub fn plan(
     Ok(codegen)
 }
 
-/// Returns the profile's own flags, each of which must reach every file unchanged.
+/// Returns the profile's own flags. Each flag must be passed unchanged to the compiler of every file.
 fn extra_flags(profile: &Profile) -> Result<Vec<String>> {
     for flag in &profile.switches.extra_flags {
         let refused =
@@ -102,7 +102,7 @@ fn extra_flags(profile: &Profile) -> Result<Vec<String>> {
             ));
         }
         if let Some((_, key)) = ELSEWHERE.iter().find(|(prefix, _)| flag.starts_with(prefix)) {
-            return Err(refused(format!("has its own key\nhint: use {key}")));
+            return Err(refused(format!("has its own key\nhint: set the key {key}")));
         }
     }
     Ok(profile.switches.extra_flags.clone())

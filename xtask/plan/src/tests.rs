@@ -127,7 +127,7 @@ fn a_cpu_without_a_model_of_its_own_is_emulated_with_all_that_qemu_has() {
     assert_eq!(plan.emulator_command(), ["/usr/bin/qemu-x86_64", "-cpu", "max"]);
     // A plan for another machine knows only the reference tools.
     let error = plan_for("native+isa:x86-64-v4", &host).unwrap_err();
-    assert!(error.to_string().contains("no compiler was asked"), "{error}");
+    assert!(error.to_string().contains("no compiler was queried"), "{error}");
     let error = plan_for("native+isa:znver1", &self::host("neoverse")).unwrap_err();
     assert!(error.to_string().contains("only builds for x86-64 can name a CPU"), "{error}");
 }
@@ -382,8 +382,8 @@ fn switches_that_cannot_be_had_are_refused() {
     let cases = [
         ("threading=openmp", &bare, 1, "libomp-22-dev"),
         ("extra_flags=-O2", &all, 2, "build_type"),
-        ("extra_flags=-ffast-math", &all, 2, "has its own key\nhint: use fast_math"),
-        ("extra_flags=-march=haswell", &all, 2, "has its own key\nhint: use isa"),
+        ("extra_flags=-ffast-math", &all, 2, "has its own key\nhint: set the key fast_math"),
+        ("extra_flags=-march=haswell", &all, 2, "has its own key\nhint: set the key isa"),
         ("extra_flags=-DA B", &all, 2, "must begin with `-`, and must not contain spaces"),
         ("extra_flags=file.c", &all, 2, "must begin with `-`, and must not contain spaces"),
     ];

@@ -26,7 +26,7 @@ pub struct Tools {
     pub blas: Option<BlasLibrary>,
     /// Rust compiler.
     pub rustc: Rustc,
-    /// CPU that the build is for, if the profile names it.
+    /// Target CPU of the build, if the profile specifies a CPU.
     pub named_cpu: Option<NamedCpu>,
     /// qemu's user mode for x86-64.
     pub qemu_user: Option<Tool>,

@@ -139,7 +139,7 @@ impl Plan {
         self
     }
 
-    /// Returns the hash of the plain plan that this plan derives from. For a plain plan, this is its own hash.
+    /// Returns the hash of the plain plan from which this plan is derived. For a plain plan, this is its own hash.
     pub fn base(&self) -> Sha256 {
         self.variant.as_ref().map_or_else(|| self.hash(), |variant| variant.base.clone())
     }

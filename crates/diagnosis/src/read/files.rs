@@ -16,7 +16,7 @@ use crate::program::ProgramKind;
 /// Minimum size in bytes of a mapping that may be a model.
 const LEAST_MODEL: u64 = 64 << 10;
 
-/// Reads the header of the model that the process maps, or that its command line names.
+/// Reads the header of the model that the process maps, or that its command line specifies.
 pub fn model(
     outside: &Outside,
     map: &MemoryMap,
@@ -208,8 +208,8 @@ pub fn libraries(
     (found, Some(facts(&shown, &code)))
 }
 
-/// Marks the libraries that ggml needs: those that the file with the kernels names, and BLAS if ggml's backend for
-/// BLAS is mapped.
+/// Marks the libraries that ggml needs: the libraries that the file with the kernels links, and BLAS if ggml's backend
+/// for BLAS is mapped.
 fn mark_ggmls(found: &mut [LibraryFacts], code: &KernelCode) {
     let has_blas = found.iter().any(|library| file_name(&library.path).starts_with("libggml-blas"));
     for library in found {

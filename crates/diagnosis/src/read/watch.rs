@@ -50,6 +50,10 @@ struct Readings {
     threads: BTreeMap<u32, ThreadReading>,
     major_faults: Option<u64>,
     read_bytes: Option<u64>,
+    /// Bytes that the process has read from all files.
+    all_read_bytes: Option<u64>,
+    /// Resident memory in bytes.
+    resident: Option<u64>,
     throttling: Throttling,
     /// CPU ticks of the machine: all, and stolen.
     machine: Option<(u64, u64)>,
@@ -73,7 +77,9 @@ impl Readings {
         Some(Self {
             threads,
             major_faults: folder.counters().map(|counters| counters.major_faults),
-            read_bytes: read_bytes(&folder),
+            read_bytes: io(&folder, "read_bytes:"),
+            all_read_bytes: io(&folder, "rchar:"),
+            resident: folder.memory().map(|memory| memory.resident.0),
             throttling: Throttling::read(root, &pid.to_string()),
             machine: machine_ticks(root),
             heat_events: super::machine::heat_events(root),
@@ -82,10 +88,10 @@ impl Readings {
     }
 }
 
-/// Returns the bytes that the process has read from disks (`read_bytes` in `/proc/PID/io`).
-fn read_bytes(folder: &ProcFolder) -> Option<u64> {
+/// Returns a counter of `/proc/PID/io`: `read_bytes:` counts reads from disks, and `rchar:` counts all reads.
+fn io(folder: &ProcFolder, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(folder.path().join("io")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 /// Returns the ticks of all CPUs in `/proc/stat`: the sum of the first eight columns, and the eighth, `steal`.
@@ -145,6 +151,11 @@ impl ProcessWatch {
         let memory = ObservedMemory {
             major_faults_per_s: gained(after.major_faults, before.major_faults).unwrap_or(0.0),
             read_bytes_per_s: gained(after.read_bytes, before.read_bytes),
+            // A long read counts only when it ends, but its buffer grows meanwhile. The pages of a mapped file are not
+            // read, but become resident.
+            file_bytes_per_s: gained(after.all_read_bytes, before.all_read_bytes)
+                .zip(gained(after.resident, before.resident))
+                .map(|(read, grown)| read.max(grown)),
             ..memory
         };
         let stolen = after.machine.zip(before.machine).and_then(|(now, then)| {
@@ -239,8 +250,8 @@ mod tests {
             self.write("proc/7/comm", "server\n");
             self.write("proc/7/task/7/stat", &stat(7, "server", ticks));
             self.write("proc/7/task/7/schedstat", &format!("{nanos} {} 1\n", nanos / 2));
-            self.write("proc/7/status", "VmRSS: 1024 kB\nVmSwap: 8 kB\n");
-            self.write("proc/7/io", &format!("rchar: 1\nread_bytes: {}\n", faults * 4096));
+            self.write("proc/7/status", &format!("VmRSS: {ticks} kB\nVmSwap: 8 kB\n"));
+            self.write("proc/7/io", &format!("rchar: {ticks}\nread_bytes: {}\n", faults * 4096));
             self.write("proc/8/stat", &stat(8, "other", ticks * 2));
             self.write("proc/8/task/8/stat", &stat(8, "other", ticks * 2));
             self.write("proc/8/comm", "other\n");
@@ -263,6 +274,7 @@ mod tests {
         assert_eq!(window.threads, [thread]);
         let memory = window.memory;
         assert_eq!((memory.major_faults_per_s, memory.read_bytes_per_s), (50.0, Some(204_800.0)));
+        assert_eq!(memory.file_bytes_per_s, Some(50.0 * 1024.0));
         assert_eq!(window.stolen, Some(0.2));
         let mut host = Host::default();
         let other = Neighbour { pid: 8, name: "other".to_string(), cores: 1.0 };

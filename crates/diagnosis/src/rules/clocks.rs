@@ -14,7 +14,7 @@ const SHARE: f64 = 0.55;
 
 fn low(o: &Observation) -> Option<Finding> {
     let clocks = o.clocks.as_ref().filter(|_| o.is_working() && !o.is_on_gpu())?;
-    // A governor raises the frequency only of a busy CPU.
+    // A governor raises the frequency of busy CPUs only.
     let is_busy = o.team().any(|thread| thread.busy > 0.6);
     let share = clocks.mhz / clocks.most_mhz;
     if !is_busy || !share.is_finite() || share <= 0.0 || share > SHARE {
@@ -24,10 +24,10 @@ fn low(o: &Observation) -> Option<Finding> {
         vec![format!("the CPUs that computed ran at {:.0} of {:.0} MHz", clocks.mhz, clocks.most_mhz)];
     evidence.extend(clocks.governor.as_ref().map(|governor| format!("the frequency governor is {governor}")));
     if clocks.heat_events > 0 {
-        evidence.push(format!("heat throttled the CPU {} times meanwhile", clocks.heat_events));
+        evidence.push(format!("heat throttled the CPU {} times during the observation", clocks.heat_events));
     }
     let change = match (clocks.heat_events > 0, clocks.governor.as_deref()) {
-        (true, _) => "cool the machine: check its fans and its dust, or raise its power limit",
+        (true, _) => "improve the cooling (check the fans, remove dust), or raise the power limit",
         (false, Some("powersave" | "conservative")) => "as root: cpupower frequency-set -g performance",
         (false, _) => "check the power limit and the energy profile of the machine (powerprofilesctl, BIOS)",
     };

@@ -5,9 +5,9 @@ use build_info::diagnosis::SlowPhase;
 use super::finding::{Finding, Rule, Slowdown};
 use crate::observation::{LibraryPurpose, Observation};
 
-/// Layers were meant for a GPU, but the program cannot use one.
+/// The settings put layers on a GPU, but the program cannot use GPUs.
 pub const NO_BACKEND: Rule = Rule { id: "gpu-backend-missing", explains: &[], judge: no_backend };
-/// Layers were meant for a GPU, but the machine shows none.
+/// The settings put layers on a GPU, but no driver shows one.
 pub const NO_DEVICE: Rule = Rule { id: "gpu-missing", explains: &[], judge: no_device };
 /// The program could use a GPU, but has not opened one.
 pub const NOT_OPENED: Rule = Rule { id: "gpu-not-opened", explains: &[], judge: not_opened };
@@ -25,7 +25,7 @@ fn layers(o: &Observation) -> Option<String> {
 fn no_backend(o: &Observation) -> Option<Finding> {
     let asked = layers(o).filter(|_| !o.has(LibraryPurpose::Gpu) && o.gpu.devices > 0)?;
     Some(Finding {
-        title: "a GPU was requested, but this program has no support for GPUs".to_string(),
+        title: "a GPU was requested, but this program does not support GPUs".to_string(),
         phase: SlowPhase::Both,
         slowdown: Slowdown::Estimated(GAIN),
         evidence: vec![

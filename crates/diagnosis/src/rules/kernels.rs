@@ -57,7 +57,7 @@ fn without_avx2(o: &Observation) -> Option<Finding> {
                 kernels.found,
                 file(&kernels.path)
             ),
-            "they contain no instruction of AVX2".to_string(),
+            "they contain no AVX2 instructions".to_string(),
         ],
         change: REBUILD.to_string(),
     })
@@ -82,7 +82,7 @@ fn without_avx512(o: &Observation) -> Option<Finding> {
         slowdown: Slowdown::Estimated(if o.host.cpu.has("avx512_vnni") { 1.3 } else { 1.1 }),
         evidence: vec![
             format!(
-                "the {} kernels in {} contain no instruction of AVX-512",
+                "the {} kernels in {} contain no AVX-512 instructions",
                 kernels.found,
                 file(&kernels.path)
             ),

@@ -15,14 +15,17 @@ pub const CONTEXT_OVER_MEMORY: Rule = Rule {
 /// The weights do not fit into memory.
 pub const MODEL_OVER_MEMORY: Rule =
     Rule { id: "model-over-memory", explains: &["swapped", "evicted-weights"], judge: model_over_memory };
-/// A part of the process is in swap, and is needed.
+/// Memory that the process needs is in swap.
 pub const SWAPPED: Rule = Rule { id: "swapped", explains: &["evicted-weights"], judge: swapped };
 /// Weights were evicted although they fit.
 pub const EVICTED: Rule = Rule { id: "evicted-weights", explains: &[], judge: evicted };
 /// Weights in small pages.
 pub const NO_HUGE_PAGES: Rule = Rule { id: "no-huge-pages", explains: &[], judge: no_huge_pages };
 
-/// Memory that a process needs besides weights and cache: code, buffers, the vocabulary.
+/// Options that keep the weights in memory. Recent versions of llama-server have only `--load-mode`.
+const LOCK: &str = "--load-mode mmap+mlock (older llama-server: --mlock; anneal: --load-mode mmap_mlock)";
+
+/// Memory that a process needs in addition to the weights and the cache: code, buffers, the vocabulary.
 const REST: Bytes = Bytes::mib(64);
 
 /// Returns evidence that the process waits for pages, and the slowdown.
@@ -100,14 +103,15 @@ fn swapped(o: &Observation) -> Option<Finding> {
     }
     let (mut evidence, slowdown) = faults(o)?;
     evidence
-        .insert(0, format!("{} of its memory are in swap, {} are resident", memory.swapped, memory.resident));
+        .insert(0, format!("{} of its memory is in swap, {} is resident", memory.swapped, memory.resident));
     Some(Finding {
         title: "memory that it needs is in swap".to_string(),
         phase: SlowPhase::Both,
         slowdown,
         evidence,
-        change: "free memory or raise its limit, then restart it; --mlock keeps the weights in memory"
-            .to_string(),
+        change: format!(
+            "free memory or raise its limit, then restart it; {LOCK} keeps the weights in memory"
+        ),
     })
 }
 
@@ -121,15 +125,13 @@ fn evicted(o: &Observation) -> Option<Finding> {
         return None;
     }
     let (mut evidence, slowdown) = faults(o)?;
-    evidence.insert(0, format!("{resident} of {} of the model's file are in memory", model.mapped));
+    evidence.insert(0, format!("only {resident} of the {} model file is in memory", model.mapped));
     Some(Finding {
         title: "weights are read from the disk repeatedly".to_string(),
         phase: SlowPhase::Both,
         slowdown,
         evidence,
-        change:
-            "stop programs that fill the memory, or lock the weights with --mlock (anneal: --load-mode mlock)"
-                .to_string(),
+        change: format!("stop programs that fill the memory, or lock the weights with {LOCK}"),
     })
 }
 
@@ -139,9 +141,20 @@ fn no_huge_pages(o: &Observation) -> Option<Finding> {
     let (memory, least) = (&o.memory, Bytes::gib(1));
     let is_small = memory.huge.is_some_and(|huge| huge.0 < memory.anonymous.0 / 20);
     let holds_weights = o.model.as_ref().is_some_and(|model| memory.anonymous >= model.weights);
-    if !o.flags.no_mmap || !memory.huge_pages_off || !is_small || memory.anonymous < least || !holds_weights {
+    let has_none = memory.huge_pages_off || memory.huge_pages_denied;
+    if !o.flags.no_mmap || !has_none || !is_small || memory.anonymous < least || !holds_weights {
         return None;
     }
+    let (reason, change) = match memory.huge_pages_off {
+        true => (
+            "transparent huge pages are off on this machine (never)",
+            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or always; then restart it",
+        ),
+        false => (
+            "transparent huge pages are disabled for this process (THP_enabled: 0 in its status)",
+            "start it from a program that does not set PR_SET_THP_DISABLE",
+        ),
+    };
     Some(Finding {
         title: "the weights are in pages of 4 KiB".to_string(),
         phase: SlowPhase::Decode,
@@ -151,11 +164,9 @@ fn no_huge_pages(o: &Observation) -> Option<Finding> {
                 "it reads the model instead of mapping it, and has {} of anonymous memory",
                 memory.anonymous
             ),
-            "transparent huge pages are off on this machine (never)".to_string(),
+            reason.to_string(),
         ],
-        change:
-            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or always; then restart it"
-                .to_string(),
+        change: change.to_string(),
     })
 }
 

@@ -21,7 +21,7 @@ fn stranger(o: &Observation) -> Option<String> {
 
 fn idle(o: &Observation) -> Option<String> {
     (o.activity() == ProcessActivity::Idle).then(|| {
-        "the process was idle, so only its settings were checked; run this command while it answers, or with \
+        "the process was idle, so only its settings were checked; run this command while it generates text, or with \
          --request"
             .to_string()
     })
@@ -52,7 +52,7 @@ fn partial_offload(o: &Observation) -> Option<String> {
 fn swapped(o: &Observation) -> Option<String> {
     (o.memory.swapped >= Bytes::mib(64) && !o.reads_pages()).then(|| {
         format!(
-            "{} of its memory are in swap, but it did not need them during the observation",
+            "{} of its memory is in swap, but it did not need that memory during the observation",
             o.memory.swapped
         )
     })

@@ -2,42 +2,20 @@
 
 use build_info::diagnosis::{ProcessActivity, SlowPhase};
 
-use super::finding::{Finding, Rule, Slowdown};
+use super::finding::{Finding, Rule, Slowdown, percent};
+use crate::file_system::is_remote;
 use crate::observation::Observation;
 
 /// The model is loaded from a slow file system.
 pub const SLOW_STORAGE: Rule =
     Rule { id: "slow-storage", explains: &["evicted-weights"], judge: slow_storage };
 
-/// Types of network file systems and of file systems that a program serves, named as in `/proc/PID/mountinfo`.
-const NETWORK: [&str; 16] = [
-    "9p",
-    "afs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "coda",
-    "fuse",
-    "fuseblk",
-    "glusterfs",
-    "gpfs",
-    "lustre",
-    "nfs",
-    "nfs4",
-    "smb3",
-    "smbfs",
-    "virtiofs",
-];
-
-/// True if a file system of the type `name` gets its files over the network or from another program.
-pub fn is_remote(name: &str) -> bool {
-    NETWORK.contains(&name) || name.starts_with("fuse.")
-}
-
 fn slow_storage(o: &Observation) -> Option<Finding> {
     let model = o.model.as_ref()?;
     let kind = model.file_system.as_deref().filter(|kind| is_remote(kind))?;
-    let rate = o.memory.read_bytes_per_s.filter(|rate| *rate > 0.0);
+    // The kernel counts reads of most network file systems only as bytes of files.
+    let rates = [o.memory.read_bytes_per_s, o.memory.file_bytes_per_s];
+    let rate = rates.into_iter().flatten().find(|rate| *rate > 0.0);
     let is_loading = o.activity() == ProcessActivity::Loading;
     let is_paging = o.is_working() && o.reads_pages();
     if !is_loading && !is_paging {
@@ -45,6 +23,10 @@ fn slow_storage(o: &Observation) -> Option<Finding> {
     }
     let mut evidence = vec![format!("{} is on a file system of the type {kind}", model.path.display())];
     evidence.extend(rate.map(|rate| format!("it read {:.0} MB/s", rate / 1e6)));
+    let blocked = o.blocked_share();
+    if blocked > 0.05 {
+        evidence.push(format!("a thread waited for the file system in {} of the samples", percent(blocked)));
+    }
     Some(Finding {
         title: "the model comes over the network".to_string(),
         phase: if is_loading { SlowPhase::Load } else { SlowPhase::Both },

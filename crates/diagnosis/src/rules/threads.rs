@@ -41,7 +41,7 @@ pub const ON_EFFICIENCY_CORES: Rule = Rule {
 };
 /// One thread on a machine with several cores.
 pub const SINGLE: Rule = Rule { id: "single-thread", explains: &["few-threads"], judge: single };
-/// Fewer threads than the memory bandwidth needs.
+/// Fewer threads than are needed to use the memory bandwidth.
 pub const FEW: Rule = Rule { id: "few-threads", explains: &[], judge: few };
 
 /// Returns the number of threads and its evidence, if CPU threads do the work.
@@ -51,7 +51,8 @@ fn team(o: &Observation) -> Option<(u32, String)> {
 
 /// Returns the slowdown of `threads` threads on `cores` cores. The threads wait for each other several hundred times
 /// per token, and a waiting thread keeps its CPU, so the loss grows faster than the number of threads: on two Zen 4
-/// cores, llama-server decoded a model of 0.98 GB with 26.7 t/s, but with `-t 8` not a single token in 1.5 s.
+/// cores, llama-server decoded a model of 0.98 GB at 26.7 t/s, but with `-t 8` it did not decode a single token in 1.5
+/// s.
 fn crowded(threads: u32, cores: f64) -> Slowdown {
     let ratio = f64::from(threads) / cores.max(1.0);
     Slowdown::Estimated((ratio * ratio).clamp(1.0, WORST))
@@ -142,7 +143,7 @@ fn waits(o: &Observation) -> Vec<String> {
 }
 
 fn on_siblings(o: &Observation) -> Option<Finding> {
-    /// Loss that is typical for decode, which the memory limits.
+    /// Typical loss for decode, which is memory-bound.
     const LOSS: f64 = 1.1;
     let (threads, seen) = team(o)?;
     let (budget, allowed) = (o.budget(), o.allowed());
@@ -176,7 +177,7 @@ fn on_efficiency_cores(o: &Observation) -> Option<Finding> {
     }
     let slowdown = f64::from(performance) / (f64::from(threads) * SPEED);
     let used = o.team().filter(|thread| is_efficiency(o, thread.cpu)).count();
-    let mut evidence = vec![seen, format!("the CPU has {performance} performance cores for it")];
+    let mut evidence = vec![seen, format!("it may use {performance} performance cores")];
     if o.is_working() {
         if used == 0 {
             return None;
@@ -215,7 +216,7 @@ fn single(o: &Observation) -> Option<Finding> {
     evidence.extend(gain.map(|gain| format!("they read memory {gain:.1} times as fast as one core")));
     Some(Finding {
         title: format!("one thread computes, but {cores} cores are usable"),
-        // The memory limits only decode; prompts gain from every core.
+        // Only decode is memory-bound; prefill gains from every core.
         phase: if gain.is_some() { SlowPhase::Decode } else { SlowPhase::Both },
         slowdown: Slowdown::Estimated(
             gain.map_or(f64::from(cores.min(4)), |gain| (gain * ALONE).min(f64::from(cores))),

@@ -11,7 +11,7 @@ pub const SPINNING: Rule = Rule { id: "spinning-threads", explains: &["busy-neig
 pub const BLAS_THREADS: Rule =
     Rule { id: "blas-threads", explains: &["threads-over-cpus"], judge: blas_threads };
 
-/// Number of spins from which GNU's OpenMP hardly ever sleeps.
+/// Minimum number of spins with which GNU's OpenMP hardly ever sleeps.
 const SPINS: f64 = 1e7;
 
 /// Returns the setting that makes OpenMP's threads spin.
@@ -61,7 +61,7 @@ fn blas_threads(o: &Observation) -> Option<Finding> {
     let working = o.working();
     let variables = ["OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"];
     let set = variables.iter().find_map(|name| Some((*name, o.environment.get(*name)?.parse::<u32>().ok()?)));
-    // Only threads beyond those of ggml are threads of BLAS.
+    // Only threads in addition to ggml's own are BLAS threads.
     if !o.is_working() || working <= own || working as usize <= o.allowed().len() {
         return None;
     }

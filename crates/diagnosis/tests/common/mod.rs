@@ -108,6 +108,7 @@ pub fn healthy() -> Observation {
             decode: Some(8.0),
             prefill: None,
             is_current: true,
+            is_shared: false,
             source: "a request that generated 12 tokens".to_string(),
         },
         ..Observation::default()

@@ -1,4 +1,4 @@
-//! Checks of mixtures of experts.
+//! Checks of mixture-of-experts models.
 
 use super::hyperparameters::{CheckedModel, PerLayer};
 use crate::check::architectures::{DEFAULT_GATING, NEEDS_EXPERTS, NEEDS_GATING, ONE_EXPERT_IS_NONE};
@@ -36,7 +36,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
 /// Checks the gating function, which turns a router's outputs into weights.
 fn gating(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const ALLOWED: &str =
-        "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen) or 4 (square root of softplus)";
+        "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen experts) or 4 (square root of softplus)";
     let found = model.number("expert_gating_func").unwrap_or(0);
     let needed = model.is_one_of(NEEDS_GATING);
     match found {

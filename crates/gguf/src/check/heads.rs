@@ -44,7 +44,8 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
             return Err(model.wrong(&model.key(name), length, allowed));
         }
     }
-    // If layers with a sliding window have other lengths, each kind of layer must satisfy these relations separately.
+    // If layers with a sliding window have different lengths, each kind of layer must satisfy these relations
+    // separately.
     let of_one_kind = ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
         .iter()
         .all(|name| model.number(name).is_none());
@@ -141,7 +142,7 @@ fn sections(model: &CheckedModel<'_>) -> Result<(), ReadError> {
         return Err(model.wrong(&key, format!("{section} in one section"), format!("0 to {most} in each")));
     }
     if model.is_one_of(ROPE_SECTIONS) && found.iter().take(3).all(|section| *section == 0) {
-        return Err(model.wrong(&key, "0 in each of the first three sections", "at least 1 in one of these"));
+        return Err(model.wrong(&key, "0 in each of the first three sections", "at least 1 in one of them"));
     }
     Ok(())
 }

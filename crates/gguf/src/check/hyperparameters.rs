@@ -63,7 +63,7 @@ impl<'a> CheckedModel<'a> {
         }
     }
 
-    /// Returns an error that names `key`, the value found, and the allowed values.
+    /// Returns an error that states `key`, the value found, and the allowed values.
     pub(super) fn wrong(&self, key: &str, found: impl Display, allowed: impl Display) -> ReadError {
         self.refuse(format!("{key} is {found}, but must be {allowed}"))
     }

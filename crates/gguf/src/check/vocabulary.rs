@@ -83,7 +83,11 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
         return Ok(());
     };
     if !(1..=MOST_TOKENS).contains(len) {
-        return Err(model.wrong(TOKENS, format!("a list of {len}"), format!("a list of 1 to {MOST_TOKENS}")));
+        return Err(model.wrong(
+            TOKENS,
+            format!("a list of {len} tokens"),
+            format!("a list of 1 to {MOST_TOKENS} tokens"),
+        ));
     }
     let longest = match tokenizer {
         "t5" | "rwkv" | "plamo2" => LONGEST_IN_TREE,
@@ -229,8 +233,7 @@ fn check_added(model: &CheckedModel<'_>, tokenizer: &str, tokens: u64) -> Result
                 Some(id) => id.to_string(),
                 None => "missing".to_string(),
             };
-            let allowed =
-                format!("the number of one of the {tokens} tokens, because this token {what} every text");
+            let allowed = format!("a token number below {tokens}, because this token {what} every text");
             return Err(model.wrong(key, found, allowed));
         }
     }

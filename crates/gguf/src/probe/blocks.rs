@@ -22,7 +22,7 @@ enum Layout {
     Bf16,
     /// Scale `d` at this byte, all other bytes random. The values have a mean of (nearly) zero for any bits.
     Scaled(usize),
-    /// Like [`Scaled`](Self::Scaled), with bytes in this range limited to -127..=127, as a quantiser does.
+    /// Like [`Scaled`](Self::Scaled), with bytes in this range limited to -127..=127, as in a quantiser's output.
     Symmetric(usize, usize),
     /// Q4_1, Q5_1: `d` and `m = -mid * d`.
     Offset {

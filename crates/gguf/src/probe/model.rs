@@ -32,8 +32,8 @@ pub(super) struct ProbeShape {
     layers: [[Recipe; 7]; 2],
 }
 
-/// Shape with an odd vocabulary size: the output matrix cannot be repacked, and its rows end in the middle of
-/// every tile.
+/// Shape with an odd vocabulary size: the output matrix cannot be repacked, and its last tile is incomplete for every
+/// tile size.
 const LLAMA: ProbeShape = ProbeShape {
     architecture: "llama",
     vocabulary: 127,

@@ -15,7 +15,7 @@ pub enum ReadError {
         path: PathBuf,
     },
     /// The path is not a file.
-    #[error("cannot read {}: it is {what}, not a file\nhint: name a .gguf file", path.display())]
+    #[error("cannot read {}: it is {what}, not a file\nhint: give the path of a .gguf file", path.display())]
     NotAFile {
         /// Path that was given.
         path: PathBuf,
@@ -151,7 +151,7 @@ fn hint(first: &[u8]) -> &'static str {
     } else if !first.is_empty() && first.iter().all(|byte| *byte == 0) {
         "; it begins with zeros, like an incomplete download\nhint: download it again"
     } else {
-        "\nhint: name a .gguf file"
+        "\nhint: give the path of a .gguf file"
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
             (b"\x10\0\0\0\0\0\0\0{\"a\"", "10 00", "safetensors file\nhint: convert"),
             (b"tjgg\x03", "74 6a 67 67 03", "predecessor of GGUF\nhint: download"),
             (&[0; 16], "00 00", "incomplete download\nhint: download"),
-            (b"hello", "\"hello\"", "not \"GGUF\"\nhint: name a .gguf file"),
+            (b"hello", "\"hello\"", "not \"GGUF\"\nhint: give the path of a .gguf file"),
         ];
         for (first, bytes, words) in cases {
             let error = ReadError::NotGguf { path: "m".into(), first: first.to_vec() }.to_string();

@@ -12,9 +12,9 @@ use crate::value::{Scalar, Value, ValueType};
 const LIMIT: u64 = 1 << 20;
 
 impl GgufFile {
-    /// Returns the non-negative integers of `key`: one for a single number, all for an array, which is read from the
-    /// file. `None` if the key is missing, has a value of another type, contains a negative number, or has more
-    /// elements than any vocabulary has tokens.
+    /// Returns the non-negative integers of `key`: one for a single number, or all elements of an array, which are read
+    /// from the file. `None` if the key is missing, has a value of another type, contains a negative number, or has
+    /// more elements than any vocabulary has tokens.
     ///
     /// # Errors
     /// If the file cannot be read again.

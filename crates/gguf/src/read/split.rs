@@ -4,8 +4,9 @@ use super::error::ReadError;
 use super::file::{GgufFile, Split};
 
 impl GgufFile {
-    /// Reads and validates the other parts of a split model. `self` must be the first part. Like llama.cpp, finds the
-    /// parts by their names, `NAME-00001-of-00003.gguf` and so on. Returns an empty list for a model in one file.
+    /// Reads and validates the other parts of a split model. `self` must be the first part. The parts are found by
+    /// their names, `NAME-00001-of-00003.gguf` and so on, as in llama.cpp. Returns an empty list for a model in one
+    /// file.
     ///
     /// # Errors
     /// If a part is missing or damaged.

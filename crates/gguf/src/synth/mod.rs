@@ -80,7 +80,7 @@ fn parts(options: &SynthOptions<'_>) -> (Vocabulary, Vec<model::Tensor>, Header)
 /// Writes only the header of a model, padded to the start of the data, for tests that read headers of large models.
 ///
 /// # Errors
-/// Errors of `out`.
+/// If `out` fails.
 pub fn write_header(out: impl std::io::Write, options: &SynthOptions<'_>) -> Result<(), WriteError> {
     let (_, _, header) = parts(options);
     Writer::new(out, &header).map(drop)

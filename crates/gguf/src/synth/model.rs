@@ -26,7 +26,7 @@ use crate::write::{Header, Meta, TensorSpec};
 /// Root mean square of everything that the layers add to the residual stream, relative to the embedding, in a model
 /// with a separate output matrix. See [`layers_to_embedding`].
 const LAYERS_TO_EMBEDDING: f64 = 0.8;
-/// The same value for a model with tied embeddings.
+/// Like [`LAYERS_TO_EMBEDDING`], for a model with tied embeddings.
 const LAYERS_TO_TIED_EMBEDDING: f64 = 1.7;
 /// Standard deviation of attention scores. Attention would be uniform at 0, and one-hot at 5 or more. About n /
 /// e^(s²) of n positions contribute: about 50 of 512.
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn presets_have_the_real_models_parameter_counts() {
-        // For the first two presets, the published numbers of parameters.
+        // The first two numbers are the published numbers of parameters.
         let cases = [
             (Preset::Qwen2_5_1_5B, 1_543_714_304),
             (Preset::Llama1B, 1_235_814_432),

@@ -8,11 +8,12 @@ use crate::ggml_type::GgmlType;
 /// Shape of a generated model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// A few megabytes, for tests: llama, 4 layers, 256 wide, 2,048 tokens, a separate output matrix.
+    /// Model of a few megabytes, for tests: llama, 4 layers, 256 wide, 2,048 tokens, a separate output matrix.
     Tiny,
-    /// Tens of megabytes, for training profiles: llama, 4 layers, 512 wide, 16,384 tokens, a separate output matrix.
+    /// Model of tens of megabytes, for training profiles: llama, 4 layers, 512 wide, 16,384 tokens, a separate output
+    /// matrix.
     SmallLlama,
-    /// Same size as `SmallLlama`, with the architecture qwen2: biases, tied embeddings, another pre-tokenizer.
+    /// Same size as `SmallLlama`, with the architecture qwen2: biases, tied embeddings, a different pre-tokenizer.
     SmallQwen2,
     /// Qwen2.5-1.5B: qwen2, 28 layers, 1,536 wide, 151,936 tokens, tied embeddings, biases. 3.1 GB as F16.
     Qwen2_5_1_5B,
@@ -23,18 +24,20 @@ pub enum Preset {
     Llama1B4L,
     /// Qwen2.5-1.5B truncated to 4 layers, for benchmarks that run often. 0.8 GB as F16.
     Qwen2_5_1_5B4L,
-    /// Sizes of Granite 3.0 1B A400M in qwen3moe's graph: 24 layers, 1,024 wide, 8 of 32 experts, 49,152 tokens, tied
-    /// embeddings. 2.7 GB as F16.
+    /// Dimensions of Granite 3.0 1B A400M in qwen3moe's graph: 24 layers, 1,024 wide, 8 of 32 experts, 49,152 tokens,
+    /// tied embeddings. 2.7 GB as F16.
     Moe1B,
     /// Mixture of experts of a few megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, a separate output matrix.
     MoeTiny,
-    /// A few megabytes with a sliding window: gemma3, 6 layers, 256 wide, a window of 128 positions in five layers.
+    /// Model of a few megabytes with a sliding window: gemma3, 6 layers, 256 wide, a window of 128 positions in five
+    /// layers.
     SwaTiny,
-    /// A few megabytes with a recurrent state in four of six layers: granitehybrid, 256 wide, attention in the others.
+    /// Model of a few megabytes with a recurrent state in four of six layers: granitehybrid, 256 wide, attention in the
+    /// others.
     HybridTiny,
-    /// A few megabytes with a recurrent state and without attention: mamba2, 6 layers, 256 wide.
+    /// Model of a few megabytes with a recurrent state and without attention: mamba2, 6 layers, 256 wide.
     RecurrentTiny,
-    /// A few megabytes, for embeddings only: bert, 3 layers, 256 wide, 512 positions.
+    /// Model of a few megabytes, for embeddings only: bert, 3 layers, 256 wide, 512 positions.
     BertTiny,
     /// `BertTiny` with a head that scores pairs of texts: a reranker.
     RankTiny,

@@ -180,7 +180,7 @@ fn tokens(all: &mut List) {
         tokens[5] = Vec::new();
         tokens[6] = b"[EMPTY_5]".to_vec();
     });
-    tokens(all, "no tokens", &["a list of 0"], |tokens| tokens.clear());
+    tokens(all, "no tokens", &["a list of 0 tokens"], |tokens| tokens.clear());
     all.add(Preset::Tiny, "a long token in a tree", &["token 9", "at most 1024"], |edit| {
         edit.put("tokenizer.ggml.model", Put::Text("t5".into()));
         edit.change_texts(TOKENS, |tokens| tokens[9] = vec![b'a'; 60_000]);
@@ -210,7 +210,7 @@ fn tokens(all: &mut List) {
             edit.put("tokenizer.ggml.token_type", Put::I32s(vec![6; 2048]));
         },
     );
-    all.add(Preset::Tiny, "a first token outside", &["is 999999", "one of the 2048 tokens"], |edit| {
+    all.add(Preset::Tiny, "a first token outside", &["is 999999", "a token number below 2048"], |edit| {
         edit.put("tokenizer.ggml.pre", Put::Text("glm4".into()));
         edit.put("tokenizer.ggml.add_bos_token", Put::Bool(true));
         edit.put("tokenizer.ggml.bos_token_id", Put::U32(999_999));

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs, detected through the driver's library, with `nvidia-smi` as fallback. Nothing is queried unless a
+//! NVIDIA GPUs, detected through the driver's library, with `nvidia-smi` as a fallback. Nothing is queried unless a
 //! driver is loaded.
 
 mod card;
@@ -61,7 +61,7 @@ pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
             Driver::of(by_number(cards, root, warnings))
         }
         (Err(Trouble::NotThere), failed) => {
-            // WSL shows /dev/dxg for any GPU, so only the other signs prove an NVIDIA driver.
+            // WSL shows /dev/dxg for any GPU, so only the other signs prove that an NVIDIA driver is loaded.
             let by_whom = failed.map_or("nvidia-smi is not on the PATH".to_string(), |failed| {
                 format!("{failed}; the fallback, nvidia-smi, is not on the PATH")
             });
@@ -94,7 +94,7 @@ fn are_alike<'a>(names: impl IntoIterator<Item = &'a Gpu>) -> bool {
     names.next().is_none_or(|first| names.all(|name| name == first))
 }
 
-/// Returns a remark with the loaded driver's version if the versions of driver and library do not match.
+/// Returns a remark with the loaded driver's version if the versions of the driver and the library do not match.
 fn loaded(root: &Root, failed: &Unanswered) -> String {
     let version = || {
         let text = root.read(SIGNS[0])?;

@@ -28,7 +28,7 @@ impl Unanswered {
         matches!(self, Unanswered::By(fault) if fault.is_of_the_library())
     }
 
-    /// True if library and driver have different versions.
+    /// True if the library and the driver have different versions.
     pub fn is_version_mismatch(&self) -> bool {
         matches!(self, Unanswered::By(fault) if fault.is_version_mismatch())
     }

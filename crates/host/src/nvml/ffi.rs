@@ -15,7 +15,7 @@ pub struct CardMemory {
     pub used: u64,
 }
 
-/// Momentary load of a GPU. Figures that the driver does not report are `None`.
+/// Current load of a GPU. Values that the driver does not report are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CardSample {
     /// Fraction of the driver's last averaging interval (a sixth of a second to a second) in which a kernel ran, 0 to

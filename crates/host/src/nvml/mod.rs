@@ -6,8 +6,8 @@
 //! required functions; the others may be missing.
 //!
 //! No environment variable or flag of Anneal can select the library. The system's loader searches for the library as
-//! for any other library; after that, a few fixed paths are tried. Only code can name another file
-//! ([`LibrarySource::At`]), which tests do with the library of [`testing`].
+//! for any other library; after that, a few fixed paths are tried. Only code can specify another file
+//! ([`LibrarySource::At`]). Tests do so to load the library of [`testing`].
 
 mod asked;
 mod fault;
@@ -190,10 +190,10 @@ impl Device<'_> {
         (0..most.min(64)).filter_map(instance).collect()
     }
 
-    /// Samples the momentary load, which takes some tens of microseconds.
+    /// Samples the current load, which takes some tens of microseconds.
     ///
     /// # Errors
-    /// If the GPU does not respond at all. Individual unsupported figures are `None`.
+    /// If the GPU does not respond at all. Individual unsupported values are `None`.
     pub fn sample(&self) -> Result<CardSample, Fault> {
         self.nvml.functions.sample(self.handle).map_err(|code| self.fault("state", code))
     }

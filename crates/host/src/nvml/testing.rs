@@ -3,7 +3,7 @@
 //! ```text
 //! driver 570.133.20             version of the driver
 //! cuda 12080                    newest supported CUDA version: 12.8
-//! init 18                       error code of the initialisation; `count 4` the same for counting GPUs
+//! init 18                       error code of the initialisation; `count 4`: error code of counting the GPUs
 //! hang 60                       seconds that the initialisation takes
 //! device                        a GPU; the lines below it belong to it
 //!   name NVIDIA H200
@@ -12,10 +12,10 @@
 //!   total 143771                memory in MiB; `used` in the same unit
 //!   utilisation 0 90 95 -15     one per call, the last one repeated; a negative one is an error, here a lost GPU
 //!   stalls 0 0 4 0              seconds that a query of the utilisation takes
-//!   milliwatts 70000 500000     power; `mhz` the clock, `millijoules` the energy
+//!   milliwatts 70000 500000     power; `mhz`: clock; `millijoules`: energy
 //!   throttling 4                bits of the reasons for reduced clocks
-//!   pcie-received 800 750 -15   KB per second received; `pcie-sent` the same for sent data
-//!   most-memory-mhz 3201        maximum clock of the memory; `most-sm-mhz`, `bus-bits` the other limits
+//!   pcie-received 800 750 -15   KB received per second; `pcie-sent`: KB sent per second
+//!   most-memory-mhz 3201        maximum clock of the memory; `most-sm-mhz` and `bus-bits`: the other limits
 //!   handle -4                   error code of looking up the GPU
 //!   mig 1                       MIG is enabled
 //!   mode 3                      compute mode: 0 shared, 2 prohibited, 3 exclusive

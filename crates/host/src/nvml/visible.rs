@@ -48,9 +48,9 @@ impl Selection {
             match place(devices, word) {
                 Ok(at) if selection.chosen.contains(&at) => {
                     selection.chosen.clear();
-                    let remark = format!("CUDA_VISIBLE_DEVICES={variable} names {word:?} twice");
+                    let remark = format!("CUDA_VISIBLE_DEVICES={variable} contains {word:?} twice");
                     selection.remarks = vec![
-                        remark + ", so CUDA shows no GPU\nhint: name each GPU once, or unset the variable",
+                        remark + ", so CUDA shows no GPU\nhint: list each GPU once, or unset the variable",
                     ];
                     return selection;
                 }
@@ -61,7 +61,7 @@ impl Selection {
                         0 => format!("hides {}", gpus(count)),
                         _ => "ends the list at this entry".to_string(),
                     };
-                    let mend = "unset the variable, or name GPUs as `nvidia-smi -L` lists them";
+                    let mend = "unset the variable, or list the GPUs by the UUIDs that `nvidia-smi -L` shows";
                     selection.remarks.push(format!(
                         "CUDA_VISIBLE_DEVICES={variable}: {why}, which {hidden}\nhint: {mend}"
                     ));
@@ -76,14 +76,14 @@ impl Selection {
             selection.remarks.push(format!(
                 "CUDA_VISIBLE_DEVICES={variable} numbers GPUs from fastest to slowest, but \
                  nvidia-smi numbers them by bus position\nhint: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or \
-                 name GPUs by UUID"
+                 specify GPUs by UUID"
             ));
         }
         selection
     }
 }
 
-/// Returns the index of the device that `word` names.
+/// Returns the index of the device that `word` identifies.
 fn place(devices: &[Identity], word: &str) -> Result<usize, String> {
     if let Ok(number) = word.parse::<i64>() {
         return match usize::try_from(number) {
@@ -93,7 +93,7 @@ fn place(devices: &[Identity], word: &str) -> Result<usize, String> {
                 devices.len(),
                 devices.len() - 1
             )),
-            Err(_) => Err(format!("{number} is not a GPU")),
+            Err(_) => Err(format!("{number} is not the number of a GPU")),
         };
     }
     // An unambiguous prefix of a UUID is sufficient.
@@ -137,7 +137,7 @@ mod tests {
             (None, &[0, 1, 2], &[]),
             (Some(""), &[], &["empty"]),
             (Some(" "), &[], &["empty"]),
-            (Some("-1"), &[], &["-1 is not a GPU"]),
+            (Some("-1"), &[], &["-1 is not the number of a GPU"]),
             (Some("NoDevFiles"), &[], &["neither a number nor a UUID"]),
             (Some("0"), &[0], &[]),
             (Some("2, 0"), &[2, 0], &[]),

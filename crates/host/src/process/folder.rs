@@ -1,4 +1,4 @@
-//! Figures of a process that sysinfo does not provide, from its folder in `/proc` (proc(5)).
+//! Readings that sysinfo does not provide, from the folder of a process in `/proc` (proc(5)).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,12 +25,12 @@ impl ProcFolder {
         Self::below(Path::new("/"), &pid.to_string())
     }
 
-    /// Returns the folder of `process`, a number or `self`, on a machine whose files are below `root`.
+    /// Returns the folder of `process`, a process ID or `self`, on a machine whose files are below `root`.
     pub fn below(root: &Path, process: &str) -> Self {
         Self(root.join("proc").join(process))
     }
 
-    /// Returns the folder of every process that this user can see, with the process's number.
+    /// Returns the folder of every process that this user can see, with the process ID.
     pub fn all(root: &Path) -> Vec<(u32, Self)> {
         let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
         let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
@@ -96,7 +96,7 @@ impl ProcFolder {
         fs::read_link(self.0.join("exe")).ok()
     }
 
-    /// Returns the number of the parent process.
+    /// Returns the ID of the parent process.
     pub fn parent(&self) -> Option<u32> {
         StatFields::of(&self.read("stat")?)?.number(4)
     }
@@ -180,7 +180,7 @@ impl Counters {
 
 /// Fields of the file `stat` of a process or thread, with the numbers of proc(5).
 pub(super) struct StatFields<'a> {
-    /// Number of the process or thread.
+    /// ID of the process or thread.
     pub(super) id: &'a str,
     /// Fields from the third on.
     rest: Vec<&'a str>,

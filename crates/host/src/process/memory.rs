@@ -62,10 +62,16 @@ impl ProcFolder {
         Some(ProcessMemory { resident, anonymous, file: bytes("RssFile:"), swapped: bytes("VmSwap:") })
     }
 
-    /// Returns the number of the process that traces this process, for example a debugger.
+    /// Returns the ID of the process that traces this process, for example a debugger.
     pub fn tracer(&self) -> Option<u32> {
         let tracer = field(&self.read("status")?, "TracerPid:")?;
         u32::try_from(tracer).ok().filter(|tracer| *tracer > 0)
+    }
+
+    /// Returns false if transparent huge pages were disabled for this process (`PR_SET_THP_DISABLE`); `None` if the
+    /// kernel does not report it.
+    pub fn may_use_huge_pages(&self) -> Option<bool> {
+        Some(field(&self.read("status")?, "THP_enabled:")? > 0)
     }
 
     /// Returns the process's memory map; `None` if this user may not read it, or if the process has ended.
@@ -225,6 +231,11 @@ mod tests {
             swapped: Bytes::kib(7),
         };
         assert_eq!((process.memory(), process.tracer()), (Some(expected), Some(9)));
+        assert_eq!(process.may_use_huge_pages(), None);
+        for (number, expected) in [(0, false), (1, true)] {
+            let (_root, process) = folder(&[("status", &format!("THP_enabled:\t{number}\n"))]);
+            assert_eq!(process.may_use_huge_pages(), Some(expected));
+        }
         let nodes = process.bytes_by_node().unwrap();
         assert_eq!(nodes, BTreeMap::from([(0, Bytes::kib(8)), (1, Bytes::kib(4 + 2048))]));
         assert!(ProcFolder::this().memory_map().unwrap().files.iter().any(|file| file.is_code));

@@ -1,7 +1,7 @@
 //! Memory, CPU time, threads and throttling of processes. No other crate reads these figures.
 //!
 //! [`sysinfo`] reads resident memory, CPU time, the number of threads and the load average. The other modules read
-//! figures that sysinfo does not provide:
+//! values that sysinfo does not provide:
 //!
 //! - [`ProcFolder`] reads proc(5): peak resident memory, separate user and system time, the CPU time of children,
 //!   page faults, context switches, [threads](ProcFolder::thread_readings), [mapped files](ProcFolder::memory_map) and

@@ -1,9 +1,9 @@
 //! Sockets on which a process accepts connections, from `/proc/PID/fd` and `/proc/PID/net`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::folder::ProcFolder;
 
@@ -19,17 +19,47 @@ pub enum Listener {
     Unix(PathBuf),
 }
 
+/// Listening sockets of a network namespace, by their inodes.
+type Sockets = BTreeMap<u64, Listener>;
+
 impl ProcFolder {
     /// Returns the sockets on which the process accepts connections; empty if this user may not read them.
     pub fn listeners(&self) -> Vec<Listener> {
         let own = self.socket_inodes();
-        let tcp = ["net/tcp", "net/tcp6"].into_iter().filter_map(|name| self.read(name));
-        let mut found: BTreeSet<Listener> = tcp
-            .flat_map(|text| text.lines().filter_map(|line| tcp_listener(line, &own)).collect::<Vec<_>>())
-            .collect();
-        let unix = self.read("net/unix").unwrap_or_default();
-        found.extend(unix.lines().filter_map(|line| unix_listener(line, &own)));
+        if own.is_empty() {
+            return Vec::new();
+        }
+        let found: BTreeSet<Listener> = self.sockets().into_iter().filter_map(of(&own)).collect();
         found.into_iter().collect()
+    }
+
+    /// Returns the process with the lowest ID that accepts connections on a socket that `fits` accepts, on the machine
+    /// whose files are below `root`. Reads the sockets of each network namespace only once, because the kernel
+    /// takes milliseconds to list them.
+    pub fn listening(root: &Path, fits: impl Fn(&Listener) -> bool) -> Option<u32> {
+        let mut namespaces: BTreeMap<Option<PathBuf>, Sockets> = BTreeMap::new();
+        let mut all = Self::all(root);
+        all.sort_by_key(|(pid, _)| *pid);
+        let process = all.into_iter().find(|(_, folder)| {
+            let own = folder.socket_inodes();
+            if own.is_empty() {
+                return false;
+            }
+            let namespace = fs::read_link(folder.path().join("ns/net")).ok();
+            let sockets = namespaces.entry(namespace).or_insert_with(|| folder.sockets());
+            own.iter().filter_map(|inode| sockets.get(inode)).any(&fits)
+        });
+        process.map(|(pid, _)| pid)
+    }
+
+    /// Returns the listening sockets of the process's network namespace.
+    fn sockets(&self) -> Sockets {
+        let tcp = ["net/tcp", "net/tcp6"].into_iter().filter_map(|name| self.read(name));
+        let mut found: Sockets =
+            tcp.flat_map(|text| text.lines().filter_map(tcp_listener).collect::<Vec<_>>()).collect();
+        let unix = self.read("net/unix").unwrap_or_default();
+        found.extend(unix.lines().filter_map(unix_listener));
+        found
     }
 
     fn socket_inodes(&self) -> BTreeSet<u64> {
@@ -45,17 +75,22 @@ impl ProcFolder {
     }
 }
 
+/// Returns a filter that passes sockets with an inode in `own`.
+fn of(own: &BTreeSet<u64>) -> impl Fn((u64, Listener)) -> Option<Listener> {
+    |(inode, listener)| own.contains(&inode).then_some(listener)
+}
+
 /// Parses a line of `net/tcp` or `net/tcp6`: the local address is the second field, the state the fourth, the inode the
 /// tenth. State 0A is listening.
-fn tcp_listener(line: &str, own: &BTreeSet<u64>) -> Option<Listener> {
+fn tcp_listener(line: &str) -> Option<(u64, Listener)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let inode: u64 = fields.get(9)?.parse().ok()?;
-    if *fields.get(3)? != "0A" || !own.contains(&inode) {
+    if *fields.get(3)? != "0A" {
         return None;
     }
     let (address, port) = fields.get(1)?.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    Some(Listener::Tcp(SocketAddr::new(ip(address)?, port)))
+    Some((inode, Listener::Tcp(SocketAddr::new(ip(address)?, port))))
 }
 
 /// Parses an address, which the kernel writes as 32-bit words in the machine's byte order.
@@ -72,12 +107,12 @@ fn ip(text: &str) -> Option<IpAddr> {
 }
 
 /// Parses a line of `net/unix`. Flag 0x10000 marks a listening socket.
-fn unix_listener(line: &str, own: &BTreeSet<u64>) -> Option<Listener> {
+fn unix_listener(line: &str) -> Option<(u64, Listener)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let flags = u32::from_str_radix(fields.get(3)?, 16).ok()?;
     let inode: u64 = fields.get(6)?.parse().ok()?;
     let path = fields.get(7).filter(|path| path.starts_with('/'))?;
-    (flags & 0x10000 != 0 && own.contains(&inode)).then(|| Listener::Unix(path.into()))
+    (flags & 0x10000 != 0).then(|| (inode, Listener::Unix(path.into())))
 }
 
 #[cfg(test)]
@@ -92,22 +127,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let (tcp, unix) = (TcpListener::bind("127.0.0.1:0").unwrap(), UnixListener::bind(&path).unwrap());
+        let wanted = Listener::Tcp(tcp.local_addr().unwrap());
+        let owner = |wanted: &Listener| ProcFolder::listening(Path::new("/"), |listener| listener == wanted);
+        assert_eq!(owner(&wanted), Some(std::process::id()));
+        assert_eq!(owner(&Listener::Unix(path.clone())), Some(std::process::id()));
         let found = ProcFolder::this().listeners();
-        assert!(found.contains(&Listener::Tcp(tcp.local_addr().unwrap())), "{found:?}");
+        assert!(found.contains(&wanted), "{found:?}");
         assert!(found.contains(&Listener::Unix(path.clone())), "{found:?}");
         drop((tcp, unix));
+        assert_eq!(owner(&Listener::Unix(path.clone())), None);
         assert!(!ProcFolder::this().listeners().contains(&Listener::Unix(path)));
     }
 
     #[test]
     fn other_and_damaged_lines_are_skipped() {
-        let own = BTreeSet::from([7]);
         let line = |state: &str, inode: u64| {
             format!("0: 00000000:1F90 00000000:0000 {state} 0:0 0:0 0 0 0 {inode} 1 0")
         };
-        assert!(tcp_listener(&line("0A", 7), &own).is_some());
-        for line in [line("01", 7), line("0A", 8), String::new(), "a b c".to_string()] {
-            assert_eq!(tcp_listener(&line, &own), None, "{line}");
+        assert!(tcp_listener(&line("0A", 7)).is_some_and(|(inode, _)| inode == 7));
+        for line in [line("01", 7), String::new(), "a b c".to_string()] {
+            assert_eq!(tcp_listener(&line), None, "{line}");
         }
         assert_eq!(ip("0100007"), None);
         assert!(

@@ -12,7 +12,7 @@ const MOST: usize = 4096;
 /// State and counters of one thread at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThreadReading {
-    /// Number of the thread.
+    /// ID of the thread.
     pub tid: u32,
     /// State letter: `R` runs or is ready to run, `S` sleeps, `D` waits for a disk.
     pub state: char,

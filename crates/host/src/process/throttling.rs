@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Counters of the control groups of a process, from its own up to the root.
+/// Counters of the control groups of a process, from the process's own group up to the root.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Throttling {
     counters: Vec<Periods>,
@@ -19,8 +19,8 @@ struct Periods {
 }
 
 impl Throttling {
-    /// Reads the counters of `process`, a number or `self`. Empty if the process has no control groups or its groups
-    /// report no counters.
+    /// Reads the counters of `process`, a process ID or `self`. Empty if the process has no control groups or its
+    /// groups report no counters.
     pub fn read(root: &Path, process: &str) -> Self {
         let cgroup = root.join("proc").join(process).join("cgroup");
         let Ok(text) = fs::read_to_string(cgroup) else { return Self::default() };

@@ -1,4 +1,4 @@
-//! The measurement, on x86.
+//! Measurement on x86.
 
 #[path = "attention.rs"]
 mod attention;
@@ -73,7 +73,7 @@ fn speed(
     (best, median, packed.len() as f64)
 }
 
-/// Measures the formats, and attention, that the command line names; without names, measures all of them.
+/// Measures the formats, and attention, that are given on the command line; without arguments, measures all of them.
 pub fn main() {
     let named: Vec<String> = std::env::args().skip(1).collect();
     if named.is_empty() || named.iter().any(|name| name == "attention") {

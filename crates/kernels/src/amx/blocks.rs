@@ -24,7 +24,7 @@ use super::tiles::{
 /// Number of small blocks that are multiplied together: one for each tile of sums.
 const TOGETHER: usize = 4;
 
-/// Blocks of a panel whose sums are in tiles together.
+/// Blocks of a panel whose sums are in tiles at the same time.
 trait Blocks {
     /// Number of elements.
     const LEN: usize;

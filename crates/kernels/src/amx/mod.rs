@@ -24,7 +24,7 @@ use tiles::TILE_COLUMNS;
 const COLUMNS: usize = 512;
 /// Minimum number of columns for which expanding the codes pays off.
 const MIN_COLUMNS: usize = 16;
-/// Minimum number of columns for which a tile pays off if the codes have been expanded.
+/// Minimum number of columns for which a tile pays off if the codes have already been expanded.
 const MIN_REST: usize = 5;
 
 /// Number of panels that share the activations that a block brings into the second-level cache. With one panel, the

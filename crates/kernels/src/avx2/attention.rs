@@ -9,8 +9,8 @@ use crate::reference::{EXP2, LARGEST, LEAST, NOTHING, Score};
 /// Number of cells whose keys or values are converted together: 24 KB for heads of 128 floats.
 pub const TILE: usize = 48;
 
-/// Writes to `cells` the cells of `unit` that at least one of `masks` allows. Returns their number, and the total
-/// of the numbers of cells that the individual masks allow. Without masks, all cells are allowed.
+/// Writes to `cells` the cells of `unit` that at least one of `masks` allows. Returns the number of these cells, and
+/// the sum, over all masks, of the number of cells that each mask allows. Without masks, all cells are allowed.
 ///
 /// # Safety
 /// The CPU must have AVX2; each mask must reach to the end of the unit; `cells` must have room for the unit.
@@ -266,7 +266,7 @@ pub unsafe fn weigh(weights: *mut f32, masks: *const f32, cells: usize, score: &
             let t = _mm256_mul_ps(_mm256_fmadd_ps(slope, mask, s), _mm256_set1_ps(std::f32::consts::LOG2_E));
             let t = _mm256_blendv_ps(t, forbidden, _mm256_cmp_ps::<_CMP_EQ_OQ>(mask, forbidden));
             let (whole, power) = split(t);
-            // NaN compares as unequal, so cells with NaN are seen.
+            // NaN compares as unequal, so a cell whose weight is NaN counts as seen.
             let seen = _mm256_cmp_ps::<_CMP_NEQ_UQ>(t, forbidden);
             *exponents = whole;
             largest =

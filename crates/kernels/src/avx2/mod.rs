@@ -101,7 +101,7 @@ unsafe fn multiply<const F: usize>(panel: *const u8, k: usize, rows: usize, targ
                     const C: usize = $c;
                     let $columns: &[Column; C] = &std::array::from_fn(|at| column(&targets[at], 0));
                     for $at in 0..k / len {
-                        // SAFETY: the panel has all blocks, the columns and outputs belong to it.
+                        // SAFETY: the panel has all blocks; the columns and outputs belong to it.
                         unsafe {
                             let $packed = panel.add($at * BlockParts::of(format).bytes);
                             $($call)+

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::expand::{SmallBlock, SuperBlock, WideSmallBlock, WideSuperBlock};
-use super::sums::{Sums, narrow, wide};
+use super::sums::{Sums, narrow, rolled, wide};
 use crate::activations::has_totals;
 use crate::format::{FORMATS, SMALL, SUPER};
 use crate::kernel::Column;
@@ -49,7 +49,7 @@ pub unsafe fn super_blocks<const F: usize, const C: usize, const G: usize>(
     let sub_len = format.sub_len();
     for (at, block) in blocks.iter().enumerate() {
         let mut isums: Sums<C> = [[_mm256_setzero_si256(); 2]; C];
-        for sub in 0..SUPER / sub_len {
+        for sub in 0..rolled(SUPER / sub_len) {
             for part in 0..sub_len / 4 / G {
                 let group = sub * sub_len / 4 + part * G;
                 // SAFETY: the group lies within the block, and the columns' codes are in the same order.
@@ -57,7 +57,8 @@ pub unsafe fn super_blocks<const F: usize, const C: usize, const G: usize>(
                     let codes = columns.map(|column| column.codes.add(SUPER * at + 4 * group));
                     narrow::<C, G>(block.codes.as_ptr().add(GROUP * group), &codes)
                 };
-                scaled!(isums, sums, block.scales[sub]);
+                // SAFETY: the block has scales for each sub-block.
+                scaled!(isums, sums, unsafe { block.scales.get_unchecked(sub) });
             }
         }
         // SAFETY: the columns have activations for the block, and the outputs belong to them.
@@ -119,13 +120,14 @@ pub unsafe fn wide_super_blocks<const C: usize>(
 ) {
     for (at, block) in blocks.iter().enumerate() {
         let mut isums: Sums<C> = [[_mm256_setzero_si256(); 2]; C];
-        for (sub, scales) in block.scales.iter().enumerate() {
+        for sub in 0..rolled(SUPER / SMALL) {
             // SAFETY: the sub-block lies within the block; the scales have 64 aligned bytes.
             unsafe {
+                let scales = block.scales.as_ptr().add(sub);
                 let codes = columns.map(|column| column.codes.add(2 * (SUPER * at + SMALL * sub)));
                 let sums = wide::<C>(block.codes.as_ptr().add(SMALL * ROWS * sub), &codes);
                 for half in 0..2 {
-                    let scale = _mm256_load_si256(scales.as_ptr().cast::<__m256i>().add(half));
+                    let scale = _mm256_load_si256(scales.cast::<__m256i>().add(half));
                     for (isum, sum) in isums.iter_mut().zip(&sums) {
                         isum[half] = _mm256_add_epi32(isum[half], _mm256_mullo_epi32(sum[half], scale));
                     }

@@ -125,7 +125,7 @@ pub unsafe fn super_blocks<const F: usize, const C: usize>(
     let (parts, unit_bytes) = (BlockParts::of(format), Planes::of(format).unit_bytes());
     let sub_len = format.sub_len();
     for at in 0..count {
-        // SAFETY: the panel has all blocks, the columns and outputs belong to it.
+        // SAFETY: the panel has all blocks; the columns and outputs belong to it.
         unsafe {
             let packed = packed.add(parts.bytes * at);
             let zeros = [_mm512_setzero_si512(); C];
@@ -193,7 +193,7 @@ pub unsafe fn small_blocks<const F: usize, const C: usize>(
     let format = const { FORMATS[F] };
     let parts = BlockParts::of(format);
     let mut totals = [_mm512_setzero_ps(); C];
-    // SAFETY: the panel has all blocks, the columns and outputs belong to it.
+    // SAFETY: the panel has all blocks; the columns and outputs belong to it.
     unsafe {
         for (c, total) in totals.iter_mut().enumerate() {
             *total = _mm512_loadu_ps(out.add(ROWS * c));

@@ -158,7 +158,7 @@ pub unsafe fn float_scales<const F: usize>(bits: *const u8) -> __m512 {
     // SAFETY: the caller's contract.
     unsafe {
         if const { matches!(FORMATS[F], Format::Mxfp4) } {
-            // Half of the power of two: its exponent is one less, and the two smallest are sub-normal.
+            // Half of the power of two: its exponent is one less, and the two smallest are subnormal.
             let exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(bits.cast()));
             let one = _mm512_set1_epi32(1);
             let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(exponents, one));

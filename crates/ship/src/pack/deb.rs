@@ -11,8 +11,8 @@ use md5::{Digest, Md5};
 use super::ar;
 use super::members::{Content, Member, Members};
 use super::tarball::{Tar, gzip};
-use crate::files;
 use crate::order::{Deb, Pack};
+use install::files;
 
 /// Files that have a link of the same name below /usr.
 const LINKED: [&str; 5] = [

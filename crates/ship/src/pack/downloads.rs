@@ -1,21 +1,24 @@
-//! Writer of `downloads.md`, a table for those who choose an archive: the CPU, the glibc and the size of each.
+//! Writer of `downloads.md`, a table for choosing an archive. It lists the CPUs, the glibc and the size of each
+//! archive.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
+use build_info::Glibc;
 
-use crate::files;
+use super::wheel;
 use crate::order::{Archive, Audience};
+use install::files;
 
-/// Name of the file, beside the archives.
+/// Name of the file, which is next to the archives.
 const FILE: &str = "downloads.md";
 
 /// First lines of the table.
 const HEADER: &str = "| file | CPU | glibc | size |\n| --- | --- | --- | ---: |\n";
 
 /// Rewrites the table in `folder` for `archives`, which run on the machines of `audience`. Rows of other archives that
-/// are still in the folder stay.
+/// are still in the folder are kept.
 ///
 /// # Errors
 /// If the table cannot be read or written.
@@ -30,8 +33,13 @@ pub fn update(folder: &Path, archives: &[Archive], audience: &Audience) -> Resul
         .collect();
     for archive in archives {
         let file = archive.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let glibc = audience.glibc.map_or("-".to_string(), |glibc| glibc.to_string());
-        // A cell ends at a bar.
+        let glibc = match archive.path.extension().is_some_and(|extension| extension == "whl") {
+            // pip compares only the tag.
+            true => Some(Glibc::from(wheel::GLIBC)),
+            false => audience.glibc,
+        };
+        let glibc = glibc.map_or("-".to_string(), |glibc| glibc.to_string());
+        // A vertical bar would end the cell.
         let cpu = audience.cpu.replace('|', "/");
         let row = format!("| `{file}` | {cpu} | {glibc} | {} |", archive.size);
         rows.insert(file, row);
@@ -54,7 +62,7 @@ mod tests {
             std::fs::write(&path, "").unwrap();
             Archive { path, size: Bytes(mib << 20), sha256: Sha256::of(file) }
         };
-        let audience = |cpu: &str| Audience { cpu: cpu.to_string(), glibc: Some((2, 28).into()) };
+        let audience = |cpu: &str| Audience { cpu: cpu.to_string(), glibc: Some((2, 27).into()) };
         let update = |archives: &[Archive], cpu: &str| {
             update(folder.path(), archives, &audience(cpu)).unwrap();
             std::fs::read_to_string(folder.path().join(FILE)).unwrap()
@@ -63,7 +71,7 @@ mod tests {
         assert_eq!(
             first,
             format!(
-                "{HEADER}| `a.tar.zst` | any x86-64 | 2.28 | 13 MiB |\n| `b.whl` | any x86-64 | 2.28 | 24 MiB |\n"
+                "{HEADER}| `a.tar.zst` | any x86-64 | 2.27 | 13 MiB |\n| `b.whl` | any x86-64 | 2.28 | 24 MiB |\n"
             )
         );
         std::fs::remove_file(folder.path().join("b.whl")).unwrap();
@@ -71,7 +79,7 @@ mod tests {
         assert_eq!(
             second,
             format!(
-                "{HEADER}| `a.tar.zst` | x86-64-v3 | 2.28 | 14 MiB |\n| `c.tar.zst` | x86-64-v3 | 2.28 | 9 MiB |\n"
+                "{HEADER}| `a.tar.zst` | x86-64-v3 | 2.27 | 14 MiB |\n| `c.tar.zst` | x86-64-v3 | 2.27 | 9 MiB |\n"
             )
         );
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use build_info::Bytes;
 
 use crate::order::{Index, Listed};
-use crate::{files, name, sums};
+use install::{files, name, sums};
 
 const FILE: &str = "index.json";
 

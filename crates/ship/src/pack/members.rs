@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use build_info::Sha256;
 
 use crate::order::Item;
-use crate::{files, name};
+use install::{files, name};
 
 /// Folder of documents in an archive.
 pub(crate) const DOCUMENTS: &str = "share/doc/anneal";

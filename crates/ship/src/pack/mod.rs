@@ -18,11 +18,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
+use install::{files, interrupt, name, sums};
 use members::{DOCUMENTS, Member, SBOM, add, given, sum_of};
 use tarball::Packing;
 
 use crate::order::{Archive, Pack, Packed};
-use crate::{files, interrupt, name, sbom, sums};
+use crate::sbom;
 
 pub use place::place;
 pub use plain::plain;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::members::sum_of;
 use super::{downloads, index};
 use crate::order::{Archive, Place};
-use crate::{files, interrupt};
+use install::{files, interrupt};
 
 /// Moves the archives of `order` with their checksums, replacing earlier archives of the same names, and rewrites the
 /// index and the table of downloads. During the move, or after the process was killed, an installer may find an archive with a wrong checksum or

@@ -8,7 +8,7 @@ use build_info::Bytes;
 use super::members::{Member, Members, add};
 use super::tarball::{self, Packing};
 use crate::order::{Archive, Item};
-use crate::{files, name};
+use install::{files, name};
 
 /// Packs `items` below the folder `name` into `out`, compressed by zstd at `level`, with the modification time
 /// `mtime`.

@@ -9,8 +9,8 @@ use flate2::{Compression, GzBuilder};
 use tar::{EntryType, Header};
 
 use super::members::{Content, Member, Members};
-use crate::progress::Progress;
-use crate::{files, unpack};
+use install::progress::Progress;
+use install::{files, unpack};
 
 /// Highest compression level of zstd that needs no additional memory for unpacking.
 pub const LEVEL: i32 = 19;
@@ -111,7 +111,7 @@ impl<W: Write> Tar<W> {
         let mut counted = Counted { from: content, read: 0 };
         let appended = self.builder.append(&header, &mut counted);
         // The reader's error hides an interruption, which has its own exit code.
-        crate::interrupt::check()?;
+        install::interrupt::check()?;
         appended?;
         // The list of digests already contains the digest of the old content.
         ensure!(
@@ -184,7 +184,7 @@ struct Counted<R> {
 
 impl<R: io::Read> io::Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        crate::interrupt::check().map_err(io::Error::other)?;
+        install::interrupt::check().map_err(io::Error::other)?;
         let read = self.from.read(buffer)?;
         self.read += read as u64;
         Ok(read)

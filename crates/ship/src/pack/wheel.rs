@@ -22,8 +22,8 @@ use build_info::record::WHEEL_FOLDER;
 
 use super::members::{self, Content, DOCUMENTS, Member, Members, SBOM};
 use super::zip::Zip;
-use crate::files;
 use crate::order::{Pack, Wheel};
+use install::files;
 
 /// Name of the distribution and of the program.
 const NAME: &str = "anneal";
@@ -34,13 +34,15 @@ const PROGRAM: &str = "bin/anneal";
 /// Name of the file below `licenses` that lists the licences which are stored once for several components.
 const SAME_TEXTS: &str = "SAME-TEXTS.txt";
 
-/// Newest glibc that a wheel may need. pip 20.3 and later install wheels with such a tag.
-const NEWEST: (u32, u32) = (2, 28);
+/// The glibc version in a wheel's tag, which is also the newest glibc that the program may need. pip 20.3 and later
+/// install wheels with such a tag. They refuse the wheel if the system's glibc is older, even if the program needs no
+/// newer glibc.
+pub(super) const GLIBC: (u32, u32) = (2, 28);
 
 /// Returns the wheel's file name, such as `anneal-0.1.0-py3-none-manylinux_2_28_x86_64.whl`.
 ///
 /// # Errors
-/// If the version, the architecture or the needed glibc does not fit into a wheel's name.
+/// If the version, the architecture or the needed glibc cannot be expressed in a wheel's name.
 pub fn file_name(order: &Pack, wheel: &Wheel) -> Result<String> {
     Ok(format!("{NAME}-{}-{}.whl", version(&order.version)?, tag(&order.target, wheel.glibc)?))
 }
@@ -68,7 +70,7 @@ fn version(semver: &str) -> Result<String> {
 
 /// Returns the tag for any Python 3 and for `target` with a glibc that is at least as new as `glibc`.
 fn tag(target: &str, glibc: Glibc) -> Result<String> {
-    let newest = Glibc::from(NEWEST);
+    let newest = Glibc::from(GLIBC);
     ensure!(
         glibc <= newest,
         "cannot make a wheel: the program needs glibc {glibc}, but a manylinux wheel may need at most glibc \
@@ -76,7 +78,7 @@ fn tag(target: &str, glibc: Glibc) -> Result<String> {
     );
     match target.split('-').next() {
         Some(architecture @ ("x86_64" | "aarch64")) if target.ends_with("-linux-gnu") => {
-            Ok(format!("py3-none-manylinux_{}_{}_{architecture}", NEWEST.0, NEWEST.1))
+            Ok(format!("py3-none-manylinux_{}_{}_{architecture}", GLIBC.0, GLIBC.1))
         }
         _ => bail!("cannot make a wheel: there is no manylinux tag for {target}"),
     }
@@ -190,7 +192,7 @@ pub fn write(archive: &Members, order: &Pack, wheel: &Wheel, file: &mut File) ->
     let _ = writeln!(record, "{name},,");
     let record = Member::made(record.into_bytes())?;
 
-    // The specification asks for `.dist-info` at the end, so that the metadata can be changed without a full copy.
+    // The specification recommends `.dist-info` at the end, so that the metadata can be changed without a full copy.
     let (own, rest): (Vec<_>, Vec<_>) = placed.iter().partition(|(name, _)| name.starts_with(&info));
     let mut zip = Zip::new(BufWriter::new(file), order.mtime);
     for (name, member) in rest.into_iter().chain(own) {
@@ -202,8 +204,8 @@ pub fn write(archive: &Members, order: &Pack, wheel: &Wheel, file: &mut File) ->
     zip.finish()?.flush().context("cannot write the wheel")
 }
 
-/// Removes the files below `prefix` whose content another file there has. Returns a list of the removed files, each with
-/// the file that has the same content, or an empty text.
+/// Removes the files below `prefix` that have the same content as another file below `prefix`. Returns a list of the
+/// removed files, each with the file that has the same content. The list is empty if no file was removed.
 fn without_duplicates(placed: &mut BTreeMap<String, &Member>, prefix: &str) -> String {
     let mut first: BTreeMap<String, String> = BTreeMap::new();
     let mut list = String::new();
@@ -297,7 +299,7 @@ mod tests {
             .map(|name| (name.to_string(), if name.ends_with("COPYING") { &other } else { &mit }))
             .collect();
         let list = without_duplicates(&mut placed, "i/licenses/");
-        // A file elsewhere stays, although it has the same content.
+        // A file elsewhere is kept, although it has the same content.
         assert_eq!(
             placed.keys().collect::<Vec<_>>(),
             ["d/x", "i/licenses/LICENSE", "i/licenses/T/b/COPYING"]

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, ensure};
 use flate2::write::DeflateEncoder;
 use flate2::{Compression, Crc};
 
-use crate::files;
+use install::files;
 
 /// Version of the format that a reader needs for deflate.
 const NEEDED: u16 = 20;
-/// Version of the format and, in the upper byte, the system of the permissions: Unix.
+/// Version of the format and, in the upper byte, the system that defines the permissions: Unix.
 const MADE_BY: u16 = (3 << 8) | NEEDED;
 /// Flag of a name in UTF-8.
 const UTF8: u16 = 1 << 11;
@@ -109,7 +109,7 @@ impl<W: Write> Zip<W> {
 }
 
 /// Returns the time of day and the date of `seconds` since 1970 in MS-DOS's notation, which covers the years 1980 to
-/// 2107. Times outside are moved to the nearest one.
+/// 2107. A time outside this range becomes the nearest time in the range.
 fn dos_time(seconds: u64) -> (u16, u16) {
     const FIRST: u64 = 315_532_800;
     const LAST: u64 = 4_354_819_198;

@@ -17,7 +17,7 @@ pub struct Described {
     pub linked: Crate,
     /// Licence as an SPDX expression, as the crate's author wrote it.
     pub license: Option<String>,
-    /// Licence file that the crate's author named instead of an expression.
+    /// Licence file that the crate's author specified instead of an expression.
     pub license_file: Option<PathBuf>,
     /// Description of the crate.
     pub description: Option<String>,

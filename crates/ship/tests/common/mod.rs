@@ -1,15 +1,14 @@
-//! Small build for packing and installing, and both installers: the program `ship` and install.sh.
+//! Small build for packing and installing. The tests of the crate `install` use this file, too.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
-use ship::order::{Archive, Audience, Install, Item, Licences, Pack, Packed, Part, Parts, Place, Uninstall};
-use ship::{Answer, Order, Reply};
+use ship::order::{Archive, Audience, Item, Licences, Pack, Packed, Part, Parts, Place};
+use ship::{Answer, Order};
 
 /// Modification time of every packed file, in seconds since 1970.
 pub const MTIME: u64 = 1_700_000_000;
@@ -24,13 +23,25 @@ pub fn name(version: &str) -> String {
     format!("anneal-{version}-{}-portable", target())
 }
 
-/// Compiles a C program that replaces the engine, prints `says` and exits with `code`.
+/// Program with the commands of `anneal self`; `None` in the tests of `ship`.
+const INSTALLER: Option<&str> = option_env!("CARGO_BIN_EXE_install");
+
+/// Compiles a C program that replaces the engine, prints `says` and exits with `code`. If the code is 0, the program
+/// runs [`INSTALLER`] for `anneal self`. It works with an empty environment, like the engine.
 pub fn program(path: &Path, says: &str, code: i32) {
     let source = path.with_extension("c");
-    // The program must work with an empty environment, like the engine.
     let stream = if code == 0 { "stdout" } else { "stderr" };
+    let hand_over = match INSTALLER.filter(|_| code == 0) {
+        Some(installer) => {
+            format!(
+                "if (argc > 1 && !strcmp(argv[1], \"self\")) {{ execv({installer:?}, argv); return 126; }}"
+            )
+        }
+        None => String::new(),
+    };
     let text = format!(
-        "#include <stdio.h>\nint main(void) {{ fprintf({stream}, \"{says}\\n\"); return {code}; }}\n"
+        "#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\n\
+         int main(int argc, char **argv) {{ {hand_over} fprintf({stream}, \"{says}\\n\"); return {code}; }}\n"
     );
     fs::write(&source, text).unwrap();
     let compiled = Command::new("cc").arg(&source).arg("-o").arg(path).output().expect("cc is there");
@@ -130,154 +141,6 @@ pub fn archives(temp: &Path, versions: &[&str]) -> PathBuf {
         placed(packed(order(&folder, version, &temp.join("packing"))).archives, &out);
     }
     out
-}
-
-/// Gives an order to the program `ship`. A failed order is returned as a reply.
-pub fn ship_with(order: &Order, change: impl FnOnce(&mut Command)) -> (i32, Reply) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ship"));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    command.env_remove("ANNEAL_MINISIGN_KEY");
-    change(&mut command);
-    let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(&serde_json::to_vec(order).unwrap()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let reply = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(&output.stdout)));
-    (output.status.code().unwrap_or(-1), reply)
-}
-
-/// Calls [`ship_with`] with an unchanged command.
-pub fn ship(order: &Order) -> (i32, Reply) {
-    ship_with(order, |_| {})
-}
-
-/// Returns the messages of a failure on one line.
-pub fn said(reply: &Reply) -> String {
-    match reply {
-        Reply::Failed(failed) => failed.said.join(": "),
-        Reply::Done(answer) => panic!("it was done: {answer:?}"),
-    }
-}
-
-/// Installer under test. Each test must pass with both.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Installer {
-    Ship,
-    Script,
-}
-
-pub const BOTH: [Installer; 2] = [Installer::Ship, Installer::Script];
-
-/// Exit code and output of an installer.
-pub type InstallerEnd = (i32, String);
-
-impl Installer {
-    pub fn install(self, from: &Path, prefix: &Path) -> InstallerEnd {
-        self.install_with(from.to_str().unwrap(), prefix, |_| {}, &[])
-    }
-
-    /// Installs with a changed order, and with the corresponding arguments for install.sh.
-    pub fn install_with(
-        self,
-        from: &str,
-        prefix: &Path,
-        change: impl FnOnce(&mut Install),
-        arguments: &[&str],
-    ) -> InstallerEnd {
-        let mut order =
-            Install { from: from.to_string(), prefix: Some(prefix.to_path_buf()), ..Install::default() };
-        change(&mut order);
-        match self {
-            Self::Ship => ended(ship(&Order::Install(order))),
-            Self::Script => script(&[&["--from", from][..], arguments].concat(), prefix),
-        }
-    }
-
-    pub fn rollback(self, prefix: &Path) -> InstallerEnd {
-        let order = ship::order::Rollback { prefix: Some(prefix.to_path_buf()), dry_run: false };
-        match self {
-            Self::Ship => ended(ship(&Order::Rollback(order))),
-            Self::Script => script(&["--rollback"], prefix),
-        }
-    }
-
-    pub fn uninstall(self, prefix: &Path, all: bool) -> InstallerEnd {
-        let order = Uninstall { all, prefix: Some(prefix.to_path_buf()), ..Uninstall::default() };
-        match self {
-            Self::Ship => ended(ship(&Order::Uninstall(order))),
-            Self::Script if all => script(&["--uninstall", "--all"], prefix),
-            Self::Script => script(&["--uninstall"], prefix),
-        }
-    }
-}
-
-fn ended((code, reply): (i32, Reply)) -> InstallerEnd {
-    match reply {
-        Reply::Done(answer) => (code, format!("{answer:?}")),
-        Reply::Failed(failed) => (code, failed.said.join(": ")),
-    }
-}
-
-/// Returns the command of install.sh.
-pub fn script_command(arguments: &[&str], prefix: &Path) -> Command {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/install.sh");
-    // A shell cannot trap a signal that was ignored when it started, as SIGINT is in a background job of a script.
-    let mut command = Command::new("env");
-    command
-        .args(["--default-signal=HUP,INT,TERM", "sh", script])
-        .args(arguments)
-        .arg("--prefix")
-        .arg(prefix)
-        .env_remove("ANNEAL_MINISIGN_KEY");
-    command
-}
-
-fn script(arguments: &[&str], prefix: &Path) -> InstallerEnd {
-    how(script_command(arguments, prefix))
-}
-
-/// Runs install.sh on a system whose only programs are those in `bin`.
-pub fn script_with(bin: &Path, arguments: &[&str], prefix: &Path) -> InstallerEnd {
-    let mut command = script_command(arguments, prefix);
-    command.env("PATH", bin);
-    how(command)
-}
-
-fn how(mut command: Command) -> InstallerEnd {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = [stdout, stderr].concat();
-    (status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
-}
-
-/// Creates a folder with the programs that install.sh uses and this system has, except those in `without`.
-pub fn tools(temp: &Path, without: &[&str]) -> PathBuf {
-    let bin = temp.join(format!("bin-without-{}", without.join("-")));
-    fs::create_dir(&bin).unwrap();
-    let all = "sh awk cat chmod cmp cp curl cut env find flock grep gzip id ln ls minisign mkdir mv od readlink rm rmdir \
-               sed sha256sum sort sync tail tar timeout tr uname uniq wc wget zstd";
-    for tool in all.split_whitespace().filter(|tool| !without.contains(tool)) {
-        let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().unwrap();
-        let path = String::from_utf8_lossy(&found.stdout).trim().to_string();
-        if !path.is_empty() {
-            std::os::unix::fs::symlink(path, bin.join(tool)).unwrap();
-        }
-    }
-    bin
-}
-
-/// Replaces the program `name` in `bin` with a script, which can run the original as `$real`.
-pub fn stand_in(bin: &Path, name: &str, script: &str) {
-    let path = bin.join(name);
-    let real = fs::read_link(&path).unwrap();
-    fs::remove_file(&path).unwrap();
-    fs::write(&path, format!("#!/bin/sh\nreal='{}'\n{script}\n", real.display())).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-/// Returns the output of the installed program, or `None` if it does not run.
-pub fn runs(prefix: &Path) -> Option<String> {
-    let output = Command::new(prefix.join("bin/anneal")).arg("--version").output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
 /// Returns everything below `folder`: names, targets of links, and digests and permissions of files.

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use base::exit;
 use base::{Access, Pending, Unfinished};
 use build_info::Bytes;
-use ship::progress::Progress;
-use ship::{files, interrupt};
+use install::progress::Progress;
+use install::{files, interrupt};
 
 use super::medium::{Edit, StoreBackend, check_readable};
 

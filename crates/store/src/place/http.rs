@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use base::exit;
 use build_info::Bytes;
-use ship::fetch;
+use install::fetch;
 
 use super::medium::{Edit, StoreBackend};
 

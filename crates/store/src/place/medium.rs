@@ -18,7 +18,7 @@ pub trait StoreBackend {
     /// does not exist. Fails as soon as more bytes arrive, before they fill the disk.
     ///
     /// # Errors
-    /// If the content cannot be read or has another size.
+    /// If the content cannot be read or has a different size.
     fn fetch(&self, path: &str, size: Bytes, to: &Path) -> Result<bool>;
 
     /// Returns the size of the file at `path`; `None` if the file does not exist.
@@ -49,7 +49,7 @@ pub trait StoreBackend {
     /// Returns the names of the folders in the folder `path`; `None` if the medium cannot list folders.
     fn folders(&self, path: &str) -> Result<Option<Vec<String>>>;
 
-    /// Checks that files can be written, before anything is made for the store.
+    /// Checks that files can be written, before anything is created for the store.
     ///
     /// # Errors
     /// If files cannot be written.

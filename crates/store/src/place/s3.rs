@@ -10,6 +10,9 @@ use anyhow::{Context, Result, ensure};
 use base::exit;
 use build_info::Bytes;
 use futures_util::StreamExt;
+use install::pace::Pace;
+use install::progress::Progress;
+use install::{files, interrupt};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path as Key;
@@ -17,9 +20,6 @@ use object_store::{
     BackoffConfig, ClientOptions, Error, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
     PutPayload, RetryConfig, UpdateVersion,
 };
-use ship::pace::Pace;
-use ship::progress::Progress;
-use ship::{files, interrupt};
 use tokio::runtime::Runtime;
 
 use super::medium::{Edit, Refused, StoreBackend, check_readable};

@@ -1,6 +1,6 @@
 //! BLAS libraries: exact files, headers and threading.
 //!
-//! The `.pc` files are parsed here instead of calling pkg-config, because one call per name would take longer than
+//! This module parses the `.pc` files instead of calling pkg-config, because one call per name would take longer than
 //! the rest of the search. Debian's BLIS has no `.pc` file, so its folders are searched.
 
 mod pkg_config;

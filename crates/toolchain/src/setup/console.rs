@@ -12,6 +12,6 @@ pub trait Console {
     fn output(&mut self, line: &str);
     /// Asks if the steps of `plan` should run, and returns the answer.
     fn confirm(&mut self, plan: &SetupPlan) -> bool;
-    /// True if the user asked to stop with ctrl-C. No further command runs then.
+    /// True if the user asked to stop with ctrl-C. No further command runs after that.
     fn stopped(&self) -> bool;
 }

@@ -150,7 +150,7 @@ impl Manager {
             (Bolt, _) => return None,
             (Openblas, Manager::Dnf) => "openblas-devel pkgconf-pkg-config",
             (Openblas, Manager::Pacman | Manager::Brew) => "openblas pkgconf",
-            // SUSE names the packages by their threading; each of the packages provides this name.
+            // SUSE's package names contain the threading; each of the packages provides this name.
             (Openblas, Manager::Zypper) => "pkgconfig(openblas) pkg-config",
             (Openblas, _) => "openblas-dev pkgconf",
             (Blis, Manager::Dnf) => "blis-devel pkgconf-pkg-config",

@@ -139,7 +139,7 @@ fn prompts_that_do_not_fit() {
     assert!(stderr.contains("the context holds only 256") && stderr.contains("-c "), "{stderr}");
     // The number that the message suggests must work.
     let words: Vec<&str> = stderr.split_whitespace().collect();
-    let at = words.iter().position(|word| *word == "-c").expect("it names -c");
+    let at = words.iter().position(|word| *word == "-c").expect("the error mentions -c");
     let output =
         anneal(["run", "-m", tiny().to_str().expect("UTF-8"), "-p", &long, "-n", "1", "-c", words[at + 1]]);
     assert_eq!(parts(&output).0, Some(0), "-c {} did not do: {:?}", words[at + 1], parts(&output).2);
@@ -179,7 +179,7 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         ),
         (&["run", "-m", model, "-p", "a", "--numa", "node"], "use node:N, interleave or spread"),
         (&["run", "-m", model, "-p", "a", "--numa", "node:900"], "no node 900\nhint: choose from the nodes"),
-        (&["run", "-m", model, "-p", "a", "-C", "0xFFFF"], "\nhint: give a list of CPUs instead of a mask"),
+        (&["run", "-m", model, "-p", "a", "-C", "0xFFFF"], "\nhint: use a list of CPUs instead of a mask"),
         (&["quantize", model, model, "q8_0"], "is both input and output"),
         (&["run", "-p", "a"], "--model"),
         (&["bench", "-m", model, "-r", "0"], "0"),
@@ -346,7 +346,7 @@ fn quantize_puts_a_whole_file_in_place_or_none() {
     fs::write(&broken, &fs::read(tiny()).expect("the tiny model")[..5_000]).expect("a file");
     assert_eq!(quantize(&broken, &target).0, Some(1));
     assert!(fs::read(&target).is_ok_and(|now| now == good), "a failure changed the file");
-    assert_eq!(fs::read_dir(&place).expect("the folder").count(), 1, "something was left behind");
+    assert_eq!(fs::read_dir(&place).expect("the folder").count(), 1, "files were left behind");
 
     let socket = folder.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");

@@ -337,7 +337,7 @@ fn times_per_token_are_told() {
     let records: Value =
         serde_json::from_str(&on_tiny("bench", &["-p", "8", "-n", "16", "-r", "2", "-o", "json"]))
             .expect("a JSON array");
-    assert!(records[0]["tpot_p50_ns"].is_null(), "a prompt has none: {records}");
+    assert!(records[0]["tpot_p50_ns"].is_null(), "a prompt has no time per output token: {records}");
     let whole = on_tiny("bench", &["--end-to-end", "-p", "8", "-n", "16", "-r", "2", "-o", "json"]);
     let whole: Value = serde_json::from_str(&whole).expect("a JSON array");
     for record in [&records[1], &whole[0]] {
@@ -435,7 +435,7 @@ fn the_roofline_is_measured_and_kept_and_tests_are_held_against_it() {
     let (code, stdout, stderr) = keeping(&state, &two);
     let records: Value = serde_json::from_str(&stdout).expect("a JSON array");
     assert_eq!((code, &records[0]["roof_share"]), (Some(0), &Value::Null), "{stderr}");
-    assert_eq!(stderr.matches("--roofline -t 1,2").count(), 1, "said once: {stderr}");
+    assert_eq!(stderr.matches("--roofline -t 1,2").count(), 1, "the hint is printed once: {stderr}");
 
     kept["affinity"] = serde_json::json!([4000]);
     for (content, words) in
@@ -546,7 +546,7 @@ fn parts_that_cannot_be_timed() {
     std::fs::write(&empty, "").expect("a file");
     let (empty, tiny) = (empty.to_str().expect("UTF-8"), crate::common::tiny().to_str().expect("UTF-8"));
     let cases: [(&[&str], i32, &str); 6] = [
-        (&["--parts", "decode", "-n", "0"], 2, "give it with -n"),
+        (&["--parts", "decode", "-n", "0"], 2, "add -n N"),
         (&["--parts", "prefil"], 2, "unknown part"),
         (&["--parts", "load", "--end-to-end"], 2, "cannot be used with"),
         (&["--text", empty], 2, "--parts"),
@@ -562,8 +562,8 @@ fn parts_that_cannot_be_timed() {
     }
 }
 
-/// Calls and bytes of products grow with the number of graphs, and the figures of attention with the cells that a
-/// token can see.
+/// The calls and bytes of matrix products grow with the number of graphs. The figures for attention grow with the
+/// number of cells that a token can see.
 #[test]
 fn operations_have_the_calls_bytes_and_multiply_adds_of_the_model() {
     let args = ["--ops", "-p", "16", "-n", "4", "-r", "2", "-o", "json", "-t", "2"];

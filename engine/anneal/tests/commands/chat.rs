@@ -115,6 +115,34 @@ fn recurrent_states_continue_from_checkpoints() {
 }
 
 #[test]
+fn recurrent_states_continue_after_messages_that_end_with_text() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let template = folder.path().join("plain.jinja");
+    let source = "{%- for message in messages -%}[{{ message.role }}]{{ message.content }}[end]\n{% endfor -%}\
+                  {%- if add_generation_prompt -%}[assistant]<think>\n{% endif -%}";
+    std::fs::write(&template, source).expect("written");
+    for preset in [gguf::synth::Preset::HybridTiny, gguf::synth::Preset::RecurrentTiny] {
+        let path = folder.path().join(format!("{preset}.gguf"));
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(preset)).expect("a model");
+        let flags = ["-n", "8", "--greedy", "-t", "1", "--json", "--chat-template"];
+        let paths = [&template, &path].map(|path| path.to_str().expect("UTF-8"));
+        let long =
+            "The smith strikes the iron while it is hot, and the water waits for the blade. ".repeat(4);
+        let arguments = [&flags[..], &[paths[0], "-m", paths[1]]].concat();
+        let (code, stdout, stderr) = chat(&arguments, &format!("{long}\nAnd then?\nAnd now?\n"));
+        assert_eq!(code, Some(0), "{stderr}");
+        let read = |line| serde_json::from_str::<Value>(line).expect("JSON");
+        let turns: Vec<Value> = stdout.lines().map(read).collect();
+        for turn in turns.windows(2) {
+            assert!(
+                number(&turn[1], "reused_tokens") + 24 >= number(&turn[0], "prompt_tokens"),
+                "{preset}: {turns:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_pipe_gets_answers_and_nothing_else() {
     let input = "\"\"\"\ntwo\nlines\n\"\"\"\ngoes on \\\nhere\n\n/stats\n/system\n/system Be brief.\n/help\n/exit\nnever\n";
     let (code, stdout, stderr) = on_tiny(&["-n", "6", "--no-history"], input);
@@ -151,7 +179,7 @@ fn a_conversation_is_saved() {
     assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
 }
 
-/// Template of a reasoning model that drops the thoughts of earlier answers, or keeps them.
+/// Writes a template of a reasoning model. The template keeps the thoughts of earlier answers if `keeps` is true.
 fn reasoning_template(folder: &Path, keeps: bool) -> String {
     let path = folder.join("template.jinja");
     let kept = if keeps { "<think>\n{{ m.reasoning_content }}\n</think>\n\n" } else { "" };
@@ -354,7 +382,7 @@ fn an_interrupt_stops_the_answer_and_not_the_program() {
         // A newline ends the answer; the text before the newline is the rest of the answer.
         stdout.until("\n");
     }
-    writeln!(stdin, "/stats").expect("it lives");
+    writeln!(stdin, "/stats").expect("it still runs");
     drop(stdin);
     // The reader has stopped reading, but no further output is written.
     let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));

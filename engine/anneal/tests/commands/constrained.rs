@@ -118,20 +118,31 @@ fn what_no_text_can_match_is_wrong_usage() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("many.json");
     std::fs::write(&file, many).expect("a file");
+    let wide = folder.path().join("wide.json");
+    let parts = vec!["true"; 20_000].join(", ");
+    let text = format!(r#"{{"properties": {{"{}": {{"anyOf": [{parts}]}}}}}}"#, "a".repeat(500_000));
+    std::fs::write(&wide, text).expect("a file");
     let deep = format!("root ::= {}\"a\"{}", "(".repeat(3000), ")".repeat(3000));
     let long = folder.path().join("long.gbnf");
     std::fs::write(&long, format!("root ::= \"{}\"", "a".repeat(130 << 10))).expect("a file");
-    let cases: [(&[&str], &str); 20] = [
+    let cases: [(&[&str], &str); 21] = [
         (&["--json-schema", "{"], "cannot use the JSON schema: it is not JSON"),
         (&["--json-schema", "[]"], "must be an object or boolean"),
         (&["--json-schema", "false"], "schema is false"),
-        (&["--json-schema", r#"{"type": "colour"}"#], "Invalid type: colour"),
+        (
+            &["--json-schema", r#"{"type": "colour"}"#],
+            "type: use string, number, integer, boolean, array, object or null, not \"colour\"",
+        ),
         (&["--json-schema", r#"{"allOf": [{"type": "string"}, {"type": "number"}]}"#], "incompatible types"),
         (&["--json-schema", r##"{"$ref": "#"}"##], "no text matches it"),
         (&["--json-schema", r##"{"$ref": "#/$defs/a"}"##], "JSON schema"),
         (&["--json-schema", r#"{"$ref": "other.json"}"#], "JSON schema"),
-        (&["--json-schema", r#"{"type": "string", "pattern": "(?=a)b"}"#], "look-around"),
+        (
+            &["--json-schema", r#"{"type": "string", "pattern": "(?=a)("}"#],
+            "invalid regular expression: unclosed group",
+        ),
         (&["--json-schema-file", file.to_str().expect("UTF-8")], "$refs, more than the maximum of 4000"),
+        (&["--json-schema-file", wide.to_str().expect("UTF-8")], "use shorter names"),
         (&["--grammar", ""], "it is empty"),
         (&["--grammar", "root = \"a\""], "line 1, column 6: expected ::="),
         (&["--grammar", "other ::= \"a\""], "'root'"),

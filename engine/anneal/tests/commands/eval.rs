@@ -28,7 +28,7 @@ fn eval(model: &Path, more: &[&str]) -> Value {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn bad_input_is_named() {
     gguf::probe::Probe::Llama.write(&probe).expect("a probe");
     let missing = folder.path().join("missing");
     let cases: [(&[&str], i32, &str); 9] = [
-        (&["-f", text(&short)], 1, "but a chunk needs 512\nhint: give a longer text"),
+        (&["-f", text(&short)], 1, "but a chunk needs 512\nhint: pass a longer text"),
         (&["-f", text(&latin)], 1, "byte 3 is invalid"),
         (&["-f", text(&missing)], 1, "cannot read the text"),
         (&["-f", text(folder.path())], 1, "cannot read the text"),

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use crate::common::worker::{Worker, has_rpc};
-use crate::common::{anneal, parts};
+use crate::common::{anneal, parts, written_once};
 use gguf::synth::{Preset, SynthOptions};
 use serde_json::Value;
 
@@ -15,16 +14,9 @@ const OFF: f64 = 5.0;
 
 /// Returns a model of `preset`, written once per process.
 fn model(preset: Preset) -> PathBuf {
-    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
-    let path = folder.path().join(format!("{}.gguf", preset.name()));
-    if !path.exists() {
-        // Two tests may write the model at the same time.
-        let own = tempfile::NamedTempFile::new_in(folder.path()).expect("a file");
-        gguf::synth::write(own.path(), &SynthOptions::new(preset)).expect("a model");
-        own.persist(&path).expect("renamed");
-    }
-    path
+    written_once(&format!("{}.gguf", preset.name()), |path| {
+        gguf::synth::write(path, &SynthOptions::new(preset)).expect("a model");
+    })
 }
 
 /// Runs `anneal info --json` on `model` with `arguments`. Returns its output and its log.

@@ -41,7 +41,7 @@ impl Mounted {
     /// Mounts a file system whose file has the content of `file`.
     fn new(file: File) -> Result<Self, String> {
         let words = |error: &dyn std::fmt::Display| format!("cannot use /dev/fuse: {error}");
-        // The program mount inherits this descriptor.
+        // The `mount` program inherits this descriptor.
         let device =
             rustix::fs::open("/dev/fuse", OFlags::RDWR, Mode::empty()).map_err(|error| words(&error))?;
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,5 +1,5 @@
-//! Tests that the program never falls back to the CPU silently: the placement of a model is shown, and a run that
-//! requires a GPU fails with exit code 69 without a GPU.
+//! Tests that the program never falls back to the CPU silently. The placement of a model is shown, and a run that
+//! requires a GPU fails with exit code 69 if no GPU is available.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -33,7 +33,7 @@ fn model() -> &'static str {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn models_of_other_kinds_are_all_on_a_device() {
         assert_eq!(number(&placement["layers"]["on_devices"]), layers, "{preset:?}: {placement}");
         assert_eq!(on_host(placement), (0, 0), "{preset:?}: {placement}");
         let weights = placement["weights"].as_array().expect("a list");
-        let device = weights.iter().find(|stored| stored["host"] == false).expect("the worker's");
+        let device = weights.iter().find(|stored| stored["host"] == false).expect("the worker's weights");
         assert!(number(&device["kinds"][kind]) > 0, "{preset:?}: {device}");
         let run =
             ["run", "-m", path, "-p", "a", "-n", "1", "--require-gpu=full", "--rpc", worker.address.as_str()];

@@ -36,7 +36,7 @@ fn prefill_and_decode_agree_and_greedy_tokens_follow() {
     let row = decode.rows().nth(20).expect("a row");
     let best = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
     assert_eq!(best, Some(decode.tokens[21] as usize));
-    assert_eq!(logits(&[]).to_bytes(), prefill.to_bytes(), "the second time differed");
+    assert_eq!(logits(&[]).to_bytes(), prefill.to_bytes(), "the second run differs");
 }
 
 #[test]

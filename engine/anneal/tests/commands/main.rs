@@ -13,6 +13,7 @@ mod fuse;
 mod generation;
 mod gpu;
 mod guard;
+mod installation;
 mod logits;
 mod mcp;
 mod parameters;

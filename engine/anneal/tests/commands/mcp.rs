@@ -129,7 +129,7 @@ fn rmcps_own_client_uses_every_tool() {
         let input = OwnedFd::from(child.stdin.take().expect("piped"));
         let output = pipe::Receiver::from_owned_fd(output).expect("a pipe");
         let input = pipe::Sender::from_owned_fd(input).expect("a pipe");
-        let client = ().serve((output, input)).await.expect("they shake hands");
+        let client = ().serve((output, input)).await.expect("a handshake");
         let tools = client.list_all_tools().await.expect("a list");
         let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
         assert_eq!(names, ["generate", "chat", "embed", "tokenize", "info"]);
@@ -178,7 +178,7 @@ fn progress_adds_up_to_the_answer_and_only_where_it_was_asked_for() {
     let mut mcp = Mcp::start(command(&[]));
     mcp.call(1, "generate", &greedy(8));
     let first = mcp.next().expect("a message");
-    assert_eq!(first["id"], 1, "nobody asked for progress: {first}");
+    assert_eq!(first["id"], 1, "no progress was requested: {first}");
     let whole = text(&first).to_string();
     let params = json!({ "name": "generate", "arguments": greedy(8), "_meta": { "progressToken": "p" } });
     mcp.ask(2, "tools/call", &params);

@@ -302,5 +302,9 @@ fn what_cannot_be_written_does_not_end_the_run() {
     let found: Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!(found["tokens"], plain["tokens"]);
     assert!(stderr.contains("is not written: "), "{stderr}");
-    assert_eq!(files(place.path.parent().expect("a folder")), Vec::<PathBuf>::new(), "something is left");
+    assert_eq!(
+        files(place.path.parent().expect("a folder")),
+        Vec::<PathBuf>::new(),
+        "files were left behind"
+    );
 }

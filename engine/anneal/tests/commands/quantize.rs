@@ -103,7 +103,7 @@ fn a_model_takes_the_place_of_nothing_but_a_model() {
         done(&["quantize", "-q", text(tiny()), text(&out), "Q8_0"]);
     }
     assert_eq!(type_of(&out, "blk.1.attn_q.weight"), "q8_0");
-    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2, "something is left");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2, "files were left behind");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_model_that_gets_too_large_for_the_user_leaves_nothing_half() {
     let (code, _, stderr) = parts(&output.expect("sh runs"));
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("out.gguf"), "{stderr}");
-    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "something is left");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "files were left behind");
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn what_cannot_be_compared_is_told_at_once() {
         assert!(stderr.contains(words), "{all:?}: {stderr}");
     }
     assert_eq!(std::fs::read(&mine).expect("it"), b"mine");
-    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2, "something was left behind");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2, "files were left behind");
 }
 
 #[test]

@@ -64,5 +64,5 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         }
     }
     assert!(failed > 3, "only {failed} runs failed");
-    assert!(aborted < 2, "{aborted} of {failed} failed runs ended without a word of what to do");
+    assert!(aborted < 2, "{aborted} of {failed} failed runs ended without advice");
 }

@@ -329,7 +329,10 @@ fn a_worker_that_is_killed_while_it_computes_is_named() {
         assert_eq!(code, Some(1), "{stderr}");
         let expected = format!("error: the connection to the worker {} is lost", workers[dead].address);
         assert!(stderr.contains(&expected), "{stderr}");
-        assert!(!stderr.contains(&workers[1 - dead].address), "the other is named: {stderr}");
+        assert!(
+            !stderr.contains(&workers[1 - dead].address),
+            "the error mentions the other worker: {stderr}"
+        );
         // The other worker serves the next client.
         let alone = tokens(&["--no-repack", "--rpc", &workers[1 - dead].address]);
         assert_eq!(alone, tokens(&["--no-repack", "--devices", "none"]));
@@ -403,7 +406,9 @@ fn two_networks_give_what_one_machine_gives() {
     let network = format!("anneal-test-{}", std::process::id());
     if !ip(&["netns", "add", &network]) {
         return match Command::new("ip").arg("-V").output() {
-            Ok(_) => skipped::because("no networks can be made here (it takes root and CAP_SYS_ADMIN)"),
+            Ok(_) => skipped::because(
+                "no network namespaces can be created here (this needs root and CAP_SYS_ADMIN)",
+            ),
             Err(_) => skipped::for_want_of("ip", "install iproute2"),
         };
     }

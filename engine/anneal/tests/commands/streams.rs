@@ -65,11 +65,12 @@ fn a_reader_of_stderr_that_goes_away_is_no_error() {
 #[test]
 fn output_that_cannot_be_written_is_named() {
     let model = tiny().to_str().expect("UTF-8");
-    let cases: [&[&str]; 6] = [
+    let cases: [&[&str]; 7] = [
         &["run", "-m", model, "-p", "a", "-n", "2"],
         &["run", "-m", model, "-p", "a", "-n", "2", "--json"],
         &["bench", "-m", model, "-p", "8", "-n", "0", "-r", "1"],
         &["info"],
+        &["tokenize", "-m", model, "-p", "a"],
         &["--help"],
         &["--version"],
     ];
@@ -144,5 +145,5 @@ fn decode_does_not_wait_for_a_slow_reader() {
         stderr.split(&format!("decode {count} tokens ")).nth(1).and_then(|rest| rest.split(' ').next());
     let speed: f64 = speed.expect("a speed").parse().expect("a number");
     let seconds = (count - 1) as f64 / speed;
-    assert!(seconds < unread.as_secs_f64() * 0.9, "decode took {seconds} s, with the reader: {stderr}");
+    assert!(seconds < unread.as_secs_f64() * 0.9, "decode waited for the reader ({seconds} s): {stderr}");
 }

@@ -419,7 +419,7 @@ fn the_output_is_looked_at_behind_graphs_of_the_size_that_is_tried() {
     let behind = logits(json!({}), 320);
     assert_eq!((alone.tokens.len(), behind.tokens.len()), (80, 80));
     assert_eq!(alone.tokens[..64], behind.tokens[..64]);
-    assert!(alone.rows().zip(behind.rows()).any(|(a, b)| a != b), "what stands before shows");
+    assert!(alone.rows().zip(behind.rows()).any(|(a, b)| a != b), "the preceding tokens have no effect");
     let smaller = logits(json!({ "n_ubatch": 256 }), 320);
     let far = behind.rows().zip(smaller.rows()).take(64).flat_map(|(a, b)| a.iter().zip(b));
     assert!(far.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) < 0.1);

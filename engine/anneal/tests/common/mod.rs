@@ -5,7 +5,7 @@ pub mod worker;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine_core::runtime_host::RuntimeHost;
@@ -29,20 +29,27 @@ pub fn tiny() -> &'static Path {
     path
 }
 
+/// Returns the file `name` in a folder of this process. The first call runs `write` with the file's path. Only one test
+/// at a time writes, because a model that is replaced while another test loads it is refused.
+pub fn written_once(name: &str, write: impl FnOnce(&Path)) -> PathBuf {
+    static FOLDER: Mutex<Option<tempfile::TempDir>> = Mutex::new(None);
+    let mut folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder.get_or_insert_with(|| tempfile::tempdir().expect("a temporary folder"));
+    let path = folder.path().join(name);
+    if !path.exists() {
+        write(&path);
+    }
+    path
+}
+
 /// Returns the tiny model quantised to `kind`, written once per process. The kernels for AVX2 and NEON repack Q4_0
 /// weights.
 pub fn quantised(kind: &str) -> PathBuf {
-    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
-    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock();
-    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
-    let path = folder.path().join(format!("{kind}.gguf"));
-    if !path.exists() {
+    written_once(&format!("{kind}.gguf"), |path| {
         let files = [tiny().as_os_str(), path.as_os_str(), kind.as_ref()];
         let (code, _, stderr) = parts(&anneal(std::iter::once("quantize".as_ref()).chain(files)));
         assert_eq!(code, Some(0), "{stderr}");
-    }
-    path
+    })
 }
 
 /// Returns the tiny model, loaded once per process.
@@ -84,7 +91,7 @@ pub fn command() -> Command {
 fn hear_hang_ups() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        if server::signals::hang_up_is_ignored() {
+        if base::signals::hang_up_is_ignored() {
             signal_hook::flag::register(libc::SIGHUP, Arc::default()).expect("a handler");
         }
     });
@@ -101,15 +108,15 @@ pub fn isa_required() -> &'static [String] {
     })
 }
 
-/// True if this CPU uses Anneal's own kernels by default, whose bits do not depend on batches and threads.
-/// Otherwise, the running test is reported as skipped.
+/// True if this CPU uses Anneal's own kernels by default. The results of these kernels do not depend on batches and
+/// threads. Otherwise, the running test is reported as skipped.
 pub fn has_exact_kernels() -> bool {
     let (code, info, stderr) = parts(&anneal(["info", "--json"]));
     assert_eq!(code, Some(0), "{stderr}");
     let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
     let exact = info["matrix_kernels"]["name"] != "ggml";
     if !exact {
-        skipped::because("on this CPU, the kernels of llama.cpp are used, whose bits depend on the batch");
+        skipped::because("on this CPU, llama.cpp's kernels are used, and their results depend on the batch");
     }
     exact
 }

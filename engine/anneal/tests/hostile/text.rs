@@ -54,7 +54,7 @@ fn in_a_child(test: &str, patience: Duration, work: impl FnOnce() + Send + 'stat
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
-    assert!(status.success(), "{test} in a child process, whose words are above: {status}");
+    assert!(status.success(), "{test} in a child process, whose output is above: {status}");
 }
 
 /// Returns a text of `length` characters, which repeats `characters`.
@@ -86,7 +86,7 @@ fn pre_tokenizers() -> Vec<Vec<String>> {
     let blocks: Vec<Vec<String>> =
         list.split("} else if (").map(names).filter(|names| !names.is_empty()).collect();
     let count = blocks.iter().map(Vec::len).sum::<usize>();
-    assert!(count >= 92, "the list was cut wrongly: {count} names");
+    assert!(count >= 92, "the list was parsed incorrectly: {count} names");
     blocks
 }
 
@@ -225,7 +225,7 @@ fn tiny_with(pre: &str, folder: &Path) -> PathBuf {
     // The type and the length are between the key and the text.
     let at = at + key.len() + 4;
     let length = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
-    assert_eq!(length, pre.len(), "another name would move what follows");
+    assert_eq!(length, pre.len(), "a name of another length would move the bytes after it");
     bytes[at + 8..at + 8 + length].copy_from_slice(pre.as_bytes());
     let path = folder.join(format!("{pre}.gguf"));
     std::fs::write(&path, bytes).expect("written");

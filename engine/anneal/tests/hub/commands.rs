@@ -92,7 +92,7 @@ fn a_servers_configuration_names_models_on_the_hub() {
     let asked = case.server.log().len();
     let (code, _, words) = run(&case, &[&serve[..], &["--offline"]].concat());
     assert!(code == Some(1) && words.contains("a/other offline: it is not in the cache"), "{words}");
-    assert_eq!(case.server.log().len(), asked, "it was asked all the same");
+    assert_eq!(case.server.log().len(), asked, "the server was queried despite --offline");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn wrong_usage_is_told_apart_from_what_may_pass() {
         (&["tune"], 2, "--model"),
         (&["mcp"], 2, "--model"),
         (&["mcp", "--hf", "a/b", "--connect", "s"], 2, "cannot be used with"),
-        (&["run", "--hf", "a/b"], 1, "answered 404"),
+        (&["run", "--hf", "a/b"], 1, "returned 404"),
         (&["serve", "--hf", "a/b", "--offline"], 1, "is not in the cache"),
     ] {
         let (found, _, words) = run(&case, arguments);
@@ -147,7 +147,7 @@ fn a_killed_process_is_gone_on_with() {
     first.kill().expect("killed");
     first.wait().expect("ended");
     let there = fs::metadata(&part).expect("the part").len();
-    assert!(there < model.len() as u64, "nothing was left to do");
+    assert!(there < model.len() as u64, "the download was already complete");
     let (code, _, words) = run(&case, &["info", "--hf", "a/b"]);
     assert!(code == Some(0) && words.contains("resuming at"), "{words}");
     assert_eq!(case.server.ranges().last(), Some(&Some(format!("bytes={there}-"))));

@@ -106,7 +106,7 @@ fn content(
 }
 
 fn said(found: Result<LocalModel, Error>) -> (Error, String) {
-    let error = found.expect_err("it cannot be had");
+    let error = found.expect_err("a failed download");
     let words = error.to_string();
     (error, words)
 }
@@ -350,7 +350,7 @@ fn an_older_one_does_where_the_hub_cannot_be_reached() {
     let (found, told) = case.get("a/b");
     assert!(found.is_ok());
     assert!(
-        told.said.join("").contains("answered 500") && told.said.join("").contains("using the cached model")
+        told.said.join("").contains("returned 500") && told.said.join("").contains("using the cached model")
     );
     // The hub is queried only once, because a model in the cache is used without waiting for the hub.
     assert_eq!(case.server.log().iter().filter(|request| request.is_listing()).count(), 2);
@@ -385,7 +385,7 @@ fn names_and_revisions_come_as_they_are_meant() {
 #[test]
 fn what_no_hub_says_is_told() {
     for (body, expected) in [
-        ("<html>log in</html>", "the answer is not a listing of files"),
+        ("<html>log in</html>", "the response is not a list of files"),
         ("{\"sha\": \"../../x\", \"siblings\": []}", "the commit is not"),
         (
             "{\"sha\": \"0123456789abcdef0123456789abcdef01234567\", \"siblings\": [{\"rfilename\": \"m.gguf\"}]}",
@@ -412,7 +412,7 @@ fn two_at_once_fetch_it_once() {
     struct Begins(mpsc::Sender<()>);
     impl Watch for Begins {
         fn begin(&mut self, _: &str, _: u64, _: u64) {
-            self.0.send(()).expect("somebody waits");
+            self.0.send(()).expect("a receiver waits");
         }
         fn at(&mut self, _: u64) {}
         fn end(&mut self) {}

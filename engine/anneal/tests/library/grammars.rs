@@ -67,6 +67,15 @@ ws ::= | " " | "\n" [ \t]{0,20}
 "#;
 
 #[test]
+fn a_grammar_of_the_empty_text_is_refused() {
+    for grammar in ["root ::= ", "root ::= \"\"", "root ::= x x\nx ::= \"\""] {
+        let why = chain(grammar).err().map(|error| error.to_string());
+        let expected = "cannot use the GBNF grammar: only the empty text matches it";
+        assert_eq!(why.as_deref(), Some(expected), "{grammar}");
+    }
+}
+
+#[test]
 fn texts_are_allowed_as_the_grammar_has_them() {
     use Is::{Beginning, Refused, Whole};
     let arithmetic = "root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\n\

@@ -123,7 +123,7 @@ fn what_cannot_be_is_an_error_and_the_next_call_works() {
     let mut sampler = Sampler::greedy(&model).expect("a sampler");
     let mut tokens = empty.generate(&mut sampler, 3);
     assert!(matches!(tokens.next(), Some(Err(Error::EmptyPrompt))));
-    assert!(tokens.next().is_none(), "something came after an error");
+    assert!(tokens.next().is_none(), "a token followed an error");
     assert_eq!(empty.generate(&mut sampler, 0).text().expect("nothing"), "");
 
     let mut long = session("a");
@@ -181,7 +181,7 @@ fn options_that_cannot_be_meant_are_refused() {
         },
     ];
     for wrong in samplings {
-        let error = Sampler::new(&model(), &wrong).expect_err("it was taken");
+        let error = Sampler::new(&model(), &wrong).expect_err("it was accepted");
         assert!(matches!(error, Error::Usage(_) | Error::Grammar { .. }), "{error}");
     }
 }

@@ -54,7 +54,7 @@ fn candidates(chain: &mut Chain, row: &[f32]) -> Vec<(Token, f64)> {
     let token = chain.choose(row).expect("a token");
     let mut all: Vec<(Token, f64)> =
         chain.candidates().iter().map(|candidate| (candidate.id, f64::from(candidate.p))).collect();
-    assert!(all.iter().any(|(other, _)| *other == token), "{token} is no candidate");
+    assert!(all.iter().any(|(other, _)| *other == token), "{token} is not a candidate");
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     all
 }
@@ -389,7 +389,7 @@ fn candidates_are_those_of_the_last_token() {
     drawn.choose(&row).expect("a token");
     assert!(!drawn.candidates().is_empty());
     drawn.choose(&vec![f32::NAN; row.len()]).expect_err("no numbers");
-    assert!(drawn.candidates().is_empty(), "of the token before");
+    assert!(drawn.candidates().is_empty(), "the candidates of the previous token remain");
     let mut greedy = chain(SamplingOptions { temperature: 0.0, repeat_penalty: 1.5, ..open() });
     greedy.choose(&row).expect("a token");
     assert!(greedy.candidates().is_empty());
@@ -402,7 +402,7 @@ fn logits_that_are_no_numbers_are_an_error() {
         let mut row = vec![0.0; n];
         row[n / 2] = bad;
         for options in [open(), SamplingOptions { temperature: 0.0, ..open() }, SamplingOptions::default()] {
-            let error = chain(options).choose(&row).expect_err("nothing to choose by");
+            let error = chain(options).choose(&row).expect_err("no usable logits");
             assert!(error.to_string().contains(words), "{error}");
         }
     }
@@ -436,7 +436,7 @@ fn what_cannot_be_meant_makes_no_chain() {
         match Chain::new(&options, the_model()) {
             Err(Error::Usage(why)) => assert!(why.contains(words), "{why}"),
             Err(other) => panic!("{options:?}: {other}"),
-            Ok(_) => panic!("{options:?} was taken"),
+            Ok(_) => panic!("{options:?} was accepted"),
         }
     }
 }

@@ -49,7 +49,7 @@ fn logits_are_peaked_like_a_real_models() {
             context.decode(&[best as i32]).expect("a decode");
         }
         let mean = bits.iter().sum::<f64>() / TOKENS as f64;
-        assert!((1.0..4.0).contains(&mean), "{preset}: {mean:.2} bits a token of {bits:.2?}");
+        assert!((1.0..4.0).contains(&mean), "{preset}: {mean:.2} bits per token of {bits:.2?}");
     }
 }
 

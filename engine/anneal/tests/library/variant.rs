@@ -84,7 +84,7 @@ fn a_prompt_cache_tells_adapters_and_scalings_apart() {
 fn changed(path: &Path, to: &Path, from: &[u8], by: &[u8]) {
     assert_eq!(from.len(), by.len());
     let mut bytes = std::fs::read(path).expect("a file");
-    let at = bytes.windows(from.len()).position(|window| window == from).expect("what is changed");
+    let at = bytes.windows(from.len()).position(|window| window == from).expect("the bytes to change");
     bytes[at..at + by.len()].copy_from_slice(by);
     std::fs::write(to, bytes).expect("written");
 }
@@ -123,7 +123,7 @@ fn adapters_that_do_not_fit_are_refused_with_a_word() {
         let (code, stderr) = refused(&["--lora", text(&bad)]);
         assert_eq!(code, Some(1), "{words}: {stderr}");
         assert!(stderr.contains(words) && stderr.contains("bad.gguf"), "{words}: {stderr}");
-        assert!(!stderr.contains("llama.cpp aborted"), "llama.cpp saw it: {stderr}");
+        assert!(!stderr.contains("llama.cpp aborted"), "the adapter reached llama.cpp: {stderr}");
     }
     let whole = std::fs::read(&good).expect("a file");
     std::fs::write(&bad, &whole[..whole.len() - 100]).expect("written");

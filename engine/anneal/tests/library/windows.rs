@@ -81,7 +81,7 @@ fn a_prompt_with_a_window_is_cached_on_disk() {
 fn one_that_makes_embeddings_alone_makes_no_text() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = load(folder.path(), Preset::BertTiny);
-    let error = model.session().expect_err("a session of it");
+    let error = model.session().expect_err("an embedding model has no sessions");
     assert!(matches!(error, Error::NotGenerative { .. }), "{error}");
     let mut embedder = model.embedder().expect("an embedder");
     let found = embedder.embed(&["a cat", "a ship", "a cat"]).expect("embeddings");

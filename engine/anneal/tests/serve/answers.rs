@@ -58,17 +58,23 @@ fn a_stream_is_the_whole_answer_in_parts() {
 #[test]
 fn the_same_seed_gives_the_same_tokens_and_another_others() {
     let server = Server::start(&[]);
-    let ask = |seed| {
+    let ask = |seed: Value| {
         let request = json!({
             "prompt": "The smith", "max_tokens": 24, "temperature": 1.5, "top_k": 0, "seed": seed,
             "ignore_eos": true, "cache_prompt": false,
         });
         server.ask(&request)
     };
-    let (first, second, other) = (ask(7), ask(7), ask(8));
+    let (first, second, other) = (ask(json!(7)), ask(json!(7)), ask(json!(8)));
     assert_eq!(first["tokens"], second["tokens"]);
     assert_ne!(first["tokens"], other["tokens"]);
     assert_eq!(first["seed"], 7);
+    // The answer has the seed that the client sent, so that the client can repeat it.
+    for seed in [json!(u64::MAX), json!(1_u64 << 32)] {
+        let first = ask(seed.clone());
+        assert_eq!(first["seed"], seed);
+        assert_eq!(first["tokens"], ask(first["seed"].clone())["tokens"]);
+    }
 }
 
 #[test]
@@ -142,7 +148,7 @@ fn a_client_that_only_stops_writing_gets_its_answer() {
     let mut lines = server.connect();
     // The last line of the input need not end with a newline.
     std::io::Write::write_all(&mut lines.stream, greedy("hello", 8).to_string().as_bytes()).expect("sent");
-    lines.stream.shutdown(Shutdown::Write).expect("half of it is closed");
+    lines.stream.shutdown(Shutdown::Write).expect("the write side is closed");
     let answer = lines.next().expect("an answer");
     assert_eq!(answer["usage"]["completion_tokens"], 8, "{answer}");
     let mut rest = Vec::new();

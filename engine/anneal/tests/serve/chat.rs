@@ -9,7 +9,7 @@ use crate::common::{on_tiny, tiny, with_text};
 
 const PATH: &str = "/v1/chat/completions";
 
-/// Starts a server with one slot and without a cache, so that the tokens equal those of `anneal run`.
+/// Starts a server with one slot and without a cache, so that the tokens equal the tokens of `anneal run`.
 fn start(more: &[&str]) -> Server {
     Server::start(&[&["--listen", "127.0.0.1:0", "--slots", "1"], more].concat())
 }
@@ -88,7 +88,7 @@ fn an_answer_is_what_run_makes_of_the_rendered_prompt() {
     assert_eq!((&choice["delta"], &choice["finish_reason"]), (&json!({}), &json!("length")));
     assert_eq!((&usage["choices"], &usage["usage"]), (&json!([]), &answer["usage"]));
     let parts = stream(&server, &with(ask(smith()), json!({ "stream": true })));
-    assert!(parts.iter().all(|part| part.get("usage").is_none()), "no usage where none is asked for");
+    assert!(parts.iter().all(|part| part.get("usage").is_none()), "no usage unless it is requested");
 
     // The same request as a line of JSON.
     let line = server.ask(&ask(smith()));
@@ -99,12 +99,12 @@ fn an_answer_is_what_run_makes_of_the_rendered_prompt() {
 fn lengths_and_stops_hold() {
     let server = start(&["--chat-template", "chatml"]);
     let (_, most) = post(&server, &with(ask(smith()), json!({ "max_completion_tokens": 3 })));
-    assert_eq!(most["usage"]["completion_tokens"], 3, "it goes before max_tokens: {most}");
+    assert_eq!(most["usage"]["completion_tokens"], 3, "it overrides max_tokens: {most}");
     let (_, whole) = post(&server, &ask(smith()));
     let text = whole["choices"][0]["message"]["content"].as_str().expect("a text");
     let middle = text.char_indices().nth(text.chars().count() / 2).expect("a text").0;
     let stop: String = text[middle..].chars().take(3).collect();
-    let expected = &text[..text.find(&stop).expect("it is in there")];
+    let expected = &text[..text.find(&stop).expect("the text contains it")];
     let (_, stopped) = post(&server, &with(ask(smith()), json!({ "stop": stop })));
     let choice = &stopped["choices"][0];
     assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(expected), &json!("stop")));
@@ -181,11 +181,12 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
             "messages[1].role",
             "use a string, not 7",
         ),
-        (ask(user(json!(7))), "messages[0]", "a string, or a list of parts"),
+        (ask(user(json!(7))), "messages[0].content", "use a string or a list of parts, not 7"),
+        (ask(user(json!(["x"]))), "messages[0].content[0]", "use an object, not \"x\""),
         (
             ask(user(json!([{ "type": "image_url", "image_url": { "url": "x" } }]))),
-            "messages[0]",
-            "send parts of type",
+            "messages[0].content[0].type",
+            "send parts of type \"text\", not \"image_url\"",
         ),
         (
             ask(json!([{ "role": "assistant", "tool_calls": [{}] }])),
@@ -337,4 +338,59 @@ fn a_stream_that_waits_gets_comments() {
         assert_eq!(parts.last(), Some("data: [DONE]"));
         assert!(long.join().expect("no panic").ends_with("data: [DONE]\n\n"));
     });
+}
+
+/// Template whose tool calls have one tag per argument.
+const TAGS: &str = r#"{% for tool in tools or [] %}{{ tool | tojson }}{% endfor -%}
+{% for message in messages %}[{{ message.role }}]{{ message.content or '' }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+<function={{ call.function.name }}>
+{% for key, value in call.function.arguments | items %}<parameter={{ key }}>
+{{ value }}
+</parameter>
+{% endfor %}</function>
+</tool_call>{% endfor %}
+{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"#;
+
+#[test]
+fn a_stream_gets_comments_while_a_call_is_held_back_or_a_schema_is_compiled() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_string();
+    std::fs::write(path("server.toml"), "keep_alive_s = 0.02\n").expect("written");
+    std::fs::write(path("tags.jinja"), TAGS).expect("written");
+    let server =
+        start(&["--chat-template", &path("tags.jinja"), "--config", &path("server.toml"), "-c", "4096"]);
+    let send = |more: Value| {
+        let request = with(ask(json!([{ "role": "user", "content": "hi" }])), json!({ "stream": true }));
+        let (status, _, text) = tcp(&server, "POST", PATH, &[], with(request, more).to_string().as_bytes());
+        assert_eq!(status, 200, "{text}");
+        text
+    };
+    let call = format!(
+        "<tool_call>\n<function=write>\n<parameter=text>\n{}</parameter>\n</function>\n</tool_call>",
+        "a line of a long file\n".repeat(90)
+    );
+    let parameters = json!({ "type": "object", "properties": { "text": { "type": "string" } } });
+    let text = send(json!({
+        "tools": [{ "type": "function", "function": { "name": "write", "parameters": parameters } }],
+        "grammar": format!("root ::= {}", json!(call)), "max_tokens": 3000,
+    }));
+    let (before, _) = text.split_once("\"tool_calls\"").unwrap_or_else(|| panic!("{text}"));
+    let (_, held) = before.split_once("data: ").expect("the role");
+    assert!(held.contains(": waiting\n\n"), "{text}");
+    // The head and the first comment do not wait for the schema.
+    let slow = |at: u64| {
+        let range = json!({ "type": "integer", "multipleOf": 9973, "minimum": 123_456 + at, "maximum": 98_765_432_123_u64 });
+        (at.to_string(), range)
+    };
+    let schema = |count| {
+        let properties: serde_json::Map<_, _> = (0..count).map(slow).collect();
+        json!({ "json_schema": { "type": "object", "properties": properties }, "max_tokens": 1 })
+    };
+    let text = send(schema(9));
+    assert!(text.starts_with(": waiting\n\n") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    // An error that comes after the head is an event.
+    let text = send(with(schema(9), json!({ "timeout_s": 0.06 })));
+    assert!(text.starts_with(": waiting\n\n") && text.contains("timed out during preparation"), "{text}");
 }

@@ -19,12 +19,26 @@ fn made(folder: &Path, preset: Preset) -> PathBuf {
     path
 }
 
+/// Template whose messages end with ordinary text, and whose answers begin with thoughts.
+const PLAIN: &str = "{%- for message in messages -%}
+[{{ message.role }}]{{ message.content }}[end]
+{% endfor -%}
+{%- if add_generation_prompt -%}[assistant]<think>
+{% endif -%}";
+
 /// Starts a server for `preset` with the additional lines `config`.
 fn serve(preset: Preset, config: &str) -> Server {
+    serve_with(preset, "chatml", config)
+}
+
+/// Starts a server for `preset` with the chat template `template`.
+fn serve_with(preset: Preset, template: &str, config: &str) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = made(folder.path(), preset);
+    std::fs::write(folder.path().join("plain.jinja"), PLAIN).expect("written");
+    let template = template.replace("plain", folder.path().join("plain.jinja").to_str().expect("UTF-8"));
     let text = format!(
-        "model = {:?}\nchat_template = \"chatml\"\nslots = 2\nctx_size = 4096\n{config}\n",
+        "model = {:?}\nchat_template = {template:?}\nslots = 2\nctx_size = 4096\n{config}\n",
         model.to_str().expect("UTF-8")
     );
     let path = folder.path().join("server_config.toml");
@@ -137,6 +151,30 @@ fn a_changed_message_continues_from_the_last_checkpoint() {
 }
 
 #[test]
+fn messages_may_end_with_ordinary_text() {
+    for preset in RECURRENT {
+        let server = serve_with(preset, "plain", "");
+        let mut talk = Talk::new(&words(1, 60));
+        let mut before = prompt_tokens(&talk.ask(&server, "How do you do?"));
+        for turn in 0..3 {
+            // The history contains no thoughts, although each answer begins with thoughts.
+            talk.0.pop();
+            talk.0.push(json!({ "role": "assistant", "content": words(turn, 5) }));
+            let answer = talk.ask(&server, &words(turn + 7, 9));
+            // The beginning of the answer, `[assistant]<think>`, is evaluated again.
+            assert!(cached(&answer) + 24 >= before, "{preset}: {before} {answer}");
+            before = prompt_tokens(&answer);
+        }
+        assert!(server.metric("anneal_checkpoints_restored_total") >= 3.0);
+        // Another conversation has only the system message in common.
+        let mut another = Talk(talk.0[..1].to_vec());
+        let answer = another.ask(&server, "Something else.");
+        let own = prompt_tokens(&answer) - cached(&answer);
+        assert!(cached(&answer) > 60 && own < 60, "{preset}: {answer}");
+    }
+}
+
+#[test]
 fn a_state_comes_back_after_other_conversations() {
     // A recurrent state needs no tokens in a slot, so the first conversation continues although both slots are taken.
     let server = serve(Preset::RecurrentTiny, "");
@@ -245,6 +283,10 @@ fn the_disk_keeps_checkpoints_for_the_next_server() {
         assert_eq!(second.metric("anneal_prompt_cache_hits_total"), 1.0, "{preset}: {answer}");
         assert!(cached(&answer) + 8 >= before, "{preset}: {answer}");
         assert_eq!(second.metric("anneal_prompt_cache_failures_total"), 0.0);
+        // Checkpoints from the disk count as saved.
+        let [saved, dropped, held] = ["checkpoints_saved_total", "checkpoints_dropped_total", "checkpoints"]
+            .map(|name| second.metric(&format!("anneal_{name}")));
+        assert_eq!(saved - dropped, held, "{preset}");
         let asked = Talk(talk.0[..talk.0.len() - 1].to_vec());
         check_same(&answer, &asked.again(&second, false));
         // Another conversation begins with the same message.

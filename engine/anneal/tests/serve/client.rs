@@ -90,7 +90,7 @@ impl Server {
         line.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number")
     }
 
-    /// True if the kernels gave each token the same bits in every batch.
+    /// True if the results for each token were bit-identical in every batch.
     pub fn is_batch_invariant(&self) -> bool {
         self.metric("anneal_batch_invariant") == 1.0
     }

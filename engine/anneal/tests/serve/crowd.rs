@@ -77,7 +77,8 @@ fn eight_clients_get_what_each_would_get_alone() {
     assert!(same >= least, "only {same} of {CLIENTS} texts are the same");
 }
 
-/// Texts and log-probabilities of answers over HTTP, whose requests arrive at the same moment or one after the other.
+/// Compares texts and log-probabilities of answers over HTTP. The requests arrive at the same moment or one after the
+/// other.
 #[test]
 fn sixteen_clients_get_the_same_bits_as_one() {
     const CLIENTS: usize = 16;
@@ -93,7 +94,7 @@ fn sixteen_clients_get_the_same_bits_as_one() {
         command.arg("-m").arg(&model).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         Server::with(command, folder)
     };
-    // Answers of different lengths free their cells at different times, and later ones get what is free.
+    // Answers of different lengths free their cells at different times, and later answers reuse the free cells.
     let ask = |server: &Server, round: usize, client: usize| {
         let body = json!({
             "prompt": format!("{round}: {}", prompt(client)), "max_tokens": 8 + 37 * (client + round) % 60,
@@ -131,7 +132,7 @@ fn sixteen_clients_get_the_same_bits_as_one() {
     assert!(server.is_batch_invariant() && alone.is_batch_invariant());
 }
 
-/// A server must not promise the same bits in each batch if llama.cpp computes a product or attention.
+/// A server must not report batch invariance if llama.cpp's kernels compute a product or attention.
 #[test]
 fn operations_of_other_kernels_are_noted() {
     for flags in [&["--kernels", "ggml"][..], &["--flash-attn", "off"], &["--no-repack"]] {

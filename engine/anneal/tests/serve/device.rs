@@ -153,7 +153,7 @@ fn a_server_gives_each_request_its_tokens() {
             request
         })
         .collect();
-    // If the requests run in sequence, every token equals that of a server without device sampling. The slot
+    // If the requests run in sequence, every token equals the token from a server without device sampling. The slot
     // alternates between both kinds of requests.
     let single = Server::start(&["--slots", "1", "--device-sampling"]);
     for request in &requests {

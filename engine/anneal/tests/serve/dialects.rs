@@ -235,7 +235,7 @@ fn errors_have_the_form_that_each_client_expects() {
         let found = (status, &error["param"], &error["code"]);
         assert_eq!(found, (400, &json!(field), &json!("context_length_exceeded")), "{answer}");
     }
-    // The engine names the keyword as it stands in the request.
+    // The error contains the path of the keyword in the request.
     let mut tool = weather("parameters");
     tool["parameters"]["properties"]["city"] = json!({ "$ref": "#/none" });
     let body = json!({ "input": "a", "tools": [tool], "tool_choice": "required" });

@@ -218,7 +218,9 @@ fn a_folder_that_goes_away_harms_nobody() {
     let first = server.ask(&requests[0]);
     std::fs::remove_dir_all(folder.path()).expect("removed");
     server.ask(&requests[1]);
-    server.wait_for("anneal_prompt_cache_failures_total", 1.0);
+    // The server creates the folder again.
+    server.wait_for("anneal_prompt_cache_writes_total", 1.0);
+    assert_eq!((server.metric("anneal_prompt_cache_failures_total"), files(&folder.path()).len()), (0.0, 1));
     assert_eq!(server.ask(&requests[0])["tokens"], first["tokens"]);
     server.signal("TERM");
     assert_eq!(server.code(), Some(0));

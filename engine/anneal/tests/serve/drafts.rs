@@ -85,8 +85,8 @@ fn a_smaller_model_drafts() {
     assert_eq!(lookup["usage"]["completion_tokens"], 60, "{lookup}");
 }
 
-/// If a batch gives exactly the same logits as single tokens, all tokens equal those without drafts. A model that is
-/// rarely confident drafts few tokens.
+/// If a batch gives exactly the same logits as single tokens, all tokens equal the tokens without drafts. A model that
+/// is rarely confident drafts few tokens.
 #[test]
 fn tokens_are_the_same_with_a_smaller_model() {
     let model = crate::common::tiny();
@@ -139,7 +139,7 @@ fn drafts_outlive_a_context_that_is_full() {
 #[test]
 fn what_cannot_draft_is_refused_at_the_start() {
     for (flags, expected) in [
-        (&["--speculative", "model"][..], "needs a draft model\nhint: name it with draft_model"),
+        (&["--speculative", "model"][..], "needs a draft model\nhint: set draft_model"),
         (&["--speculative", "lookup", "--draft-model", "x.gguf"], "has no effect with speculative"),
         (&["--draft-max", "3"], "--draft-max has no effect without drafts"),
         (&["--draft-model", "no such.gguf"], "no such.gguf"),
@@ -167,7 +167,7 @@ fn drawn_tokens_and_schemas_are_the_same_too() {
     ruled["json_schema"] = schema;
     for request in [drawn, penalised, ruled] {
         let plain = lines.ask(&with(request.clone(), Value::Null));
-        assert_eq!(plain["timings"]["drafted_tokens"], 0, "nobody asked: {plain}");
+        assert_eq!(plain["timings"]["drafted_tokens"], 0, "the request did not ask for drafts: {plain}");
         let drafted = lines.ask(&with(request, json!({ "drafts": "lookup", "max": 3 })));
         assert_eq!(drafted["tokens"], plain["tokens"]);
         assert_eq!(drafted["stop"], plain["stop"]);

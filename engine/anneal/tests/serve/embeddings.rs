@@ -63,7 +63,7 @@ fn texts_and_their_tokens_have_the_same_embedding() {
         assert!(dot(&alone[at], &together[at]) > 0.999, "{}", texts[at]);
         assert!(dot(&together[at], &of_tokens[at]) > 0.9999, "{}", texts[at]);
     }
-    assert!(dot(&alone[0], &alone[1]) < 0.99, "different texts are different");
+    assert!(dot(&alone[0], &alone[1]) < 0.99, "different texts have different embeddings");
     assert!(server.metric("anneal_embedding_cache_bytes") > 0.0);
     let counted: usize = tokens.iter().map(|tokens| tokens.as_array().expect("a list").len()).sum();
     let (_, answer) = post(&server, &json!({ "input": texts }));
@@ -112,7 +112,7 @@ fn unbase64(text: &str) -> Vec<u8> {
         b'0'..=b'9' => byte - b'0' + 52,
         b'+' => 62,
         b'/' => 63,
-        _ => panic!("{byte} is no digit"),
+        _ => panic!("{byte} is not a base64 digit"),
     };
     let digits: Vec<u8> = text.trim_end_matches('=').bytes().map(digit).collect();
     let mut bytes = Vec::new();

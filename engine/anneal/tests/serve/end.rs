@@ -118,9 +118,9 @@ fn where_it_cannot_listen_is_said() {
         (
             vec!["--listen", "nowhere"],
             2,
-            "\"nowhere\" is not an IP address with a port\nhint: write it as 127.0.0.1:8080",
+            "\"nowhere\" is not an IP address with a port\nhint: use an address such as 127.0.0.1:8080",
         ),
-        (vec!["--listen", "9090"], 2, "hint: write it as 127.0.0.1:9090"),
+        (vec!["--listen", "9090"], 2, "hint: use an address such as 127.0.0.1:9090"),
         (vec!["--slots", "0", "--listen", "127.0.0.1:0"], 2, "--slots 0"),
         (vec!["--slots", "8", "-b", "8", "-ub", "8", "--listen", "127.0.0.1:0"], 2, "too small for 8 slots"),
     ];

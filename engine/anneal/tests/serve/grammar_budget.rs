@@ -39,7 +39,7 @@ fn lines_that_come_together_are_answered_one_by_one() {
     let mut together = b"x\n\n{}\n".repeat(300);
     together.extend(greedy("hello", 2).to_string().as_bytes());
     lines.stream.write_all(&together).expect("sent");
-    lines.stream.shutdown(std::net::Shutdown::Write).expect("half of it is closed");
+    lines.stream.shutdown(std::net::Shutdown::Write).expect("the write side is closed");
     for _ in 0..600 {
         assert_eq!(lines.next().expect("an answer")["error"]["code"], "invalid_value");
     }
@@ -93,7 +93,7 @@ fn no_more_are_prepared_than_may_wait_and_run() {
             break;
         }
     }
-    assert!(busy, "a third one was prepared beside two");
+    assert!(busy, "a third request was prepared at the same time as two others");
     assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
 }
 

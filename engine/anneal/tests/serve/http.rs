@@ -59,7 +59,7 @@ fn the_other_endpoints_answer() {
     let (_, tokens) = post(&server, "/tokenize", &json!({ "content": text }));
     let (_, back) = post(&server, "/detokenize", &tokens);
     assert_eq!(back["content"], text);
-    // The tokenizer of the tiny model adds no special tokens to a text, but converts their names.
+    // The tokenizer of the tiny model adds no special tokens to a text, but converts the names of special tokens.
     let (_, own) = post(&server, "/tokenize", &json!({ "prompt": text, "add_special_tokens": false }));
     let info: Value = serde_json::from_str(&get("/tokenizer_info").2).expect("JSON");
     assert_eq!((&info["add_bos_token"], &own), (&json!(false), &tokens));

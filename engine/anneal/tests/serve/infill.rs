@@ -46,7 +46,7 @@ fn the_gap_is_asked_for_in_the_order_of_the_training() {
     assert_eq!(infill(with_files), plain(&format!("{before}{written}")));
 }
 
-/// The prompt has as many tokens as the texts without the names, and a token for each byte of a name.
+/// The prompt has one token for each byte of a name, in addition to the tokens of the texts without the names.
 #[test]
 fn names_of_control_tokens_in_a_file_remain_text() {
     const NAME: &str = "<|fim_middle|>";

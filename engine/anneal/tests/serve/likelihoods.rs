@@ -158,7 +158,7 @@ fn each_of_several_prompts_is_answered_as_if_alone() {
         .iter()
         .map(|prompt| logprobs(&complete(&server, &scoring(&json!([prompt])))["choices"][0]))
         .collect();
-    assert_eq!(alone.last().map(Vec::len), Some(0), "a single token follows no other");
+    assert_eq!(alone.last().map(Vec::len), Some(0), "a single token has no preceding token");
     let together = complete(&server, &scoring(&json!(prompts)));
     let choices = together["choices"].as_array().expect("a list");
     assert_eq!(choices.iter().map(|choice| &choice["index"]).collect::<Vec<_>>(), [0, 1, 2, 3]);
@@ -197,6 +197,10 @@ fn an_answer_that_ends_at_once_has_an_entry_for_its_end() {
 #[test]
 fn a_request_without_tokens_evaluates_its_prompt_for_the_next() {
     let server = Server::start(&["--slots", "1"]);
+    let (status, refusal) = server.post("/v1/completions", &json!({ "prompt": TEXT, "max_tokens": -2 }));
+    assert_eq!(status, 400, "{refusal}");
+    let message = refusal["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("use a whole number from 0 to 4294967295, or -1"), "{message}");
     let first = complete(&server, &json!({ "prompt": TEXT, "max_tokens": 0 }));
     let choice = &first["choices"][0];
     assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(""), &json!("length")));
@@ -219,7 +223,7 @@ fn what_would_be_too_much_is_refused() {
         (json!({ "prompt": ["a", []] }), "prompt: is empty"),
         (json!({ "prompt": [[1], [9_999_999]] }), "prompt: use tokens from 0 to"),
         (json!({ "prompt": [[9_999_999]], "echo": true }), "prompt: use tokens from 0 to"),
-        (json!({ "prompt": "a", "max_tokens": -2 }), "max_tokens: use a whole number from 1"),
+        (json!({ "prompt": "a", "max_tokens": -2 }), "max_tokens: use a whole number from 0"),
         (json!({ "prompt": [long, long], "echo": true, "logprobs": 20, "n": 8 }), "prompt: 16 answers"),
     ];
     for (body, expected) in cases {

@@ -251,7 +251,7 @@ fn as_text_it_is_a_line_each_and_without_it_nothing() {
         line.contains(" INFO ") && line.contains("tokens=4") && line.contains("end=\"length\""),
         "{line}"
     );
-    // Without the log, only messages for people are printed.
+    // Without the log, only messages for the user are printed.
     let logged = Logged::of(Server::start(&[]));
     logged.server.ask(&greedy(SECRET, 4));
     assert_eq!(logged.end(), "");

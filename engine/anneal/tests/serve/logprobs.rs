@@ -23,7 +23,7 @@ fn with(mut body: Value, more: Value) -> Value {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 const TEXT: &str = "/v1/completions";

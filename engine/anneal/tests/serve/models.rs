@@ -178,7 +178,7 @@ fn one_that_cannot_be_loaded_is_told_and_tried_again() {
     let message = asked["error"]["message"].to_string();
     assert!(message.contains("a.gguf"), "{message}");
     let folder = server.folder.path().to_str().expect("a folder");
-    assert!(!message.contains(folder), "a client is told where the server's files lie: {message}");
+    assert!(!message.contains(folder), "a client is told the path of the server's files: {message}");
     let (status, _) = server.post("/v1/completions", &of("a", 1));
     assert!(status == 503, "{status}");
     assert_eq!(state(&server, "a"), "failed");
@@ -186,7 +186,7 @@ fn one_that_cannot_be_loaded_is_told_and_tried_again() {
     std::os::unix::fs::symlink(tiny(), server.folder.path().join("a.gguf")).expect("a link");
     let begin = std::time::Instant::now();
     while server.ask(&of("a", 1)).get("error").is_some() {
-        assert!(begin.elapsed() < PATIENCE, "it is not tried again");
+        assert!(begin.elapsed() < PATIENCE, "loading is not retried");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(metric(&server, "anneal_model_load_failures_total", "a") >= 1.0);
@@ -257,7 +257,7 @@ fn a_configuration_that_is_read_again_adds_and_removes_models() {
     server.signal("HUP");
     let begin = std::time::Instant::now();
     while server.get("/v1/models/new").0 != 200 {
-        assert!(begin.elapsed() < PATIENCE, "it is not there");
+        assert!(begin.elapsed() < PATIENCE, "the new model does not appear");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(server.ask(&of("b", 1))["error"]["code"], "model_not_found");

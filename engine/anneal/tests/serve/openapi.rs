@@ -1,4 +1,4 @@
-//! Tests of `/openapi.json`, and of faults that schemathesis found with its help (docs/examples/fuzz_openapi.sh).
+//! Tests of `/openapi.json`, and of faults that schemathesis found with it (docs/examples/fuzz_openapi.sh).
 
 use serde_json::{Value, json};
 

@@ -30,7 +30,7 @@ fn a_stream_reports_how_much_of_the_prompt_is_evaluated() {
     // The second request evaluates only the end of the prompt.
     let second = reports(&server, "/v1/completions", completion.clone());
     assert!(second.len() == 1 && second[0]["cache"].as_u64() > Some(total / 2), "{second:?}");
-    // Nobody gets reports without asking.
+    // No reports are sent unless the request asks for them.
     let mut silent = completion;
     silent["return_progress"] = false.into();
     assert_eq!(reports(&server, "/v1/completions", silent), [] as [Value; 0]);
@@ -56,6 +56,12 @@ fn a_template_can_be_applied_without_generating() {
     let (status, answer) = ask(json!({ "messages": [{ "role": "user", "content": "hi" }] }));
     let expected = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!((status, &answer["prompt"]), (200, &json!(expected)), "{answer}");
+    let (_, answer) = ask(json!({
+        "messages": [{ "role": "user", "content": "hi" }, { "role": "assistant", "content": "Good" }],
+        "add_generation_prompt": false,
+    }));
+    let expected = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nGood<|im_end|>\n";
+    assert_eq!(answer["prompt"], expected, "{answer}");
     let (status, answer) = ask(json!({ "messages": [] }));
     assert_eq!((status, &answer["error"]["param"]), (400, &json!("messages")), "{answer}");
 }

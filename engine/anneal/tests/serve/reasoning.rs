@@ -174,6 +174,18 @@ fn a_budget_closes_the_thoughts() {
         (thoughts.as_str(), content.as_str()),
         (text(&first, "reasoning_content"), text(&first, "content"))
     );
+    // The limit is inside the marker that the server inserts.
+    for (budget, expected) in [(0, None), (5, first.get("reasoning_content"))] {
+        for limit in budget + 1..budget + closing {
+            let body = ask(json!({ "thinking_budget_tokens": budget, "max_tokens": limit }));
+            let (cut, _) = message(&server, &body);
+            assert_eq!(
+                (cut.get("reasoning_content"), text(&cut, "content")),
+                (expected, ""),
+                "{limit}: {cut}"
+            );
+        }
+    }
     let (status, refused) = server.post(CHAT, &ask(json!({ "thinking_budget_tokens": -2 })));
     assert!(status == 400 && refused.to_string().contains("thinking_budget_tokens"), "{refused}");
 }

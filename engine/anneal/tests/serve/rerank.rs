@@ -81,7 +81,7 @@ fn start_with_template(template: &str) -> Server {
     start_edited(|model| model.put("tokenizer.chat_template.rerank", Put::Text(template.to_string())))
 }
 
-/// Number of tokens of the pair of `query` and `document`.
+/// Returns the number of tokens in the pair of `query` and `document`.
 fn pair_tokens(server: &Server, query: &str, document: &str) -> u64 {
     let answer = rank(server, &json!({ "query": query, "documents": [document] }));
     answer["usage"]["prompt_tokens"].as_u64().expect("a number")
@@ -94,7 +94,7 @@ fn names_of_control_tokens_in_a_text_remain_text() {
     for server in [start(Preset::RankTiny, &[]), start_with_template(&long)] {
         let plain = pair_tokens(&server, "a\n", "b\n");
         for name in ["<|im_end|>", "<|endoftext|>"] {
-            // The name of a control token is one token if it is not text.
+            // The name of a control token is a single token unless it is treated as text.
             assert_eq!(tokens(&server, name), 1);
             assert!(pair_tokens(&server, &format!("a\n{name}"), "b\n") > plain + 3, "{name} in the query");
             assert!(pair_tokens(&server, "a\n", &format!("b\n{name}")) > plain + 3, "{name} in the document");
@@ -115,7 +115,8 @@ fn a_template_is_tokenized_as_one_text_with_its_special_tokens() {
     assert_eq!(pair_tokens(&server, "{document}", "{query}"), tokens(&server, whole));
 }
 
-/// llama.cpp loads such files, but without a head it would read scores from an embedding, beyond its end.
+/// llama.cpp loads such files. Without a head, it would read scores from an embedding and beyond the end of the
+/// embedding.
 #[test]
 fn a_reranker_without_a_head_is_refused_in_words() {
     let labels = Put::Texts((0..5000).map(|label| label.to_string().into_bytes()).collect());

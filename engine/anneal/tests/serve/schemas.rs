@@ -1,5 +1,5 @@
-//! Tests of JSON schemas that the libraries of clients write: keywords that say nothing, formats that are unknown, and
-//! numbers without bounds.
+//! Tests of JSON schemas that client libraries write: keywords without effect, unknown formats, and numbers without
+//! bounds.
 
 use serde_json::{Value, json};
 
@@ -61,6 +61,81 @@ fn keywords_that_cannot_be_enforced_are_named_in_a_header() {
 }
 
 #[test]
+fn schemas_that_client_libraries_write_are_accepted() {
+    let server = start();
+    let object = |properties: Value| json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let path = |name: &str| object(json!({ name: { "type": "string", "maxLength": 3 } }));
+    let cases: [(Value, &[&str]); 9] = [
+        (json!({ "oneOf": [path("path"), path("url")] }), &["oneOf"]),
+        (json!({ "oneOf": [{ "type": "null" }, { "type": "integer", "minimum": i64::MIN }] }), &[]),
+        (json!({ "type": "string", "pattern": r"^(?=.*\d)(?!\.)[a-z]{1,3}\b$" }), &["pattern"]),
+        (json!({ "type": "string", "pattern": r"^(a)\1$", "maxLength": 3.0 }), &["pattern"]),
+        (json!({ "type": "number", "minimum": -1e308, "maximum": 3.4e38 }), &[]),
+        (
+            json!({
+                "type": "object", "patternProperties": { "^a$": { "type": "null" } }, "minProperties": 1,
+                "properties": { "b": { "type": "null" } }, "additionalProperties": false,
+            }),
+            &["minProperties"],
+        ),
+        (json!({ "$ref": "#/$defs/a~1b~0c" }), &[]),
+        (json!({ "$ref": "#/$defs/List%5Bint%5D" }), &[]),
+        (json!({ "$ref": "#one" }), &[]),
+    ];
+    for (schema, ignored) in cases {
+        let whole = json!({
+            "type": "object", "properties": { "x": schema }, "required": ["x"],
+            "$defs": { "a/b~c": { "const": 1 }, "List[int]": { "const": 1 }, "a": { "$anchor": "one", "const": 1 } },
+        });
+        let calls = json!({ "tools": [tool("t", whole.clone())], "tool_choice": "required" });
+        for (request, place) in
+            [(format(whole), "response_format.json_schema.schema"), (calls, "tools[0].function.parameters")]
+        {
+            let (status, header, answer) = ask(&server, request);
+            assert_eq!(status, 200, "{schema}: {answer}");
+            let named: Vec<String> =
+                ignored.iter().map(|key| format!("{place}.properties.x.{key}")).collect();
+            assert_eq!(header.unwrap_or_default(), named.join(", "), "{schema}");
+        }
+    }
+}
+
+#[test]
+fn a_reference_that_never_ends_is_refused_before_the_first_token() {
+    let server = start();
+    let with = |x: Value, required: Value| {
+        json!({
+            "$defs": { "A": { "$ref": "#/$defs/B" }, "B": { "$ref": "#/$defs/A" }, "C": { "allOf": [{ "$ref": "#/$defs/C" }] } },
+            "type": "object", "properties": { "x": x }, "required": required,
+        })
+    };
+    for reference in ["#/$defs/A", "#/$defs/C", "#"] {
+        let schema = with(json!({ "$ref": reference }), json!(["x"]));
+        let calls = json!({ "tools": [tool("t", schema.clone())], "tool_choice": "required" });
+        for (request, place) in
+            [(format(schema), "response_format.json_schema.schema"), (calls, "tools[0].function.parameters")]
+        {
+            for stream in [false, true] {
+                let mut request = request.clone();
+                request["stream"] = json!(stream);
+                let (status, _, answer) = ask(&server, request);
+                let param = answer["error"]["param"].as_str().expect("a name");
+                assert!(status == 400 && param == format!("{place}.properties.x"), "{answer}");
+                let message = answer["error"]["message"].as_str().expect("a text");
+                assert!(
+                    message.ends_with("properties.x: no text matches it: its $ref never ends"),
+                    "{message}"
+                );
+            }
+        }
+    }
+    // An optional property without a possible value is never written.
+    let (status, _, answer) = ask(&server, format(with(json!({ "$ref": "#/$defs/A" }), json!([]))));
+    let content = answer["choices"][0]["message"]["content"].as_str().expect("a text");
+    assert_eq!((status, serde_json::from_str(content).ok()), (200, Some(json!({}))), "{answer}");
+}
+
+#[test]
 fn an_invalid_schema_names_the_tool_and_the_property() {
     let server = start();
     let list = |items: Value| json!({ "type": "object", "properties": { "list": { "type": "array", "items": items, "uniqueItems": true } } });
@@ -82,7 +157,9 @@ fn an_invalid_schema_names_the_tool_and_the_property() {
             answer["error"]["param"], "tools[1].function.parameters.properties.list.items",
             "{answer}"
         );
-        assert!(answer["error"]["message"].as_str().expect("a text").contains("strng"), "{answer}");
+        let message = answer["error"]["message"].as_str().expect("a text");
+        let expected = "cannot use the JSON schema: tools[1].function.parameters.properties.list.items: type: use string";
+        assert!(message.starts_with(expected) && message.contains("strng"), "{answer}");
     }
     let reference =
         json!({ "properties": { "a": { "$ref": "#/$defs/b" } }, "$defs": { "b": { "pattern": "(" } } });

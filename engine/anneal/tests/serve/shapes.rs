@@ -58,14 +58,14 @@ fn one_that_makes_embeddings_alone_makes_them_and_no_text() {
         let (status, answer) = post(&server, path, &body);
         assert_eq!(status, 400, "{path}: {answer}");
         let folder = server.folder.path().to_str().expect("UTF-8");
-        assert!(!answer.to_string().contains(folder), "{path} tells clients a path: {answer}");
+        assert!(!answer.to_string().contains(folder), "{path} reveals a path to clients: {answer}");
     }
     let answer = server.ask(&greedy("a", 3));
     assert!(
         answer["error"]["message"].as_str().is_some_and(|why| why.contains("does not generate text")),
         "{answer}"
     );
-    assert!(!answer.to_string().contains(".gguf"), "it tells clients a path: {answer}");
+    assert!(!answer.to_string().contains(".gguf"), "the answer reveals a path to clients: {answer}");
     // The server continues to run.
     assert_eq!(post(&server, "/v1/embeddings", &json!({ "input": "a cat" })).0, 200);
     let longer = "word ".repeat(600);

@@ -213,6 +213,61 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
     }
 }
 
+#[test]
+fn a_limit_or_a_stop_string_may_cut_off_a_call() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = folder.path().join("model.gguf");
+    let template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}{# <tool_call> <function= <parameter= #}";
+    with_text(tiny(), &model, &[("tokenizer.chat_template", template)]);
+    let server = of_model(&model);
+    let call = "<tool_call>\n<function=get_heat>\n<parameter=at>\n1\n</parameter>\n<parameter=steel>\nred\n</parameter>\n\
+                </function>\n</tool_call>";
+    let answer = |more: Value| {
+        let mut body = ask(
+            json!({ "grammar": format!("root ::= {}", json!(call)), "temperature": 0, "max_tokens": 400 }),
+        );
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let (status, answer) = post(&server, &body);
+        assert_eq!(status, 200, "{answer}");
+        let choice = &answer["choices"][0];
+        let (content, calls, finish) = streamed(&server, body);
+        assert_eq!(
+            (content.as_str(), &finish),
+            (choice["message"]["content"].as_str().unwrap_or_default(), &choice["finish_reason"])
+        );
+        let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str();
+        assert_eq!(arguments, calls.first().map(|(_, arguments)| arguments.as_str()), "{answer}");
+        (arguments.map(str::to_string), finish, answer)
+    };
+    let complete = r#"{"at": 1, "steel": "red"}"#;
+    let (arguments, finish, whole) = answer(json!({}));
+    assert_eq!((arguments.as_deref(), &finish), (Some(complete), &json!("tool_calls")));
+    // The limit is inside the closing markers, and then inside the arguments.
+    let n_tokens = whole["usage"]["completion_tokens"].as_u64().expect("a number");
+    let mut n_cut = 0;
+    for limit in (1..n_tokens - 1).rev() {
+        let (arguments, finish, answer) = answer(json!({ "max_tokens": limit }));
+        assert_eq!(finish, "length", "{answer}");
+        let arguments = arguments.unwrap_or_else(|| panic!("{answer}"));
+        if arguments != complete {
+            assert!(complete.starts_with(&arguments), "{answer}");
+            n_cut += 1;
+        }
+        if !arguments.contains("steel") {
+            break;
+        }
+    }
+    assert!(n_cut > 0);
+    for (stop, arguments, finish) in [
+        ("ed\n", r#"{"at": 1, "steel": "r"#, "stop"),
+        ("\n</function>", complete, "tool_calls"),
+        ("</tool_call>", complete, "tool_calls"),
+    ] {
+        let found = answer(json!({ "stop": [stop] }));
+        assert_eq!((found.0.as_deref(), found.1), (Some(arguments), json!(finish)), "{stop:?}");
+    }
+}
+
 fn of_model(model: &Path) -> Server {
     let mut command = crate::common::command();
     command.args(["serve", "--json", "-t", "1", "--listen", "127.0.0.1:0", "-m"]).arg(model);

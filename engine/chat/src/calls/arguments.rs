@@ -29,7 +29,7 @@ impl Arguments {
         self.cut_off();
     }
 
-    /// Leaves the object without its closing bracket, so that no client takes the arguments for complete.
+    /// Leaves the object without its closing bracket, so that no client treats the arguments as complete.
     pub(super) fn cut_off(&mut self) {
         self.is_cut_off = true;
     }

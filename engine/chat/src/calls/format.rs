@@ -44,8 +44,8 @@ pub(super) enum CallForm {
 }
 
 impl CallFormat {
-    /// Returns the Hermes format: `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times. The
-    /// description of tools for templates that cannot show them asks for this format.
+    /// Returns the Hermes format: `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times. If a
+    /// template cannot show tools, the description of the tools asks the model for this format.
     pub fn hermes() -> Self {
         CallFormat::json("<tool_call>", "</tool_call>", "arguments")
     }
@@ -102,7 +102,7 @@ impl CallFormat {
         })
     }
 
-    /// Name of the format: `json`, `named`, `tags` or `python`.
+    /// Returns the name of the format: `json`, `named`, `tags` or `python`.
     pub fn kind(&self) -> &'static str {
         match &self.form {
             CallForm::Json { .. } => "json",
@@ -112,8 +112,8 @@ impl CallFormat {
         }
     }
 
-    /// Tags in the markers of this format, for example `<tool_call>`. In some models they are special tokens, which are
-    /// not rendered as text unless requested.
+    /// Returns the tags in the markers of this format, for example `<tool_call>`. In some models they are special
+    /// tokens, which are not rendered as text unless requested.
     pub fn markers(&self) -> BTreeSet<&str> {
         let form = match &self.form {
             CallForm::Json { .. } | CallForm::Python => Vec::new(),
@@ -135,7 +135,7 @@ impl CallFormat {
         self
     }
 
-    /// Marker directly before the name of a call; `None` if the format has none.
+    /// Returns the marker directly before the name of a call; `None` if the format has no such marker.
     pub(super) fn open(&self) -> Option<&str> {
         match &self.form {
             CallForm::Named { open, .. } => Some(open),
@@ -144,7 +144,7 @@ impl CallFormat {
         }
     }
 
-    /// Markers that may begin a call.
+    /// Returns the markers that may begin a call.
     pub(super) fn marks(&self) -> impl Iterator<Item = &str> {
         self.openers.iter().map(String::as_str).chain(self.open())
     }

@@ -24,21 +24,21 @@ pub(super) fn literal(text: &str) -> Option<String> {
 }
 
 /// Parses the object `text`, whose strings are between `quote`, or quoted as in Python. `convert` converts the value of
-/// each key. `is_over` is true if no more text follows, so that the object may be cut off. Returns `None` if `text` is
-/// not an object.
+/// each key. `is_over` is true if no more text follows, so that the object may be cut off. Returns the arguments and
+/// the length of the object; `None` if `text` is not an object.
 pub(super) fn object(
     text: &str,
     is_over: bool,
     quote: Option<&str>,
     convert: impl Fn(&str, String) -> String,
-) -> Option<Arguments> {
-    let mut object = Literals { rest: text.trim(), quote };
+) -> Option<(Arguments, usize)> {
+    let mut object = Literals { rest: text.trim_start(), quote };
     object.take('{').then_some(())?;
     let mut arguments = Arguments::default();
     loop {
         object.skip();
         if object.take('}') {
-            return object.rest.trim().is_empty().then_some(arguments);
+            return Some((arguments, text.len() - object.rest.len()));
         }
         let pair = object.key().filter(|_| {
             object.skip();
@@ -47,25 +47,25 @@ pub(super) fn object(
         let key: Option<String> = pair.and_then(|json| serde_json::from_str(&json).ok());
         let Some(key) = key.filter(|_| !object.rest.is_empty()) else {
             arguments.cut_off();
-            return is_over.then_some(arguments);
+            return is_over.then_some((arguments, text.len()));
         };
         if is_over && let Some(value) = object.cut_off() {
             arguments.push_cut_off(&key, &value);
-            return Some(arguments);
+            return Some((arguments, text.len()));
         }
         let value = object.value(1)?;
         arguments.push(&key, &convert(&key, value));
         object.skip();
         if !object.take(',') && !object.rest.starts_with('}') {
             arguments.cut_off();
-            return (is_over && object.rest.is_empty()).then_some(arguments);
+            return (is_over && object.rest.is_empty()).then_some((arguments, text.len()));
         }
     }
 }
 
 /// Parses a list of calls, `[name(key=value, …), …]`. Values that are not literals are strings up to the next argument.
 /// `is_over` is true if no more text follows, so that closing brackets may be missing. If a string or a list was cut
-/// off, so are the arguments. Returns the calls and the length of the list.
+/// off, the arguments also count as cut off. Returns the calls and the length of the list.
 pub(super) fn calls(
     text: &str,
     is_over: bool,
@@ -152,7 +152,7 @@ impl Literals<'_> {
         }
     }
 
-    /// Parses the value of an argument: a literal, or a bare text up to the next argument or the end of the call.
+    /// Parses the value of an argument: a literal, or bare text up to the next argument or the end of the call.
     fn argument(&mut self, is_over: bool) -> Option<String> {
         let begin = self.rest;
         if let Some(value) = self.value(0) {
@@ -299,7 +299,7 @@ impl Literals<'_> {
     }
 }
 
-/// Returns `text` with the characters for which its escapes stand. Invalid escapes remain as they are.
+/// Returns `text` with its escapes replaced by the characters that they represent. Invalid escapes remain as they are.
 fn unescaped(text: &str) -> String {
     let mut read = String::new();
     let mut rest = text;

@@ -1,7 +1,7 @@
 //! Incremental reader of calls in any format.
 //!
 //! Once the name and the first character of JSON arguments are known, the call is certain, and its arguments are
-//! emitted as they arrive. The reader emits all other texts as soon as it knows whether they are calls.
+//! emitted as they arrive. Other calls and ordinary text are emitted as soon as the reader can tell them apart.
 
 mod whole;
 

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 use super::arguments::Arguments;
@@ -12,7 +13,7 @@ use super::partial::{No, overlap};
 use super::python;
 use crate::part::{Offered, Part};
 
-/// Markers of a call between tags. White space around all markers except those of values is ignored.
+/// Markers of a call between tags. White space is ignored around all markers except the markers of values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TagNotation {
     /// Marker before the name, for example `<function=`.
@@ -53,7 +54,11 @@ impl TagNotation {
     ) -> Result<(Vec<Part>, usize), No> {
         // Without a marker after the name, the first argument or the end of the call follows.
         let end = match self.after_name.as_str() {
-            "" => [&self.key, &self.close].into_iter().filter_map(|mark| text.find(&**mark)).min(),
+            "" => {
+                let found = [&self.key, &self.close].into_iter().filter_map(|mark| text.find(&**mark)).min();
+                let cut = text.len() - overlap(text, &self.close);
+                found.or((is_over && !self.key.starts_with(&text[cut..])).then_some(cut))
+            }
             mark => text.find(mark),
         };
         let end = end.ok_or(No::Incomplete)?;
@@ -71,6 +76,15 @@ impl TagNotation {
             }
             let argument = match rest.strip_prefix(&*self.key) {
                 Some(argument) => argument,
+                // The marker was cut off. Only the closing marker shows that all arguments are complete.
+                None if is_over
+                    && !rest.is_empty()
+                    && self.close.starts_with(rest)
+                    && !self.key.starts_with(rest) =>
+                {
+                    rest = "";
+                    break;
+                }
                 None if is_over && !arguments.is_empty() && self.key.starts_with(rest) => {
                     arguments.cut_off();
                     rest = "";
@@ -96,13 +110,14 @@ impl TagNotation {
             // The newlines before and after the value belong to the format.
             let value = value.strip_prefix('\n').unwrap_or(value);
             let value = value.strip_suffix('\n').unwrap_or(value);
-            let json = if is_text { Value::from(value).to_string() } else { json(value, function, key) };
+            let text = || Value::from(value).to_string();
             let Some(after) = after else {
+                let json = if is_text { text() } else { cut_off_json(value, function, key) };
                 arguments.push_cut_off(key, &json);
                 rest = "";
                 break;
             };
-            arguments.push(key, &json);
+            arguments.push(key, &if is_text { text() } else { json(value, function, key) });
             rest = after.trim_start();
         }
         Ok((arguments.call(function), text.len() - rest.len()))
@@ -215,9 +230,9 @@ fn add_types<'a>(
     }
 }
 
-/// Returns the schema that the local `reference` names, for example `#/$defs/city`.
+/// Returns the schema to which the local `reference` refers, for example `#/$defs/city`.
 fn resolve<'a>(reference: &str, root: &'a Map<String, Value>) -> Option<&'a Map<String, Value>> {
-    let path = reference.strip_prefix('#')?;
+    let path = percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?;
     let mut steps = path.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"));
     let Some(first) = steps.next() else { return Some(root) };
     let found = steps.try_fold(root.get(&first)?, |value, step| match value {
@@ -227,7 +242,7 @@ fn resolve<'a>(reference: &str, root: &'a Map<String, Value>) -> Option<&'a Map<
     found?.as_object()
 }
 
-/// Returns the types that the schema of the argument `key` allows. Empty if the schema names none.
+/// Returns the types that the schema of the argument `key` allows. Empty if the schema specifies no types.
 fn types<'a>(function: &'a Offered, key: &str) -> Vec<&'a str> {
     let mut types = Vec::new();
     if let Some(root) = &function.parameters
@@ -246,6 +261,18 @@ pub(super) fn json(value: &str, function: &Offered, key: &str) -> String {
     let parsed = parsed(value.trim(), &types);
     let is_string = |json: &String| types.contains(&"string") && !is_allowed(json, &types);
     parsed.filter(|json| !is_string(json)).unwrap_or_else(|| Value::from(value).to_string())
+}
+
+/// Returns `value`, the start of an argument that was cut off, as JSON. A string keeps its start; another value that is
+/// not complete becomes an empty text.
+fn cut_off_json(value: &str, function: &Offered, key: &str) -> String {
+    let types = types(function, key);
+    let may_be_text = match types.as_slice() {
+        [] => !value.trim_start().starts_with(['[', '{']),
+        types => types.contains(&"string"),
+    };
+    let is_complete = parsed(value.trim(), &types).is_some();
+    if may_be_text || is_complete { json(value, function, key) } else { String::new() }
 }
 
 /// Returns `value` as JSON of the type that the schema of the argument `key` requires; `None` if the schema requires no
@@ -330,11 +357,13 @@ mod tests {
                 "either": { "oneOf": [{ "$ref": "#/$defs/city" }, { "type": "integer" }] },
                 "all": { "allOf": [{ "$ref": "#/$defs/a~1b" }] },
                 "const": { "const": "1" }, "circle": { "$ref": "#/$defs/circle" }, "lost": { "$ref": "#/nowhere" },
+                "encoded": { "$ref": "#/$defs/list%5Bcity%5D~1%C3%A9" },
                 "far": { "$ref": "other.json#/x" }, "wide": { "$ref": "#/$defs/wide" },
                 "list": { "type": "array" }, "word": { "type": ["string", "array"] },
             },
             "$defs": {
                 "city": { "type": "string" }, "numbers": [{ "type": "number" }], "a/b": { "type": "string" },
+                "list[city]/é": { "type": "string" },
                 "circle": { "anyOf": [{ "$ref": "#/$defs/circle" }, { "type": "string" }] },
                 "wide": { "anyOf": vec![json!({ "$ref": "#/$defs/wide" }); 50] },
             },
@@ -349,6 +378,7 @@ mod tests {
             ("either", "Linz", "\"Linz\""),
             ("either", "true", "\"true\""),
             ("all", "7", "\"7\""),
+            ("encoded", "7", "\"7\""),
             ("const", "1", "\"1\""),
             ("circle", "7", "\"7\""),
             ("lost", "7", "7"),

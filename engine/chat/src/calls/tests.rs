@@ -1,5 +1,6 @@
 use Family::{Glm, Hermes, Lfm, Llama, Mistral, QwenCoder};
 
+use super::format::CallForm;
 use super::*;
 use crate::part::{Offered, Part};
 
@@ -45,13 +46,19 @@ fn shown(parts: Vec<Part>) -> Vec<String> {
 }
 
 fn read(family: Family, text: &str, piece: usize) -> Vec<String> {
-    let parameters = serde_json::json!({ "properties": { "text": { "type": "string" } } });
+    read_with(&family.format(), text, piece)
+}
+
+fn read_with(format: &CallFormat, text: &str, piece: usize) -> Vec<String> {
+    let parameters = serde_json::json!({ "properties": {
+        "text": { "type": "string" }, "n": { "type": "integer" }, "list": { "type": "array" },
+    }});
     let offered = |name: &str, parameters: Option<&serde_json::Value>| Offered {
         name: name.to_string(),
         parameters: parameters.and_then(|schema| schema.as_object().cloned()),
     };
     let mut reader =
-        CallReader::new(family.format(), vec![offered("f", Some(&parameters)), offered("get_heat", None)]);
+        CallReader::new(format.clone(), vec![offered("f", Some(&parameters)), offered("get_heat", None)]);
     let characters: Vec<char> = text.chars().collect();
     let mut parts = Vec::new();
     for piece in characters.chunks(piece) {
@@ -393,11 +400,51 @@ fn arguments_that_were_cut_off_stay_open() {
         (Lfm, "<|tool_call_start|>[f(n=1, list=[1, 2", r#"f({"n": 1, "list": )"#),
         (Lfm, "<|tool_call_start|>[f(n=1, te", r#"f({"n": 1)"#),
         (Lfm, "<|tool_call_start|>[get_heat(), f(text=\"ab", r#"f({"text": "ab)"#),
+        // A list or an object without an end, and a part of a number or a constant, are left out.
+        (QwenCoder, "<tool_call><function=f><parameter=list>[1, 2</par", r#"f({"list": )"#),
+        (QwenCoder, "<tool_call><function=f><parameter=a>{\"b\": 1", r#"f({"a": )"#),
+        (QwenCoder, "<tool_call><function=f><parameter=n>-", r#"f({"n": )"#),
+        (QwenCoder, "<tool_call><function=f><parameter=text>[1, 2", r#"f({"text": "[1, 2)"#),
+        (QwenCoder, "<tool_call><function=f><parameter=n>1</parameter><", r#"f({"n": 1)"#),
     ];
     for (family, text, expected) in cases {
         for piece in [1, 3, usize::MAX] {
             let calls = read(family, text, piece);
             assert_eq!(calls.last().map(String::as_str), Some(expected), "{text:?} in pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn a_call_may_be_cut_off_inside_its_closing_markers() {
+    let marked =
+        CallForm::Named { open: "call:".to_string(), after_name: None, quote: Some("<|>".to_string()) };
+    let marked = CallFormat::new(vec!["<|call>".to_string()], vec!["<call|>".to_string()], marked);
+    for (format, call, closing, expected) in [
+        (
+            QwenCoder.format(),
+            "<tool_call><function=f><parameter=n>1</parameter>",
+            "</function></tool_call>",
+            r#"f({"n": 1})"#,
+        ),
+        (QwenCoder.format(), "<tool_call><function=get_heat>", "</function></tool_call>", "get_heat({})"),
+        (
+            Glm.format(),
+            "<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value>",
+            "</tool_call>",
+            r#"f({"n": 1})"#,
+        ),
+        (Glm.format(), "<tool_call>get_heat", "</tool_call>", "get_heat({})"),
+        (Lfm.format(), "<|tool_call_start|>[f(n=1)", "]<|tool_call_end|>", r#"f({"n": 1})"#),
+        (Hermes.format(), "<tool_call>{\"name\":\"f\",\"arguments\":{}", "}</tool_call>", "f({})"),
+        (marked, "<|call>call:f{n:1}", "<call|>", r#"f({"n": 1})"#),
+    ] {
+        // After `<`, a further argument may follow.
+        for length in 2..=closing.len() {
+            for piece in [1, 3, usize::MAX] {
+                let text = format!("{call}{}", &closing[..length]);
+                assert_eq!(read_with(&format, &text, piece), [expected], "{text:?} in pieces of {piece}");
+            }
         }
     }
 }
@@ -429,7 +476,7 @@ fn objects_with_marked_strings_may_be_cut_off() {
         ("{", "f({)"),
     ] {
         let read = |is_over| python::object(text, is_over, Some("<|>"), |_, value| value);
-        let call = read(true).map(|arguments| shown(arguments.call(&function)));
+        let call = read(true).map(|(arguments, _)| shown(arguments.call(&function)));
         assert_eq!(call, Some(vec![expected.to_string()]), "{text}");
         assert_eq!(read(false).is_some(), text.ends_with('}'), "{text}");
     }

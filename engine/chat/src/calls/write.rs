@@ -6,19 +6,25 @@ use super::format::{CallForm, CallFormat};
 use crate::message::ToolCall;
 
 impl CallFormat {
-    /// Returns `calls` in this format. `None` if the format does not define the text between a name and its
-    /// arguments.
-    pub(crate) fn write(&self, calls: &[ToolCall]) -> Option<String> {
+    /// Returns `calls` in this format.
+    pub(crate) fn write(&self, calls: &[ToolCall]) -> String {
         let [open, close] = [&self.openers, &self.closers].map(|marks| marks.concat());
+        let open = match &self.form {
+            CallForm::Named { open: mark, .. } => open + mark,
+            _ => open,
+        };
+        let object = |call: &ToolCall, name: &str, arguments: &str| {
+            let [name, arguments] = [name, arguments].map(Value::from);
+            format!("{{{name}: {}, {arguments}: {}}}", Value::from(call.name()), call.arguments_json())
+        };
         let list = |one: &dyn Fn(&ToolCall) -> String| {
             let calls: Vec<String> = calls.iter().map(one).collect();
             format!("{open}[{}]{close}", calls.join(", "))
         };
-        Some(match &self.form {
-            CallForm::Json { name: Some(key), arguments } => list(&|call| {
-                let [key, arguments] = [key, arguments].map(|key| Value::from(key.as_str()));
-                format!("{{{key}: {}, {arguments}: {}}}", Value::from(call.name()), call.arguments_json())
-            }),
+        match &self.form {
+            CallForm::Json { name: Some(key), arguments } => list(&|call| object(call, key, arguments)),
+            // The text between a name and its arguments is unknown, but the reader also reads a list of objects.
+            CallForm::Named { .. } => list(&|call| object(call, "name", "arguments")),
             CallForm::Json { name: None, .. } => {
                 list(&|call| format!("{{{}: {}}}", Value::from(call.name()), call.arguments_json()))
             }
@@ -39,8 +45,7 @@ impl CallFormat {
                     text + &tags.close + &close
                 })
                 .collect(),
-            CallForm::Named { .. } => return None,
-        })
+        }
     }
 }
 

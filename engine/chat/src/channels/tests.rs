@@ -236,7 +236,7 @@ fn arguments_are_emitted_as_they_arrive() {
     assert_eq!(reader.finish(), []);
 }
 
-/// A text that the answer continues is read in linear time, which this test would otherwise not finish.
+/// A text that the answer continues is read in linear time. Otherwise, this test would not finish.
 #[test]
 fn a_long_text_is_continued() {
     let text = "<|start|>assistant<|channel|>final<|message|>".to_string() + &"<|end|>a".repeat(1 << 18);

@@ -78,7 +78,12 @@ fn calls_of_tools_take_the_form_that_the_template_wants() {
         ),
         (over("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"), "b=1;a=2;"),
         // With `None` as the content, this template fails, so an empty string is used.
-        ("{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}".to_string(), "[a][]"),
+        (
+            "{% for m in messages %}{{ '[' + m.content + ']' }}{% if m.tool_calls %}\
+             {{ m.tool_calls[0].function.arguments }}{% endif %}{% endfor %}"
+                .to_string(),
+            r#"[a][]{"b": 1, "a": 2}"#,
+        ),
     ];
     for (source, expected) in cases {
         assert_eq!(
@@ -288,8 +293,9 @@ fn calls_that_a_template_does_not_show_become_text() {
              <arg_value>steel</arg_value>\n</tool_call><tool_call>stop\n</tool_call><tool>7"
                 .to_string(),
         ),
-        // The format is unknown.
-        ("", "Well.<tool>7".to_string()),
+        ("[TOOL_CALLS]", format!("Well.\n[TOOL_CALLS][{object}]<tool>7")),
+        // The format is unknown, so the calls have the Hermes format.
+        ("", format!("Well.\n<tool_call>[{object}]</tool_call><tool>7")),
     ] {
         assert_eq!(rendered(mark), expected, "{mark}");
     }
@@ -329,5 +335,90 @@ fn a_message_opens_no_thoughts_in_a_template_without_them() {
         template.begin_answer(&mut prompt, "");
         assert_eq!(prompt.trim_end(), begun.trim_end(), "{source}");
         assert!(!template.thought_reader(&prompt, true).is_inside(), "{source}");
+    }
+}
+
+/// Templates that need a value which is optional in OpenAI's API.
+#[test]
+fn optional_values_have_defaults_where_a_template_needs_them() {
+    let answer = r#"{"role": "assistant", "content": null, "tool_calls": [
+        {"id": "1", "function": {"name": "f", "arguments": ""}}]}"#;
+    let answer: Message = serde_json::from_str(answer).unwrap();
+    let messages = [Message::new("user", "hi"), answer, Message::new("tool", "7")];
+    let tools = |function: serde_json::Value| {
+        Json::from(&serde_json::json!([{ "type": "function", "function": function }]))
+    };
+    let [bare, given] = [
+        tools(serde_json::json!({ "name": "f" })),
+        tools(
+            serde_json::json!({ "name": "f", "description": "d", "parameters": { "type": "object", "properties": {} } }),
+        ),
+    ];
+    let calls = "{% for m in messages %}{% if m.tool_calls %}{% if not loop.last %}{{ m.content.strip() }}{% endif %}\
+                 {{ m.tool_calls[0].function.arguments | tojson }}{% endif %}{% endfor %}";
+    let description = "{% for t in tools or [] %}{{ '[' + t.function.description + ']' }}{% endfor %}";
+    let schema = "{% for t in tools or [] %}{{ t.function.parameters.properties.items() | list | length }}{% endfor %}";
+    let unchanged = "{{ tools | tojson }}";
+    for (source, tools, expected) in [
+        (calls.to_string(), &given, "{}"),
+        (format!("{calls}{description}"), &bare, "{}[]"),
+        (format!("{description}{schema}"), &bare, "[]0"),
+        (format!("{description}{schema}"), &given, "[d]0"),
+        (unchanged.to_string(), &bare, r#"[{"type": "function", "function": {"name": "f"}}]"#),
+    ] {
+        let template =
+            template(&format!("{source}{{% for t in tools or [] %}}{{{{ t.function.name }}}}{{% endfor %}}"));
+        // The template shows calls, so that they do not become text.
+        template.calls.set(Calls { format: None, are_shown: true }).unwrap();
+        let found = template.render(&messages, true, Some(tools)).expect(&source);
+        assert_eq!(found, format!("{expected}f"), "{source}");
+    }
+    // Without defaults that help, the error is the first one.
+    let template = template("{{ messages[1].content.strip() }}{{ raise_exception('no') }}");
+    let error = template.render(&messages, true, None).expect_err("an error").to_string();
+    assert!(error.contains("strip"), "{error}");
+}
+
+#[test]
+fn calls_become_text_in_a_template_without_tools() {
+    let answer = r#"{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f"}}]}"#;
+    let messages =
+        [Message::new("user", "hi"), serde_json::from_str(answer).unwrap(), Message::new("tool", "7")];
+    let found = template(builtin::source("chatml").unwrap()).render(&messages, false, None).unwrap();
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    let expected = format!(
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{call}<|im_end|>\n\
+         <|im_start|>user\n<tool_response>\n7\n</tool_response><|im_end|>\n"
+    );
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn no_system_message_is_lost() {
+    let [system, developer, user] =
+        [Message::new("system", "A"), Message::new("developer", "B"), Message::new("user", "hi")];
+    let last =
+        [system.clone(), user.clone(), Message::new("assistant", "C"), developer.clone(), user.clone()];
+    let all = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
+    let first = "{% for m in messages %}{% if loop.first or m.role != 'system' %}{{ m.role }}:{{ m.content }};\
+                 {% endif %}{% endfor %}";
+    let strict = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}\
+                  {% endif %}{{ m.role }}:{{ m.content }};{% endfor %}";
+    let none = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}\
+                {{ m.role }}:{{ m.content }};{% endfor %}";
+    let named = "{# 'developer' #}{% for m in messages if m.role != 'developer' %}{{ m.role }}:{{ m.content }};{% endfor %}";
+    let both = [system.clone(), developer.clone(), user.clone()];
+    for (source, messages, expected) in [
+        (all, &both[..], "system:A;system:B;user:hi;"),
+        (first, &both, "system:A\n\nB;user:hi;"),
+        (strict, &both, "system:A\n\nB;user:hi;"),
+        (none, &both, "user:A\n\nB\n\nhi;"),
+        (none, &both[1..], "user:B\n\nhi;"),
+        (named, &both[1..], "system:B;user:hi;"),
+        (all, &last, "system:A;user:hi;assistant:C;system:B;user:hi;"),
+        (first, &last, "system:A;user:hi;assistant:C;user:B\n\nhi;"),
+        (none, &last, "user:A\n\nhi;assistant:C;user:B\n\nhi;"),
+    ] {
+        assert_eq!(template(source).render(messages, true, None).expect(source), expected, "{source}");
     }
 }

@@ -104,7 +104,7 @@ fn tuned(
     let Some(objective) = &args.tuned else { return Ok(None) };
     let [model] = models else {
         return Err(llama::error::Error::Usage(
-            "--tuned accepts only one model\nhint: give -m once".to_string(),
+            "--tuned accepts only one model\nhint: use -m only once".to_string(),
         ));
     };
     let mut requested = Requested::default();

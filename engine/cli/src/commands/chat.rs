@@ -44,7 +44,7 @@ pub struct Args {
     /// Chat template to use instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
-    /// Effort of a reasoning model, for example low or high; none turns thoughts off
+    /// Reasoning effort, for example low or high; none turns thoughts off
     #[arg(long, value_name = "LEVEL")]
     reasoning_effort: Option<String>,
     /// Maximum number of thought tokens before an answer [default: no limit]

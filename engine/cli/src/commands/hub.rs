@@ -1,4 +1,4 @@
-//! Flag `--hf`, which names a model by its repository on the Hugging Face hub.
+//! Flag `--hf`, which selects a model by its repository on the Hugging Face hub.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub struct HubFlags {
 }
 
 impl HubFlags {
-    /// Returns the path of the model: `model`, or the file that `--hf` names.
+    /// Returns the path of the model: `model`, or the file that `--hf` selects.
     ///
     /// # Errors
     /// If neither is given, or if the model cannot be fetched.

@@ -22,7 +22,7 @@ use crate::interrupt;
 
 /// Collect an importance matrix, which improves low-bit quantisation
 ///
-/// Evaluates a text, and sums the squared inputs to each column of each matrix. `anneal quantize --imatrix` then keeps
+/// Evaluates text, and sums the squared inputs to each column of each matrix. `anneal quantize --imatrix` then keeps
 /// more precision in columns with large inputs. Use a text of a few hundred thousand words that resembles the model's
 /// future output. The output file has llama-imatrix's GGUF format. Ctrl-C stops the evaluation and writes the data
 /// collected so far.

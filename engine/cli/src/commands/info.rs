@@ -37,15 +37,15 @@ pub struct Args {
     #[command(flatten)]
     hub: HubFlags,
     /// Print every setting with its value and its source. Sources are flags, the config file (with --config), the
-    /// environment, the tuning record (with -m), the build info, the live host, the placement of all layers on devices
-    /// (with -m), the model's file system (with -m), and the defaults
+    /// environment, the tuning record (with -m), the build info, the live host (the machine's present state), the
+    /// placement of all layers on devices (with -m), the model's file system (with -m), and the defaults
     #[arg(long)]
     explain: bool,
     /// Server configuration, as for `anneal serve --config`; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Evaluate a prompt and one token, and print where the weights, the KV cache and the operations are placed. Also
-    /// print why each decode operation on the host runs there, and compare the memory used with the estimate
+    /// Evaluate a prompt and one token, and print the placement of the weights, the KV cache and the operations. Also
+    /// print the reason for each decode operation that runs on the host, and compare the memory used with the estimate
     #[arg(long)]
     placement: bool,
     /// Measure the memory bandwidth of each NVIDIA GPU by copying 0.5 GB twenty times
@@ -96,7 +96,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let described = match &model {
         Some(path) => Some(describe(path, args.placement, &settings, &runtime_host)?),
         None if args.placement => {
-            let why = "--placement needs a model\nhint: give it with -m FILE or --hf OWNER/REPO";
+            let why = "--placement needs a model\nhint: add -m FILE or --hf OWNER/REPO";
             return Err(llama::error::Error::Usage(why.to_string()).into());
         }
         None => None,
@@ -133,7 +133,7 @@ struct Described {
     settings: Settings,
 }
 
-/// Describes the model with its memory, and its placement if requested.
+/// Describes the model, its memory use and, if requested, its placement.
 fn describe(
     path: &std::path::Path,
     is_placed: bool,

@@ -17,7 +17,7 @@ use super::flags::{
 use super::hub::HubFlags;
 use crate::remote::ServerAddress;
 
-/// Offer a model to agents as MCP tools on stdin and stdout
+/// Offer a model to agents as MCP tools over stdin and stdout
 ///
 /// MCP clients, such as desktop programs and editors, start this command themselves. The tools are generate, chat,
 /// embed, tokenize and info. The command opens no network port. It exits when stdin closes, or on SIGTERM or ctrl-C.
@@ -39,7 +39,7 @@ pub struct Args {
     /// Chat template to use instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
-    /// Number of calls that run at the same time [default: 4]
+    /// Maximum number of concurrent calls [default: 4]
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = whole("1 to 256"))]
     slots: Option<u32>,
     /// Maximum number of tokens in an answer, for calls that do not set one [default: 512]

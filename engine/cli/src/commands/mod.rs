@@ -43,7 +43,7 @@ const LLAMA_FLAGS: [&str; 16] = [
     "-mg", "-kvo", "-nkvo",
 ];
 
-/// Text at the end of the help for commands that accept these flags.
+/// Text at the end of the help of commands that accept these flags.
 const LLAMA_FLAGS_HELP: &str = "llama.cpp's short flags -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, \
                                -dev, -sm, -ts, -mg, -kvo and -nkvo also work.";
 
@@ -83,7 +83,7 @@ fn placed_runtime_host(requested: &Requested) -> Result<RuntimeHost, Error> {
     place_on_nodes(requested, read_runtime_host())
 }
 
-/// Places the process on the NUMA nodes that `requested` names. Returns the machine as the process may use it.
+/// Places the process on the NUMA nodes in `requested`. Returns the part of the machine that the process may use.
 fn place_on_nodes(requested: &Requested, runtime_host: RuntimeHost) -> Result<RuntimeHost, Error> {
     match requested.numa {
         Some(placement) => engine_core::numa::place(placement, runtime_host),

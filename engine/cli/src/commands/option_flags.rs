@@ -120,7 +120,7 @@ fn value_flag<T: Default>(option: &'static OptionSpec<T>, metavar: &'static str,
         .help_heading(option.group.title());
     let flag = match &option.value {
         Value::Path(_) => flag.value_parser(value_parser!(PathBuf)),
-        // The text is parsed here so that clap can name the invalid flag, and again when the flags are read.
+        // The text is parsed here, so that clap's error can name the invalid flag, and again when the flags are read.
         _ => flag
             .value_parser(move |text: &str| option.set(&mut T::default(), text).map(|()| text.to_string())),
     };

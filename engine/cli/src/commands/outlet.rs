@@ -1,8 +1,7 @@
 //! Writes generated text in a separate thread, so that generation does not wait for the reader.
 //!
-//! A write to a pipe, a terminal or a file waits for its reader. Each write also takes some microseconds, during
-//! which a device is idle. The generating thread only puts the text into a channel. If the channel is full,
-//! generation waits.
+//! A write to a pipe or a terminal may wait for the reader. Each write also takes some microseconds, during which a
+//! device is idle. The generating thread only puts the text into a channel. If the channel is full, generation waits.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -105,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// Writer that waits for permission before each write, and fails when permission is no longer possible.
+    /// Writer that waits for permission before each write, and fails once nobody can grant permission any more.
     struct Slow {
         leave: mpsc::Receiver<()>,
         read: Arc<Mutex<String>>,
@@ -158,7 +157,8 @@ mod tests {
         for number in 1..=PIECES {
             assert_eq!(sent.recv_timeout(Duration::from_secs(60)), Ok(number));
         }
-        // The writer holds the pieces that it received, at most as many as were waiting. The sender then blocks.
+        // The writer holds the pieces that it has received, at most as many as fit into the channel. The sender then
+        // blocks.
         let mut last = PIECES;
         while let Ok(number) = sent.recv_timeout(Duration::from_secs(1)) {
             last = number;

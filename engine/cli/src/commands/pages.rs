@@ -91,7 +91,8 @@ mod tests {
     fn every_command_that_people_use_has_a_page_and_no_other_has() {
         let pages = pages(&Cli::command()).unwrap();
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
-        for name in ["anneal.1", "anneal-run.1", "anneal-serve.1", "anneal-bench.1"] {
+        for name in ["anneal.1", "anneal-run.1", "anneal-serve.1", "anneal-bench.1", "anneal-self-install.1"]
+        {
             assert!(names.contains(&name), "{names:?}");
         }
         for hidden in ["tune-worker", "logits", "completions", "man.1"] {
@@ -107,6 +108,7 @@ mod tests {
         for shell in ["bash", "zsh", "fish"] {
             let text = String::from_utf8(script(shell, &Cli::command()).unwrap()).unwrap();
             assert!(text.contains("anneal") && text.contains("greedy"), "{shell}: {text}");
+            assert!(text.contains("rollback") && text.contains("no-check"), "{shell}: {text}");
             assert!(!text.contains("tune-worker"), "{shell} offers what is hidden");
         }
     }

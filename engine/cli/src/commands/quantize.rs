@@ -55,7 +55,7 @@ pub struct Args {
     /// Type of the token embeddings
     #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
     token_embedding_type: Option<GgmlType>,
-    /// Type of the tensors with names that match a regular expression, for example attn_v=q8_0 or
+    /// Type of the tensors whose names match a regular expression, for example attn_v=q8_0 or
     /// 'blk\.[0-3]\.ffn_down=q6_K'; can be repeated, and the first match is used
     #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_override)]
     tensor_type: Vec<(String, GgmlType)>,
@@ -138,8 +138,8 @@ fn warn(input: &Path, options: &QuantizeOptions, plan: &QuantizePlan) -> llama::
     for idle in idle_overrides(input, options, plan)? {
         let _ = writeln!(
             stderr,
-            "warning: --tensor-type {} has no effect: no tensor name matches it, an earlier pattern matches first, \
-            or the tensors already have this type",
+            "warning: --tensor-type {} has no effect: no tensor name matches the pattern, an earlier pattern matches \
+            first, or the tensors already have this type",
             printable(&idle)
         );
     }

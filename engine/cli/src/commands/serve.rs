@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ended
 }
 
-/// Checks that draft flags are given together with a source of drafts. The configuration file may also name the source.
+/// Checks that draft flags are given together with a source of drafts. The configuration file may also set the source.
 fn check_drafts(args: &Args) -> Result<()> {
     let given = &args.server.given;
     let drafts = given.draft_model.is_some() || given.speculative.is_some_and(|who| who != Who::Off);
@@ -117,7 +117,7 @@ fn check_drafts(args: &Args) -> Result<()> {
     }
 }
 
-/// Maximum time to write the last lines of the log.
+/// Maximum time for writing the last lines of the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Returns the function that resolves the settings of a model, including its tuning record.

@@ -30,8 +30,8 @@ pub struct SpeculativeFlags {
     /// Number of threads for the draft model, up to the number of decode threads [default: as many as decode uses]
     #[arg(long, value_name = "N", value_parser = whole("1 to the number of decode threads"))]
     draft_threads: Option<u32>,
-    /// Use drafts even if logits are rounded differently when tokens are evaluated together than when they are
-    /// evaluated one by one. If two tokens are nearly equally likely, the text may differ from the text without drafts
+    /// Use drafts even if evaluating several tokens together rounds logits differently from evaluating one token at a
+    /// time. If two tokens are nearly equally likely, the text may differ from the text without drafts
     #[arg(long)]
     draft_near: bool,
 }

@@ -20,7 +20,7 @@ pub fn insert(table: &str, fields: &[(impl AsRef<str>, Value)]) -> String {
 }
 
 /// Returns the type of a column. If the first row has no value, the name determines whether the type is an integer or a
-/// real number. Unknown texts are written as empty strings, so only numbers can be null.
+/// real number. Missing texts are written as empty strings, so only numbers can be null.
 fn kind(name: &str, value: &Value) -> &'static str {
     match value {
         Value::Number(number) if number.is_f64() => "REAL",

@@ -208,7 +208,7 @@ fn plain(record: &impl ResultRow) -> serde_json::Result<Vec<(String, Value)>> {
 
 impl ResultRow for BenchRecord {
     fn table(&self) -> &'static str {
-        // The table has llama-bench's name, because its fields are the same.
+        // The table has the same name as in llama-bench, because it has the same fields.
         "llama_bench"
     }
 

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use engine_core::model;
 use engine_core::settings::{Requested, Settings};
 use llama::error::Error;
@@ -13,10 +13,10 @@ use serde_json::json;
 
 use super::run::prompt;
 
-/// Split a text into a model's tokens, or convert token numbers to text
+/// Split text into a model's tokens, or convert token numbers to text
 ///
-/// Prints one token per line: its number, and its text in quotes. The tokens are those that the model sees as a prompt,
-/// including the special tokens that it adds.
+/// Prints one token per line: its number, and its text in quotes. With --prompt or --file, these are the tokens that
+/// the model receives, including special tokens such as the begin-of-text token.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("text").required(true).args(["prompt", "file", "tokens"]))]
 pub struct Args {
@@ -53,13 +53,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     model::check_file(&args.model, &settings)?;
     let options = ModelOptions { vocab_only: true, ..settings.model_options() };
     let model = Model::load(&args.model, &options)?;
-    let mut out = io::stdout().lock();
     if let Some(numbers) = numbers {
         let text = joined(&model, &numbers)?;
-        match args.json {
-            true => writeln!(out, "{}", json!({ "text": text }))?,
-            false => writeln!(engine_core::terminal::stdout(), "{text}")?,
-        }
+        let text = if args.json { json!({ "text": text }).to_string() } else { text };
+        print(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
     let tokens = match args.no_special {
@@ -69,16 +66,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let pieces = tokens.iter().map(|token| piece(&model, *token)).collect::<Result<Vec<String>>>()?;
     if args.json {
         let list = tokens.iter().zip(&pieces).map(|(token, piece)| json!({ "token": token, "piece": piece }));
-        writeln!(out, "{}", json!({ "tokens": list.collect::<Vec<_>>() }))?;
+        print(&json!({ "tokens": list.collect::<Vec<_>>() }).to_string())?;
     } else {
         let width = tokens.iter().map(|token| token.to_string().len()).max().unwrap_or(0);
-        for (token, piece) in tokens.iter().zip(&pieces) {
-            writeln!(out, "{token:>width$}  {piece:?}")?;
+        let lines = tokens.iter().zip(&pieces).map(|(token, piece)| format!("{token:>width$}  {piece:?}"));
+        let lines: Vec<String> = lines.collect();
+        if !lines.is_empty() {
+            print(&lines.join("\n"))?;
         }
-        out.flush()?;
         let _ = writeln!(io::stderr(), "{}", build_info::words::count(tokens.len(), "token"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes `text` as a line.
+fn print(text: &str) -> Result<()> {
+    let mut out = engine_core::terminal::stdout();
+    writeln!(out, "{text}").and_then(|()| out.flush()).context("cannot write to stdout")
 }
 
 /// Parses token numbers separated by commas or white space.
@@ -87,7 +91,9 @@ fn numbers(text: &str) -> Result<Vec<Token>, Error> {
     let number = |word: &str| {
         word.parse().map_err(|_| {
             let word: String = word.chars().take(60).collect();
-            Error::Usage(format!("--tokens: {word:?} is not a token number\nhint: write it as 1,15,2"))
+            Error::Usage(format!(
+                "--tokens: {word:?} is not a token number\nhint: write a list such as 1,15,2"
+            ))
         })
     };
     words.map(number).collect()

@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Prints the state once. Queries the server twice, because computing rates takes two states.
+/// Prints the state once. Queries the server twice, because computing rates requires two states.
 fn once(place: &ServerAddress, looker: &mut Looker) -> Result<ExitCode> {
     let seen = looker.look().and_then(|_| {
         looker.rest();
@@ -145,5 +145,5 @@ fn fail(failure: &Failure) -> Result<ExitCode> {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "use seconds from 0.1 to 3600".to_string())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "use a number of seconds from 0.1 to 3600".to_string())
 }

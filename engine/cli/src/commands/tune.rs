@@ -90,7 +90,7 @@ const RESUMED: Duration = Duration::from_secs(24 * 3600);
 pub fn run(args: &Args) -> Result<ExitCode> {
     let Some(path) = tuning::path(args.tuning.as_deref()) else {
         return Err(Error::Usage(
-            "cannot determine the path of the tuning record: HOME is not set\nhint: set HOME, or give a file with \
+            "cannot determine the path of the tuning record: HOME is not set\nhint: set HOME, or specify a file with \
             --tuning".to_string(),
         )
         .into());
@@ -297,7 +297,7 @@ fn say(conditions: &[Condition]) {
     }
 }
 
-/// Returns the progress of an interrupted tuning run with the same task. Otherwise, returns empty progress.
+/// Returns the progress of an interrupted tuning run with the same task, or empty progress if there is none.
 fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
     let new = TuningProgress::new(task);
     if args.fresh {
@@ -330,7 +330,7 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
             let _ = writeln!(
                 stderr,
                 "discarding the progress of an interrupted tuning run, because it had a different model, \
-                 purpose, machine or option"
+                 purpose, machine or set of options"
             );
             new
         }
@@ -456,7 +456,8 @@ fn lock(path: &Path) -> Result<Option<File>> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a valid time\nhint: write it as 90s, 3m or 1h (10 s to 24 h)");
+    let wrong =
+        || format!("{text:?} is not a valid time\nhint: use a time from 10s to 24h, such as 90s, 3m or 1h");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor = match unit {

@@ -22,12 +22,12 @@ use ask::{AskedSpeed, Asker};
 
 /// Find out why a running server is slow
 ///
-/// Observes a process that runs llama.cpp (llama-server, ollama, llama-cpp-python, llamafile or anneal), compares its
-/// speed with the limit of this machine, and lists the causes of a low speed with evidence and the change that removes
-/// each cause. Nothing is changed. Processes of other users need root.
+/// Observes a process that runs llama.cpp (llama-server, ollama, llama-cpp-python, llamafile or anneal), and compares
+/// its speed with the limit of this machine. Lists the causes of low speed, each with its evidence and a fix, but
+/// changes nothing. Observing a process of another user requires root.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Process ID, name of the program, URL or Unix socket of the server
+    /// Process ID, program name, URL or Unix socket of the server
     #[arg(value_name = "PID|NAME|URL|SOCKET")]
     process: String,
     /// Print one JSON object
@@ -47,7 +47,7 @@ pub struct Args {
     api_key_file: Option<PathBuf>,
 }
 
-/// Folder below which the files of this machine are.
+/// Root folder of this machine's files.
 const ROOT: &str = "/";
 
 /// Minimum duration of an observation.
@@ -87,9 +87,11 @@ fn watch(
     seconds: Duration,
 ) -> Result<(Window, SeenSpeed)> {
     let ended = || anyhow::anyhow!("process {pid} has ended");
+    // The speed of one request is not the speed of a server that answers other requests at the same time.
+    let is_shared = asks && is_busy(pid).with_context(ended)?;
     let mut watch = ProcessWatch::begin(Path::new(ROOT), pid).with_context(ended)?;
     let asker = address.map(|address| Asker::start(address, asks, seconds)).transpose()?;
-    // A request that has ended leaves an idle process, so that the observation ends with the request.
+    // After its request has ended, the process is idle, so the observation ends too.
     let is_answered = || asks && asker.as_ref().is_some_and(Asker::has_ended);
     watch.sample_until(|elapsed| elapsed >= seconds || elapsed >= LEAST && is_answered());
     let window = watch.end().with_context(ended)?;
@@ -98,12 +100,27 @@ fn watch(
         None => AskedSpeed { seen: None, why: "it accepts no connections".to_string() },
     };
     let unknown = SeenSpeed { source: answer.why, ..SeenSpeed::default() };
-    Ok((window, answer.seen.unwrap_or(unknown)))
+    let mut speed = answer.seen.unwrap_or(unknown);
+    if is_shared && speed.decode.is_some() {
+        speed.is_shared = true;
+        speed.source.push_str(", while the server answered other requests");
+    }
+    Ok((window, speed))
+}
+
+/// True if process `pid` computes before any request was sent to it; `None` if the process has ended.
+fn is_busy(pid: u32) -> Option<bool> {
+    const TIME: Duration = Duration::from_millis(200);
+    const CORES: f64 = 0.1;
+    let mut watch = ProcessWatch::begin(Path::new(ROOT), pid)?;
+    watch.sample_until(|elapsed| elapsed >= TIME);
+    Some(watch.end()?.threads.iter().map(|thread| thread.busy).sum::<f64>() > CORES)
 }
 
 /// Adds the limits of this machine.
 fn add_roofline(observation: &mut Observation, found: CachedRoofline) {
-    const MEASURE: &str = "measure the machine's limits with anneal bench --roofline, while no server works";
+    const MEASURE: &str =
+        "measure the machine's limits with anneal bench --roofline, while no server is busy";
     match found {
         CachedRoofline::Fresh(roofline) => observation.roofline = Some(roofline),
         CachedRoofline::Unfit(why) => {
@@ -146,7 +163,7 @@ fn target(text: &str, key: Option<String>) -> Result<(ProcessTarget, Option<Serv
     Ok((target, Some(address)))
 }
 
-/// Returns the address on which process `pid` accepts connections: on this machine alone, if it accepts them there.
+/// Returns an address at which process `pid` accepts connections, preferably a loopback address.
 fn address_of(pid: u32, key: Option<String>) -> Option<ServerAddress> {
     let mut listeners = ProcFolder::of(pid).listeners();
     listeners.sort_by_key(|listener| !matches!(listener, Listener::Tcp(at) if at.ip().is_loopback()));
@@ -164,7 +181,7 @@ fn address_of(pid: u32, key: Option<String>) -> Option<ServerAddress> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.5..=60.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "use seconds from 0.5 to 60".to_string())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "use a number of seconds from 0.5 to 60".to_string())
 }
 
 #[cfg(test)]

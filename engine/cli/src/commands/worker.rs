@@ -23,7 +23,7 @@ use crate::interrupt;
 ///
 /// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its
 /// clients: anyone who can connect to the port can take over this process. By default, the worker therefore listens
-/// only on loopback, and serves only processes that its own user or root runs. To use the worker from another machine,
+/// only on loopback, and serves only processes of its own user or of root. To use the worker from another machine,
 /// set up a tunnel (ssh -L) or, on a private network, use --trust-network.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -61,8 +61,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if llama::rpc_version().is_none() {
         return Err(Error::Usage(format!("anneal worker: {}", llama::offload::NO_RPC)).into());
     }
-    // Clients cannot see which devices this worker uses, so the worker checks the GPU requirement. A user who names
-    // devices has already made the choice.
+    // Clients cannot see which devices this worker uses, so the worker itself checks the GPU requirement. If the user
+    // specified devices, the choice has already been made.
     if matches!(args.devices, None | Some(Devices::Auto)) {
         gpu::require_device_for("run layers for other machines on a GPU", &settings, &runtime_host)?;
     }
@@ -131,7 +131,9 @@ fn address(text: &str) -> Result<SocketAddrV4, String> {
     let named = text.strip_prefix("localhost").map(|rest| format!("{}{rest}", Ipv4Addr::LOCALHOST));
     let address: SocketAddrV4 = named.as_deref().unwrap_or(text).parse().map_err(wrong)?;
     match address.port() {
-        0 => Err("with port 0, clients would not know the port\nhint: give a port other than 0".to_string()),
+        0 => {
+            Err("with port 0, clients would not know the port\nhint: choose a port other than 0".to_string())
+        }
         _ => Ok(address),
     }
 }
@@ -270,7 +272,10 @@ mod tests {
             ("[::1]:50052", "127.0.0.1:50052"),
         ] {
             let why = address(text).expect_err(text);
-            assert!(why.ends_with(&format!("with a port\nhint: write it as {expected}")), "{text}: {why}");
+            assert!(
+                why.ends_with(&format!("with a port\nhint: use an address such as {expected}")),
+                "{text}: {why}"
+            );
         }
     }
 

@@ -22,7 +22,7 @@ const CALLS: usize = 32;
 /// Minimum interval between two progress notifications.
 const PROGRESS: Duration = Duration::from_millis(100);
 
-const INSTRUCTIONS: &str = "A language model on this machine. chat answers questions, generate continues a text, \
+const INSTRUCTIONS: &str = "A language model on this machine. chat answers questions, generate continues text, \
                            embed computes a vector for each text, tokenize counts tokens, and info describes the model. \
                            Nothing is kept between calls, and nothing leaves the machine.";
 
@@ -36,7 +36,7 @@ pub struct Handler {
 struct ToolOutput {
     text: Option<String>,
     value: Value,
-    /// Reason why the text is incomplete, if the client did not ask for its length.
+    /// Reason why the text is incomplete, if a time limit or a shutdown ended it.
     cut_off: Option<&'static str>,
 }
 
@@ -51,7 +51,7 @@ impl ToolOutput {
 const CUT_OFF: [(&str, &str); 2] = [
     (
         "deadline",
-        "the text is incomplete: the time limit ended it; use a larger timeout_s or a smaller max_tokens",
+        "the text is incomplete: the time limit was reached; use a larger timeout_s or a smaller max_tokens",
     ),
     ("shutdown", "the text is incomplete: the server was shut down"),
 ];

@@ -1,8 +1,8 @@
-//! Command `anneal mcp`: serves a model over the Model Context Protocol, on stdin and stdout.
+//! Command `anneal mcp`: serves a model with the Model Context Protocol, over stdin and stdout.
 //!
 //! [`stdio`] reads and writes the messages, [`handler`] answers them, and [`tools`] describes the tools. A server
-//! executes the calls like those of any other client ([`remote`](crate::remote)). It is either a separate process, or
-//! runs in this process without a socket.
+//! executes the calls like the requests of any other client ([`remote`](crate::remote)). The server either is a
+//! separate process, or runs in this process without a socket.
 
 mod handler;
 mod stdio;
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use base::signals::hang_up_is_ignored;
 use engine_core::runtime_host::RuntimeHost;
 use llama::error::{Error, Result};
 use rmcp::service::{ServerInitializeError, serve_server};
 use server::models::{Resolve, Say, Served};
 use server::run::{Hooks, Ready, run};
-use server::signals::hang_up_is_ignored;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -30,7 +30,7 @@ use self::handler::Handler;
 use self::stdio::Stdio;
 use crate::remote::ServerAddress;
 
-/// Maximum time that loading may continue after stdin has closed.
+/// Maximum time for which loading may continue after stdin has closed.
 const LOADING: Duration = Duration::from_secs(1);
 
 /// Loads the model of `served` into this process, with the settings from `resolve`, and offers it until stdin closes

@@ -99,7 +99,7 @@ fn generating(own: Value) -> Value {
             "type": if parameter.whole { "integer" } else { "number" },
             "minimum": parameter.min,
             "maximum": parameter.max,
-            "description": format!("{} {}.", parameter.doc, parameter.range),
+            "description": format!("{}: {}.", parameter.doc, parameter.range),
         })
     };
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
@@ -109,7 +109,7 @@ fn generating(own: Value) -> Value {
                                                                                              tokens to generate." },
         "stop": {
             "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }],
-            "description": "Texts that end the answer. The answer does not contain them.",
+            "description": "Strings that end the answer. The answer does not contain them.",
         },
         "json_schema": {
             "type": "object",
@@ -117,8 +117,8 @@ fn generating(own: Value) -> Value {
         },
         "grammar": { "type": "string", "description": "Grammar (GBNF) that the answer must match." },
         "seed": {
-            "type": "integer", "minimum": 0, "maximum": u32::MAX - 1,
-            "description": "Random seed: the same seed gives the same text.",
+            "type": "integer", "minimum": -1, "maximum": u64::MAX,
+            "description": "Seed of the random number generator: the same seed gives the same text. -1 for a random seed.",
         },
         "timeout_s": { "type": "number", "minimum": 0.001, "description": "Time limit in seconds." },
         "model": model(),
@@ -162,8 +162,8 @@ fn generate() -> Tool {
                                                                       template." } });
     tool(
         "generate",
-        "Continue a text",
-        "Continues a text with the local language model, and returns the continuation. Use chat for questions and \
+        "Continue text",
+        "Continues text with the local language model, and returns the continuation. Use chat for questions and \
         instructions.",
         object(generating(prompt), &["prompt"]),
         Some(generated()),
@@ -187,8 +187,7 @@ fn chat() -> Tool {
         },
         "reasoning_effort": {
             "type": "string",
-            "description": "Effort of a reasoning model, for example low or high; none to answer without \
-                           thoughts.",
+            "description": "Reasoning effort, for example low or high; none to answer without thoughts.",
         },
         "thinking_budget_tokens": {
             "type": "integer", "minimum": -1, "maximum": u32::MAX,
@@ -244,7 +243,7 @@ fn tokenize() -> Tool {
     tool(
         "tokenize",
         "Count tokens",
-        "Splits a text into the local model's tokens, and counts them.",
+        "Splits text into the local model's tokens, and counts them.",
         object(input, &["text"]),
         Some(output),
     )
@@ -283,6 +282,15 @@ mod tests {
             }
         }
         assert!(named("Generate").is_none());
+    }
+
+    #[test]
+    fn descriptions_separate_a_parameter_from_its_range() {
+        let schema = generating(json!({}));
+        let about = "Keep this many of the most likely tokens: 0 (all) to 2147483647.";
+        assert_eq!(schema["top_k"]["description"], *about, "{schema}");
+        // As in the server.
+        assert_eq!(schema["seed"]["maximum"], u64::MAX);
     }
 
     #[test]

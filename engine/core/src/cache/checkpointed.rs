@@ -8,8 +8,8 @@ use llama::{Model, PrefixReuse};
 
 use crate::checkpoints::CheckpointState;
 
-/// Returns the bytes to store for `state`, the whole state of a sequence of `model`. `cuts` are its checkpoints. The
-/// memory of most models needs none, so their bytes are only the state.
+/// Returns the bytes to store for `state`, the whole state of a sequence of `model`. `cuts` are its checkpoints. Most
+/// models need no checkpoints, so their bytes are only the state.
 pub fn stored(model: &Model, state: Vec<u8>, cuts: &[CheckpointState<'_>]) -> Vec<u8> {
     match model.prefix_reuse() {
         PrefixReuse::AnyToken => state,

@@ -23,7 +23,7 @@ const HEAD: usize = 224;
 /// Number of header bytes that the header's digest covers. The digest also covers the tokens.
 const SIGNED: usize = HEAD - 32;
 
-/// Number of bytes that are read and hashed per step. The number is small enough for the CPU's cache.
+/// Number of bytes that are read and hashed per step. This many bytes fit into the CPU's cache.
 const CHUNK: u64 = 1 << 20;
 
 /// Reason why a file cannot be used.
@@ -95,7 +95,7 @@ impl Head {
     /// Checks that the file belongs to `key`.
     ///
     /// # Errors
-    /// If the file does not belong to `key`. The error names the first difference.
+    /// If the file does not belong to `key`. The error describes the first difference.
     pub fn check(&self, key: &CacheKey) -> Result<(), Unfit> {
         match () {
             () if self.key.model != key.model => Err(Unfit::Model),

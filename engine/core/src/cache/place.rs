@@ -51,13 +51,19 @@ pub fn check_folder(path: &Path, read_only: bool) -> Result<()> {
             return failed("the folder does not exist, and --prompt-cache-ro does not create it".into());
         }
         Err(_) => {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-            if let Err(error) = made {
-                return failed(format!("the folder cannot be created: {error}"));
+            if let Err(error) = create_folder(path) {
+                return failed(format!(
+                    "the folder cannot be created: {error}\nhint: choose another path with --prompt-cache"
+                ));
             }
         }
     }
     check_writable(path)
+}
+
+/// Creates the folder `path` for this user only, unless it exists.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 fn check_writable(folder: &Path) -> Result<()> {

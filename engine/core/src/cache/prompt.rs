@@ -117,7 +117,8 @@ fn begin(
     let start = Instant::now();
     let nothing = |is_of_use| Begun { is_of_use, ..Begun::default() };
     let notes = &mut report.notes;
-    // This cache writes no checkpoints, so the states of other models cannot be truncated.
+    // This cache writes no checkpoints. Without checkpoints, a state can only be truncated if the model allows
+    // truncation at any token. Otherwise, the prompt must begin with all tokens of the file.
     let whole = session.context().model().prefix_reuse() != PrefixReuse::AnyToken;
     let Some(found) = cache.store.find(&cache.key, prompt, 0, session.n_ctx(), whole, notes) else {
         return nothing(true);
@@ -147,7 +148,7 @@ fn put(
     session.restore(state).map_err(|error| refused(error.to_string()))?;
     let context = session.context();
     if !context.holds(0, loaded.tokens.len()) {
-        return Err(refused("the restored tokens are not at their positions".to_string()));
+        return Err(refused("the restored tokens have wrong positions".to_string()));
     }
     let row = &loaded.content.logits;
     let whole = loaded.common == prompt.len() && loaded.tokens.len() == prompt.len();

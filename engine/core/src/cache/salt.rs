@@ -12,8 +12,8 @@ use base::{Access, Pending};
 use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
-use super::entry;
 use super::key::UNSCOPED;
+use super::{entry, place};
 
 /// Name of the salt's file.
 const NAME: &str = "scopes.salt";
@@ -32,16 +32,16 @@ pub fn salted(folder: &Path, scope: Digest, read_only: bool) -> Result<Option<Di
     }
     let path = folder.join(NAME);
     let failed = |why: String| {
-        format!(
-            "cannot use the salt {}: {why}\nhint: remove the file; until you remove it, clients' prompts are not cached \
-             on disk",
-            path.display()
-        )
+        let mend = match path.symlink_metadata() {
+            Ok(_) => "remove the file; until you remove it, clients' prompts are not cached on disk",
+            Err(_) => "until the file can be created, clients' prompts are not cached on disk",
+        };
+        format!("cannot use the salt {}: {why}\nhint: {mend}", path.display())
     };
     let salt = match read(&path) {
         Ok(None) if read_only => return Ok(None),
         Ok(None) => {
-            create(&path).map_err(|why| failed(why.to_string()))?;
+            create(folder, &path).map_err(|why| failed(why.to_string()))?;
             read(&path)
         }
         found => found,
@@ -70,8 +70,10 @@ fn read(path: &Path) -> Result<Option<[u8; BYTES]>, String> {
     Ok(Some(salt))
 }
 
-/// Creates a random salt at `path`, unless another process creates one first.
-fn create(path: &Path) -> io::Result<()> {
+/// Creates a random salt at `path` in `folder`, unless another process creates one first. Creates the folder if it was
+/// deleted.
+fn create(folder: &Path, path: &Path) -> io::Result<()> {
+    place::create_folder(folder)?;
     let mut salt = [0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut salt)?;
     let mut pending = Pending::beside(path, Access::Private)?;
@@ -98,6 +100,22 @@ mod tests {
         assert_ne!(salted(folders[0].path(), [6; 32], false), Ok(one));
         let mode = fs::metadata(folders[0].path().join(NAME)).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_deleted_folder_is_created_again() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        let folder = parent.path().join("cache");
+        let before = salted(&folder, SCOPE, false).expect("a salt");
+        fs::remove_dir_all(&folder).expect("removed");
+        let after = salted(&folder, SCOPE, false).expect("a salt");
+        assert!(after.is_some() && after != before);
+        assert_eq!(fs::metadata(&folder).expect("a folder").permissions().mode() & 0o777, 0o700);
+        // The folder cannot be created, and no file exists that could be removed.
+        let file = parent.path().join("file");
+        fs::write(&file, "").expect("written");
+        let why = salted(&file.join("cache"), SCOPE, false).expect_err("no folder");
+        assert!(why.contains("until the file can be created") && !why.contains("remove the file"), "{why}");
     }
 
     #[test]

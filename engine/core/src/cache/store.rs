@@ -107,7 +107,7 @@ impl Store {
         Ok(Store { place: CacheStorage::Folder { path: path.to_path_buf(), bound }, read_only })
     }
 
-    /// Opens the store that `--prompt-cache PATH` names. The store is a folder if `path` is a folder or ends with a
+    /// Opens the store that `--prompt-cache PATH` specifies. The store is a folder if `path` is a folder or ends with a
     /// slash, or if `bound` is given; otherwise, it is a file.
     ///
     /// # Errors
@@ -294,7 +294,7 @@ impl Store {
             CacheStorage::File(path) => {
                 self.may_replace(path)?;
                 let parts = Parts::new(key, tokens, logits, state);
-                put(path, &parts)?;
+                place::write_atomically(path, &parts.slices()).map_err(|why| not_written(path, &why))?;
                 let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                 place::remove_left_behind(base::folder_of(path), |of| of == name);
                 Ok(Saved::Written(parts.size()))
@@ -327,10 +327,14 @@ impl Store {
             return Ok(Saved::Known);
         }
         let parts = Parts::new(key, tokens, logits, state);
+        // Somebody may have deleted the folder. An error names the folder, not the entry, so that a server reports a full
+        // disk only once.
+        let failed = |why: std::io::Error| not_written(folder, &why);
+        place::create_folder(folder).map_err(failed)?;
         place::remove_left_behind(folder, is_ours);
         make_room(folder, bound, parts.size())?;
         let path = folder.join(name(key, tokens));
-        put(&path, &parts)?;
+        place::write_atomically(&path, &parts.slices()).map_err(failed)?;
         self.remove_superseded(folder, key, tokens, &path);
         Ok(Saved::Written(parts.size()))
     }
@@ -439,10 +443,6 @@ fn make_room(folder: &Path, bound: Bytes, more: Bytes) -> std::result::Result<()
     Ok(())
 }
 
-fn put(path: &Path, parts: &Parts) -> std::result::Result<(), String> {
-    place::write_atomically(path, &parts.slices()).map_err(|why| not_written(path, &why))
-}
-
 fn not_written(path: &Path, why: &std::io::Error) -> String {
     let mend = match why.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
@@ -483,6 +483,29 @@ mod tests {
     fn files(folder: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).expect("a folder");
         entries.map(|entry| entry.expect("an entry").path()).collect()
+    }
+
+    #[test]
+    fn a_deleted_folder_is_created_again() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        let path = parent.path().join("cache");
+        let store = Store::folder(&path, DEFAULT_BOUND, false).expect("a store");
+        fs::remove_dir(&path).expect("removed");
+        let saved = store.save(&key(), &tokens(BLOCK, 1, 9), &[], vec![0; 8]);
+        assert!(matches!(saved, Ok(Saved::Written(_))), "{saved:?}");
+    }
+
+    #[test]
+    fn failed_writes_of_a_folder_have_the_same_message() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Store::folder(folder.path(), DEFAULT_BOUND, false).expect("a store");
+        let refusals = [1, 2].map(|own| {
+            let tokens = tokens(BLOCK, own, 9);
+            // A folder has the name of the entry.
+            fs::create_dir(folder.path().join(name(&key(), &tokens))).expect("a folder");
+            store.save(&key(), &tokens, &[], vec![0; 8]).expect_err("it cannot be written")
+        });
+        assert_eq!(refusals[0], refusals[1]);
     }
 
     #[test]
@@ -593,7 +616,7 @@ mod tests {
         let path = folder.path().join("cache");
         let store = Store::at(&path, None, false).expect("a place");
         let (first, second) = (tokens(0, 1, 20), tokens(0, 2, 20));
-        assert_eq!(common(&store, &first), (0, vec![]), "nothing is there, and nothing to be said");
+        assert_eq!(common(&store, &first), (0, vec![]), "no file, and no notes");
         save(&store, &first).expect("written");
         assert_eq!(common(&store, &first), (20, vec![]));
         save(&store, &second).expect("written");

@@ -91,7 +91,7 @@ impl Evaluator {
             ..context_options(model, settings, true)
         };
         let cache = cache_size(model, &options).unwrap_or(Bytes(0));
-        // The available memory is read after the model and its first context were loaded.
+        // The available memory is read after the model was loaded and its first context was created.
         if let Some(available) = RuntimeHost::read().memory().filter(|available| cache > *available) {
             let mend = "request embeddings of shorter texts, or lower -c";
             let path = model.path().to_path_buf();
@@ -125,9 +125,9 @@ impl Evaluator {
         tokens <= self.embedding.n_ctx() as usize
     }
 
-    /// Returns the embeddings of `texts`, or one score for each of them. Calls `pause` between two texts; if it returns
-    /// true, returns only the embeddings so far. Before each batch, `limit` returns the maximum number of tokens for
-    /// the batch, or the error that ends the evaluation.
+    /// Returns the embeddings of `texts`, or one score for each of them. Calls `pause` between two texts. If `pause`
+    /// returns true, returns only the results computed so far. Before each batch, `limit` returns the maximum number of
+    /// tokens for the batch, or the error that ends the evaluation.
     ///
     /// # Errors
     /// Errors of `limit` and of the evaluation.

@@ -28,7 +28,7 @@ impl FromStr for Pooling {
     }
 }
 
-/// Number of llama.cpp for models that score pairs of texts.
+/// llama.cpp's number for the pooling of models that score pairs of texts.
 const RANK: &str = "4";
 
 impl Pooling {
@@ -43,7 +43,7 @@ impl Pooling {
     /// Checks that `model` is a reranker, which returns a score for a pair of texts instead of embeddings.
     ///
     /// # Errors
-    /// If it is not a reranker. Contains the reason.
+    /// If `model` is not a reranker; the error is the reason.
     pub fn check_scores(model: &Model) -> Result<(), &'static str> {
         if !Self::is_rank(model) {
             return Err(

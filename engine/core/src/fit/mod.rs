@@ -1,10 +1,10 @@
 //! Memory estimate, made before a model is loaded. The estimate covers the memory that the model needs on each device
 //! and on the host, and the number of layers that fit.
 //!
-//! llama.cpp computes the estimate: it loads the model without memory (`no_alloc`) and creates a context. The context
-//! then reports the size of each kind of buffer: the weights in their layout, K and V and recurrent states, and the
-//! buffers of the largest graph. The estimate takes as long as reading the header. The estimate is exact except for
-//! the memory of a device's own libraries ([`llama::fit::CUDA_RUNTIME`]).
+//! llama.cpp computes the estimate: it loads the model without allocating memory (`no_alloc`) and creates a context.
+//! The context then reports the size of each kind of buffer: the weights in their layout, K and V, recurrent states,
+//! and the buffers of the largest graph. The estimate takes as long as reading the header. The estimate is exact except
+//! for the memory of a device's own libraries ([`llama::fit::CUDA_RUNTIME`]).
 
 #[cfg(test)]
 mod tests;

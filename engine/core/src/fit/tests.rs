@@ -58,9 +58,9 @@ fn layers_go_whole_and_experts_stay_first() {
     for (room, is_mixture, asked, expected) in cases {
         let (found, looks) = found(room, 32, is_mixture, asked);
         assert_eq!(found, expected, "{room} {is_mixture} {asked}");
-        assert!(looks <= 11, "{room} {is_mixture} {asked}: {looks} looks");
+        assert!(looks <= 11, "{room} {is_mixture} {asked}: {looks} estimates");
     }
-    assert_eq!(found(5000, 32, false, auto).1, 1, "what fits whole is looked at once");
+    assert_eq!(found(5000, 32, false, auto).1, 1, "one estimate is enough if the whole model fits");
 }
 
 /// The CPU uses exactly the estimated memory in each case: for one sequence, for several sequences, and for several

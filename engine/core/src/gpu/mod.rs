@@ -88,7 +88,7 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
     Err(refusal(&what, reasons(&Evidence::gather(runtime_host)), ON_THE_CPU))
 }
 
-/// Returns the usable devices among those that `settings` allow. Other devices are not queried, because CUDA would
+/// Returns the devices that `settings` allow and that can be used. Other devices are not queried, because CUDA would
 /// create a context on them.
 fn came_up(settings: &Settings) -> Vec<Device> {
     let mut devices = llama::devices();
@@ -185,8 +185,8 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
     Err(refusal(&what, reasons, leave))
 }
 
-/// Warns, before the model in `parts` is loaded, if the model's prompts need cuBLAS and cuBLAS is missing. Without
-/// this warning, ggml ends the process at the first multiplication with cuBLAS.
+/// Warns, before the model in `parts` is loaded, if evaluating prompts needs cuBLAS and cuBLAS is missing. Without this
+/// warning, ggml ends the process at the first multiplication with cuBLAS.
 pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings, runtime_host: &RuntimeHost) {
     let is_here = placed.takers.iter().any(|device| device.backend == "CUDA");
     let cuda = runtime_host.build.as_ref().and_then(|(_, build)| build.cuda.as_ref());
@@ -216,8 +216,8 @@ fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &
     Some(format!("matrices that are not quantised ({} is {})", printable(&first.name), first.kind))
 }
 
-/// True if the tensor is used in a matrix product and is not quantised. Embeddings are only looked up; those that also
-/// serve as the output are quantised if the other tensors are.
+/// True if the tensor is used in a matrix product and is not quantised. Embeddings are only looked up. Embeddings that
+/// also serve as the output matrix are quantised if the other tensors are.
 fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
     // Tensors of recurrent layers that llama.cpp uses for convolutions and never quantises.
     let is_convolved = ["ssm_conv1d", "shortconv.conv", "ssm_a"].iter().any(|part| name.contains(part));

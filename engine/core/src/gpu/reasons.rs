@@ -95,7 +95,7 @@ const SAID: [(&str, &str); 11] = [
     ),
     (
         "MPS",
-        "the multi-process service (MPS) does not answer: start it with `nvidia-cuda-mps-control -d`, or unset \
+        "the multi-process service (MPS) does not respond: start it with `nvidia-cuda-mps-control -d`, or unset \
          CUDA_MPS_PIPE_DIRECTORY",
     ),
     (
@@ -134,7 +134,7 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
         ));
     }
     reasons.extend(evidence.cuda.as_ref().and_then(|cuda| too_old(cuda, driver)));
-    // The driver's warnings name hidden, refused or lost GPUs, with remedies.
+    // The driver's warnings list hidden, refused and lost GPUs, with remedies.
     reasons.extend(evidence.warnings.iter().map(|warning| Reason::new(warning.as_str(), "")));
     for card in &driver.cards {
         reasons.extend(of_card(card, evidence.cuda.as_ref()));

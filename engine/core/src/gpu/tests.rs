@@ -1,4 +1,4 @@
-//! Tests of the reasons, with a scripted driver and messages like those of the CUDA runtime.
+//! Tests of the reasons, with a scripted driver and messages in the format of the CUDA runtime.
 
 use build_info::BuildInfo;
 use host::Root;

@@ -27,7 +27,7 @@ pub struct PlacementReport {
     pub host_ops: Vec<HostOps>,
 }
 
-/// Number of layers on devices, and of all layers. The input embeddings do not count as a layer.
+/// Number of layers on devices, and total number of layers. The input embeddings do not count as a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
     /// Number of layers whose weights are all on devices.
@@ -217,7 +217,7 @@ impl PlacementReport {
         }
         if count > 0 {
             let names: Vec<&str> = names.into_iter().collect();
-            let operations = if count == 1 { "operation of decode is" } else { "operations of decode are" };
+            let operations = if count == 1 { "decode operation is" } else { "decode operations are" };
             faults.push(Fault {
                 what: format!("{count} {operations} computed on the host ({})", names.join(", ")),
                 mend: "`anneal info --placement` lists these operations and the reasons",
@@ -253,7 +253,7 @@ fn of_what(kinds: &BTreeSet<TensorRole>, layers: &BTreeSet<u32>) -> String {
 }
 
 impl TensorRole {
-    /// Returns the reason in words.
+    /// Returns the role in words.
     pub fn name(self) -> &'static str {
         match self {
             TensorRole::Embedding => "embeddings",

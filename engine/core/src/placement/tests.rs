@@ -132,7 +132,7 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
                 graph.output(GPU);
             },
             &[(Why::Weights, "MUL_MAT", 2), (Why::Cache, "FLASH_ATTN_EXT", 2), (Why::Layer, "RMS_NORM", 2)],
-            &["1.4 KiB of weights are on the host (layers 1-2)", "400 B of KV cache", "12 operations"],
+            &["1.4 KiB of weights are on the host (layers 1-2)", "400 B of KV cache", "12 decode operations"],
         ),
         (
             "the cache",
@@ -141,7 +141,7 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
                 graph.output(GPU);
             },
             &[(Why::Cache, "SET_ROWS", 2), (Why::Cache, "FLASH_ATTN_EXT", 2)],
-            &["400 B of KV cache are on the host (layers 0-1)", "4 operations"],
+            &["400 B of KV cache are on the host (layers 0-1)", "4 decode operations"],
         ),
         (
             "attention that the device has no kernel for",
@@ -150,7 +150,7 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
                 graph.output(GPU);
             },
             &[(Why::Unsupported, "FLASH_ATTN_EXT", 1)],
-            &["1 operation of decode is computed on the host (FLASH_ATTN_EXT)"],
+            &["1 decode operation is computed on the host (FLASH_ATTN_EXT)"],
         ),
         (
             "the output",
@@ -159,7 +159,7 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
                 graph.output(HOST);
             },
             &[(Why::Weights, "MUL_MAT", 1)],
-            &["904 B of weights are on the host (norms, output)", "2 operations"],
+            &["904 B of weights are on the host (norms, output)", "2 decode operations"],
         ),
     ];
     for (what, make, expected, words) in cases {

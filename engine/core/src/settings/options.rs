@@ -63,7 +63,7 @@ pub struct Requested {
     pub variant: Variant,
     /// Names of the options whose values come from a configuration file. All other values come from flags.
     pub from_file: BTreeSet<&'static str>,
-    /// Program that loads a model in a trial before this process loads the model: see [`crate::trial`].
+    /// Path of the program that loads a model in a trial before this process loads the model: see [`crate::trial`].
     pub trial_program: Option<PathBuf>,
 }
 
@@ -114,7 +114,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "lora", flag: Flag::value("FILE[:SCALE]"), key: OF_MODEL, group: Group::Adapters,
         default: DefaultValue::depends("none", "[\"adapter.gguf:1.0\"]"),
-        help: "LoRA adapter in GGUF format, with an optional scale (1 means as trained); can be repeated",
+        help: "LoRA adapter in GGUF format, with an optional scale (1 applies it as trained); can be repeated",
         value: Value::Text(Form::Repeated("files, as [\"adapter.gguf\"]"), |all, text| {
             all.variant.adapters.push(text.parse()?);
             Ok(())
@@ -139,9 +139,9 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         slot: slot!(repack),
     },
     OptionSpec {
-        name: "tiled", flag: Flag::Off("Do not use ggml's tiled kernels, which evaluate prompts on weights that are not repacked"), key: Key::NONE, group: Group::Loading,
+        name: "tiled", flag: Flag::Off("Do not use ggml's tiled kernels, which evaluate prompts with weights that are not repacked"), key: Key::NONE, group: Group::Loading,
         default: DefaultValue::Truth(true),
-        help: "Use ggml's tiled kernels for prompts on weights that are not repacked",
+        help: "Use ggml's tiled kernels to evaluate prompts with weights that are not repacked",
         value: Value::Truth(|all, value| all.tiled = Some(value)),
         slot: slot!(tiled),
     },
@@ -368,8 +368,8 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "devices", flag: Flag::aliased("LIST", &["device", "dev"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Text("auto"),
-        help: "Devices to place layers on, in this order, named as in `anneal info` (for example CUDA0,CUDA1), or none, or auto (all devices)",
-        value: Value::Text(Form::List("devices, as [\"CUDA0\"], or \"none\", or \"auto\""), parsed!(devices)),
+        help: "Devices to place layers on, in this order: names from `anneal info` (for example CUDA0,CUDA1), none, or auto (all devices)",
+        value: Value::Text(Form::List("devices such as [\"CUDA0\"], \"none\" or \"auto\""), parsed!(devices)),
         slot: slot!(devices),
     },
     OptionSpec {
@@ -477,7 +477,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
 /// # Errors
 /// If the list is invalid; the message shows the valid form.
 fn cpu_list(text: &str) -> Result<Vec<u32>, String> {
-    let wrong = || format!("{text:?} is not a list of CPUs: write it as 0-3,8");
+    let wrong = || format!("{text:?} is not a list of CPUs: use a list such as 0-3,8");
     let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -507,7 +507,7 @@ mod tests {
             assert_eq!(cpu_list(text).ok(), expected, "{text:?}");
         }
         for text in ["", "a", "3-1", "0,", "-1", "0-4000000000"] {
-            assert!(cpu_list(text).is_err(), "{text:?} was taken");
+            assert!(cpu_list(text).is_err(), "{text:?} was accepted");
         }
     }
 
@@ -515,7 +515,7 @@ mod tests {
     fn names_are_unique_and_every_default_is_taken() {
         let mut seen = BTreeSet::new();
         for option in OPTIONS {
-            assert!(seen.insert(option.name), "{} stands twice", option.name);
+            assert!(seen.insert(option.name), "{} is listed twice", option.name);
             let DefaultValue::Text(text) = option.default else { continue };
             let mut all = Requested::default();
             assert_eq!(option.set(&mut all, text), Ok(()), "{}", option.name);

@@ -31,15 +31,14 @@ pub(super) fn wanted(
         Ok(()) => wanted,
         Err(why) => {
             let (what, left) = match check(&requested.or(tuned).or(&others)) {
-                Ok(()) => ("flash attention", others),
-                Err(_) => ("defaults", Requested::default()),
+                Ok(()) => ("the flash attention setting of this build's profile is", others),
+                Err(_) => ("the defaults of this build's profile are", Requested::default()),
             };
-            // The hint may name a flag that the profile has set.
+            // The hint may mention a flag that the profile has set.
             let why = why.to_string();
             let why = words::without_hint(&why);
-            warnings.push(format!(
-                "this build's profile: {what} not used, because of a conflict with the requested settings: {why}"
-            ));
+            warnings
+                .push(format!("{what} not used, because of a conflict with the requested settings: {why}"));
             left
         }
     }

@@ -112,8 +112,8 @@ pub struct Settings {
     pub adapters_from: Source,
     /// Source of the RoPE scaling, if it is not the model's own.
     pub rope_from: Source,
-    /// Program `anneal` that first loads a model in a separate process: see [`crate::trial`]. `None` in `anneal`
-    /// itself, which runs its own trials.
+    /// Path of the `anneal` program that first loads a model in a separate process: see [`crate::trial`]. `None` in
+    /// `anneal` itself, which runs its own trials.
     pub trial_program: Option<PathBuf>,
     /// Description of the limit on the number of threads.
     pub bound_by: String,
@@ -169,14 +169,14 @@ impl Settings {
         }
     }
 
-    /// Returns the settings for the model file at `path`. Unless mapping was requested, the file is read instead if a
-    /// mapped file can lose pages on its file system.
+    /// Returns the settings for the model file at `path`. Unless mapping was requested, the file is read instead of
+    /// mapped if a mapped file can lose pages on its file system.
     #[must_use]
     pub fn for_file(&self, path: &Path) -> Settings {
         let mut own = self.clone();
         let may_map = match own.load_mode.value {
             LoadMode::Auto => true,
-            // A tuning record knows only that mapping was faster.
+            // A tuning record shows only that mapping was faster.
             LoadMode::Mmap => own.load_mode.source == Source::TuningRecord,
             LoadMode::None | LoadMode::Mlock | LoadMode::MmapMlock | LoadMode::DirectIo => false,
         };

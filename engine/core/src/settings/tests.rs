@@ -97,7 +97,7 @@ fn what_cannot_be_meant_is_wrong_usage() {
     ];
     for requested in cases {
         let result = Settings::resolve(&requested, &runtime_host(2));
-        assert!(matches!(result, Err(Error::Usage(_))), "{requested:?} was taken");
+        assert!(matches!(result, Err(Error::Usage(_))), "{requested:?} was accepted");
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn counts(
         ))
     } else {
         check(&requested.or(tuned)).err().map(|why| {
-            // The hint may name a flag that the user has not given.
+            // The hint may mention a flag that the user has not given.
             let why = why.to_string();
             let why = words::without_hint(&why);
             format!("the tuning record contradicts the requested settings and is not used: {why}")

@@ -33,8 +33,8 @@ impl DraftModel {
     /// probability `least_p`.
     ///
     /// # Errors
-    /// If the model cannot be loaded, if its memory cannot remove tokens, or if its vocabulary differs from that of
-    /// `target`.
+    /// If the model cannot be loaded, if its memory cannot remove tokens, or if its vocabulary differs from the
+    /// vocabulary of `target`.
     pub fn open(
         path: &Path,
         beside: &Context,
@@ -71,7 +71,7 @@ impl DraftModel {
     /// Creates a draft model from a loaded model: see [`open`](Self::open).
     ///
     /// # Errors
-    /// If its vocabulary differs from that of the large model, or its context does not fit into memory.
+    /// If its vocabulary differs from the large model's, or its context does not fit into memory.
     pub fn beside(
         draft: &Arc<Model>,
         beside: &Context,
@@ -251,8 +251,8 @@ pub(super) fn check_memory(model: &Model) -> Result<()> {
 fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
     let refuse = |why: String| {
         Err(Error::Usage(format!(
-            "--draft-model {}: its vocabulary differs from that of {}: {why}\nhint: use a smaller model of the same \
-             family",
+            "--draft-model {}: its vocabulary differs from the vocabulary of {}: {why}\nhint: use a smaller model of \
+             the same family",
             draft.path().display(),
             target.path().display()
         )))

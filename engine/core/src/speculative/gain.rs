@@ -228,7 +228,7 @@ mod tests {
             loss.to_string(),
             format!("turned off after {} tokens: 4000.00 t/s with drafts, 10000.00 without", loss.after)
         );
-        assert_eq!(run(&mut gain, &wait, 500, 1, 0), 0, "it drafts on");
+        assert_eq!(run(&mut gain, &wait, 500, 1, 0), 0, "drafts continue");
     }
 
     #[test]

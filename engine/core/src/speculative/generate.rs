@@ -112,7 +112,7 @@ fn step(
     if let (Some(_), Drafter::Model(model)) = (found, &mut speculator.drafter)
         && model.behind(ALONE, tokens) > super::options::MOST as usize + 1
     {
-        // Evaluating a prompt is not a step; measured as one, it would look like a loss.
+        // The evaluation of a prompt is not timed as a step, because such a long step would look like a loss.
         let start = Instant::now();
         model.catch_up(ALONE, tokens, usize::MAX)?;
         speculator.report.prompt += start.elapsed();
@@ -175,7 +175,8 @@ fn verify(
         let token = match choice {
             Some(token) => token,
             None => {
-                // The lead is too small for a decision, so the token is evaluated alone, as without a draft.
+                // The lead is too small for a decision, so the token is evaluated as a single token, as it would be
+                // without a draft.
                 speculator.report.near_ties += 1;
                 context.keep(held + told);
                 context.decode(&batch[told..=told])?;

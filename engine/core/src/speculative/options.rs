@@ -59,7 +59,7 @@ impl SpeculativeOptions {
         }
         match (self.drafts, &self.model) {
             (Drafts::Model, None) => {
-                let why = "--speculative model needs a draft model\nhint: give the smaller model with --draft-model \
+                let why = "--speculative model needs a draft model\nhint: pass the smaller model with --draft-model \
                            FILE";
                 refuse(why.to_string())
             }

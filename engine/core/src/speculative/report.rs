@@ -19,8 +19,8 @@ pub struct DraftReport {
     pub drafted: usize,
     /// Number of drafted tokens that were accepted.
     pub accepted: usize,
-    /// Number of positions at which the two best tokens were too close to decide from a batch, so that a token was
-    /// evaluated alone.
+    /// Number of positions at which the two best tokens were too close to decide from a batch, so that the token was
+    /// evaluated as a single token.
     pub near_ties: usize,
     /// Time for comparing batches with single tokens.
     pub looking: Duration,
@@ -36,7 +36,7 @@ pub struct DraftReport {
     pub paused: Option<&'static str>,
 }
 
-/// Message if, for this model and CPU, batches give logits that differ from those of single tokens.
+/// Message if, for this model and CPU, batches and single tokens give different logits.
 pub const DIFFERS: &str = "on this machine, batches of some sizes round differently from single tokens, so drafts of \
                            these sizes are not used; use -ctk bf16 -ctv bf16, which removes the difference for quantised \
                            weights, or draft anyway with --draft-near";
@@ -109,7 +109,7 @@ impl fmt::Display for DraftReport {
             write!(f, ", {with:.2} t/s, {without:.2} without: x{gain:.2}")?;
         }
         if self.near_ties > 0 {
-            write!(f, ", {} near ties decided alone", self.near_ties)?;
+            write!(f, ", {} near ties evaluated as single tokens", self.near_ties)?;
         }
         if let Some(loss) = &self.loss {
             write!(f, "; {loss}")?;
@@ -142,7 +142,8 @@ mod tests {
         let text = report.to_string();
         assert!(
             text.ends_with(
-                "1 near ties decided alone; turned off after 80 tokens: 15.00 t/s with drafts, 20.00 without"
+                "1 near ties evaluated as single tokens; turned off after 80 tokens: 15.00 t/s with drafts, 20.00 \
+                 without"
             ),
             "{text}"
         );

@@ -1,4 +1,4 @@
-//! Compares the logits of a batch with those of the same tokens evaluated one by one.
+//! Compares the logits of a batch with the logits of the same tokens evaluated one by one.
 //!
 //! With Anneal's own kernels, all bits are equal, and nothing is compared. llama.cpp's kernels sum in an order that
 //! depends on the number of rows, and split attention over a long context differently for a single token. The kernels
@@ -98,8 +98,8 @@ impl Sameness {
         Ok(found)
     }
 
-    /// Records the result of `rows` for batches of `width` tokens after `held` others. Each row is a pair of logits:
-    /// those from a batch and those from a single token.
+    /// Records the result of `rows` for batches of `width` tokens after `held` others. Each entry of `rows` is a pair:
+    /// the logits from a batch, and the logits from a single token.
     pub fn learn(&mut self, width: usize, held: usize, rows: Vec<(Vec<f32>, Vec<f32>)>) -> BatchComparison {
         let found = rows.iter().map(|(one, other)| compare(one, other)).fold(BatchComparison::Same, worse);
         self.known.insert((width, length(held + width)), found);

@@ -161,7 +161,7 @@ fn tokens_are_those_without_drafts_whatever_chooses_them() {
         }
     }
     if !can_draft {
-        assert!(differs, "nothing was drafted, and nobody said why");
+        assert!(differs, "nothing was drafted, and no reason was given");
         assert!(!the_model().is_batch_invariant(), "nothing was drafted");
         return skipped::because(
             "single tokens and several round differently on this CPU, so nothing is drafted",
@@ -345,7 +345,10 @@ fn another_vocabulary_is_refused() {
         SpeculativeOptions { drafts: Drafts::Model, model: Some(other), ..SpeculativeOptions::default() };
     let why =
         drafting.speculate(&options, &settings, &RuntimeHost::default()).err().map(|error| error.to_string());
-    assert!(why.as_deref().is_some_and(|why| why.contains("its vocabulary differs from that of")), "{why:?}");
+    assert!(
+        why.as_deref().is_some_and(|why| why.contains("its vocabulary differs from the vocabulary of")),
+        "{why:?}"
+    );
     let options = SpeculativeOptions { threads: Some(2), ..drafters(7)[1].clone() };
     let why =
         drafting.speculate(&options, &settings, &RuntimeHost::default()).err().map(|error| error.to_string());
@@ -361,7 +364,7 @@ fn what_cannot_be_meant_is_refused() {
         (SpeculativeOptions { least_p: f32::NAN, ..lookup() }, "--draft-p-min NaN"),
         (
             SpeculativeOptions { drafts: Drafts::Model, ..SpeculativeOptions::default() },
-            "give the smaller model",
+            "pass the smaller model",
         ),
         (SpeculativeOptions { model: Some("m.gguf".into()), ..lookup() }, "use only one of the two"),
     ];

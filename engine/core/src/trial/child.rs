@@ -22,7 +22,7 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// Time that a child has to exit after it has closed its output.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// Prefix of the line on stderr that reports an abort of llama.cpp: see `give_up` of the shim
+/// Prefix of the line on stderr that reports an abort of llama.cpp: see `give_up` in the shim
 /// (vendor/llama-link/csrc/shim.cpp).
 const CAUSE: &str = "caused by: ";
 /// Part of the shim's message for a lack of memory or threads.
@@ -40,7 +40,7 @@ pub struct Child {
     last_words: LastWords,
 }
 
-/// Reason why a child gave no answer. The child can take no more requests.
+/// Reason why a child gave no answer. The child can accept no more requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The child ended, or was killed.

@@ -158,7 +158,7 @@ mod tests {
         let (off, on) = (of(&[("GGML_CPU_TILED_MM", "0")]), of(&[("GGML_CPU_TILED_MM", "1")]));
         assert!(off != none && off != on);
         let (a, b) = (("GGML_A", "1"), ("LLAMA_B", "2"));
-        assert_eq!(of(&[a, b]), of(&[b, a]), "the order of variables is nobody's choice");
+        assert_eq!(of(&[a, b]), of(&[b, a]), "the order of variables must not matter");
         assert_ne!(of(&[("GGML_A", "1LLAMA_B")]), of(&[("GGML_A", "1"), ("LLAMA_B", "")]));
     }
 }

@@ -1,10 +1,10 @@
 //! Trial loads: a child process, which may crash, first loads each file that is new to this machine.
 //!
-//! llama.cpp asserts its expectations of a model, and a failed assertion or a memory fault ends the process. The
-//! pre-check (crate `gguf`) refuses files with defects that are known to cause such faults. A trial load catches other
-//! defects: a short-lived child process of the same program loads the file on the CPU and evaluates a token. If the
-//! child crashes, only this load fails. The verdict is stored ([`verdicts`]), so that a known file needs no further
-//! trial.
+//! llama.cpp checks its assumptions about a model with assertions. A failed assertion or a memory fault ends the
+//! process. The pre-check (crate `gguf`) refuses files with defects that are known to cause such faults. A trial load
+//! catches other defects: a short-lived child process of the same program loads the file on the CPU and evaluates a
+//! token. If the child crashes, only this load fails. The verdict is stored ([`verdicts`]), so that a known file needs
+//! no further trial.
 //!
 //! `docs/src/develop/containment.md` describes the order of the checks, and the faults that the checks cannot catch.
 

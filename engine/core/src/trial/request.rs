@@ -60,7 +60,7 @@ impl TrialRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// Tokenises, evaluates a prompt, a token and an embedding.
+    /// Tokenises a text, and evaluates a prompt, a token and an embedding.
     All,
     /// Evaluates a single token.
     Token,

@@ -60,7 +60,7 @@ fn write(folder: &Path, key: &str, answer: &TrialVerdict, most: usize) {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     let written = made.and_then(|()| write_atomically(&folder.join(key), &[text.as_bytes()]));
     if let Err(why) = written {
-        tracing::debug!(folder = %folder.display(), %why, "a verdict is not kept");
+        tracing::debug!(folder = %folder.display(), %why, "cannot store the verdict");
         return;
     }
     remove_left_behind(folder, is_key);

@@ -42,7 +42,7 @@ const PIECES: usize = 32_768;
 const TEXT: &str =
     "Hello, wörld! It's 12345 o'clock.\n\n\t漢字 かな 한글 🙂 e\u{301} <s></s><|im_start|>  x = (a+b);\r\n";
 
-/// Environment variable for tests. It names a file that fails an assertion, but only in the child.
+/// Environment variable for tests: the name of a file for which the child, and only the child, fails an assertion.
 pub(super) const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 
 /// Answers requests, one per line, until stdin ends.

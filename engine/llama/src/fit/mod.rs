@@ -1,6 +1,7 @@
 //! Memory that a model needs on each device and on the host, the number of layers that fit, and descriptions of both.
 //!
-//! The figures come from llama.cpp, which computes them for a model that is loaded without memory (`no_alloc`).
+//! The figures come from llama.cpp, which computes them for a model that is loaded without allocating memory
+//! (`no_alloc`).
 
 mod estimate;
 mod need;

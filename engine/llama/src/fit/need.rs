@@ -15,8 +15,8 @@ use crate::devices::Device;
 /// The value is an assumption and was not measured. It is large enough for models whose largest matrix has fewer than
 /// 50 million values.
 ///
-/// The context of CUDA itself, 200 to 600 MiB, is not included. ggml asks the driver for free memory from within that
-/// context, so the reported free memory already excludes it.
+/// The context of CUDA itself, 200 to 600 MiB, is not included. ggml queries the free memory from within CUDA's
+/// context, so the reported free memory already excludes the context.
 pub const CUDA_RUNTIME: Bytes = Bytes::mib(128);
 
 /// Name of the host in reports, in place of a device's name.
@@ -105,10 +105,10 @@ pub fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters: u64) 
     needs
 }
 
-/// Returns the owners of `one` as indices into `takers`; the index `takers.len()` is the host. If several devices
-/// share a buffer, because each holds a part of each layer, the buffer is divided equally among them.
-/// ggml-backend-meta.cpp names such a buffer `Meta(CUDA0,CUDA1)`, or `Meta()`, because the list is moved before it is
-/// read.
+/// Returns the owners of `one` as indices into `takers`; the index `takers.len()` is the host. If several devices share
+/// a buffer, because each holds a part of each layer, the buffer is divided equally among them. ggml-backend-meta.cpp
+/// names such a buffer `Meta(CUDA0,CUDA1)`, or `Meta()`, because its code moves the list of devices before it reads the
+/// list.
 fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     let names: Vec<&str> = match one.device.strip_prefix("Meta(").and_then(|rest| rest.strip_suffix(')')) {
         Some("") => takers.iter().map(|taker| taker.name.as_str()).collect(),

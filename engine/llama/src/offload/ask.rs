@@ -191,7 +191,7 @@ impl FromStr for Devices {
             ));
         }
         match names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-            Some((_, twice)) => Err(format!("{twice} is named twice\nhint: name each device once")),
+            Some((_, twice)) => Err(format!("{twice} is listed twice\nhint: list each device once")),
             None => Ok(Devices::Named(names)),
         }
     }
@@ -260,7 +260,7 @@ mod tests {
             assert_eq!((found, found.number(), found.of(32)), (expected, number, of_32), "{text}");
         }
         for text in ["", "x", "-2", "1.5", "4294967295"] {
-            assert!(text.parse::<GpuLayers>().is_err(), "{text:?} was taken");
+            assert!(text.parse::<GpuLayers>().is_err(), "{text:?} was accepted");
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
             assert!(text == "99" || found.patterns() == patterns, "{text}: {:?}", found.patterns());
         }
         for text in ["", "x", "-1", "1.5"] {
-            assert!(text.parse::<CpuMoe>().is_err(), "{text:?} was taken");
+            assert!(text.parse::<CpuMoe>().is_err(), "{text:?} was accepted");
         }
     }
 
@@ -295,7 +295,7 @@ mod tests {
         let named = Devices::Named(vec!["CUDA1".to_string(), "RPC0".to_string()]);
         assert_eq!("CUDA1, RPC0".parse(), Ok(named.clone()));
         assert_eq!(named.to_string(), "CUDA1,RPC0");
-        for (text, words) in [("", "not a list"), ("a,,b", "not a list"), ("a,a", "named twice")] {
+        for (text, words) in [("", "not a list"), ("a,,b", "not a list"), ("a,a", "listed twice")] {
             let found = text.parse::<Devices>().expect_err(text);
             assert!(found.contains(words), "{found}");
         }
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!("3,1".parse(), Ok(TensorSplit(vec![3.0, 1.0])));
         assert_eq!("0/0.5".parse(), Ok(TensorSplit(vec![0.0, 0.5])));
         for text in ["", "a", "1,-1", "0,0", "nan", "inf,1", "1,"] {
-            assert!(text.parse::<TensorSplit>().is_err(), "{text:?} was taken");
+            assert!(text.parse::<TensorSplit>().is_err(), "{text:?} was accepted");
         }
     }
 }

@@ -79,7 +79,7 @@ impl Offload {
         }
         if !one && self.main_gpu != 0 {
             return Err(format!(
-                "--main-gpu {} needs --split-mode none: the flag names the one device that holds all layers, but \
+                "--main-gpu {} needs --split-mode none: the flag selects the one device that holds all layers, but \
                  --split-mode {} spreads layers over all devices\nhint: add --split-mode none, or choose devices with \
                  --devices",
                 self.main_gpu, self.split_mode

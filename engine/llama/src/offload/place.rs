@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::notice;
 use crate::options::SplitMode;
 
-/// Connects to the workers that `offload` names, and finds the devices for its settings.
+/// Connects to the workers in `offload`, and finds the devices that its settings request.
 ///
 /// # Errors
 /// [`Error::Worker`] if a worker cannot be used. [`Error::Usage`] if a named device does not exist, or if the
@@ -79,7 +79,8 @@ fn tried(
             // Skipping this device would shift the indices of the following devices.
             Some(why) if by_number.is_some() => {
                 return Err(format!(
-                    "{} refers to devices by index, and {} cannot be used: {why}\nhint: name the usable devices with --devices",
+                    "{} refers to devices by index, and {} cannot be used: {why}\nhint: list the usable devices with \
+                     --devices",
                     by_number.unwrap_or_default(),
                     device.name
                 ));
@@ -237,7 +238,7 @@ fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Devi
     Err(match gpus.is_empty() {
         true => format!(
             "--devices {name}: this build finds no device except the CPU on this machine\nhint: `anneal info` lists \
-             what it found"
+             the devices"
         ),
         false => format!("--devices {name}: no such device\nhint: available devices: {}", listed(gpus)),
     })

@@ -114,11 +114,11 @@ impl Workers {
     /// Checks and wraps the workers `all`.
     ///
     /// # Errors
-    /// If a worker is named twice, or if llama.cpp does not support that many workers. The error is a message for
-    /// the user.
+    /// If a worker is listed twice, or if llama.cpp does not support that many workers. The error is a message for the
+    /// user.
     pub fn new(all: Vec<Worker>) -> std::result::Result<Self, String> {
         if let Some((_, twice)) = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)) {
-            return Err(format!("{twice} is named twice\nhint: name each worker once"));
+            return Err(format!("{twice} is listed twice\nhint: list each worker once"));
         }
         match all.len() > devices::MAX_DEVICES {
             true => Err(format!(
@@ -158,7 +158,7 @@ fn known() -> std::sync::MutexGuard<'static, Vec<Known>> {
     KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// True if llama.cpp knows the devices of at least one worker.
+/// True if the devices of at least one worker were added to llama.cpp.
 pub fn any() -> bool {
     !known().is_empty()
 }
@@ -204,7 +204,7 @@ pub fn connect(workers: &Workers) -> Result<Vec<String>> {
         let endpoint = address.to_string();
         if known.iter().any(|known| known.endpoint == endpoint) {
             return Err(Error::Usage(format!(
-                "--rpc {workers}: {worker} has the same address as another\nhint: name each worker once"
+                "--rpc {workers}: {worker} has the same address as another worker\nhint: list each worker once"
             )));
         }
         devices::add_worker(&endpoint, &worker.to_string()).map_err(failed)?;

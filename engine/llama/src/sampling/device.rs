@@ -15,7 +15,7 @@ pub enum SamplingStep {
     Grammar,
     /// Adds biases to the logits of individual tokens.
     LogitBias,
-    /// Penalises tokens that already occurred.
+    /// Penalises tokens that have already occurred.
     Penalties,
     /// Penalises repetitions of sequences (DRY).
     Dry,

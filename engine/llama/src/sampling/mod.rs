@@ -6,4 +6,4 @@ mod options;
 
 pub use bias::Bias;
 pub use device::{DeviceReport, SamplingPlan, SamplingStep};
-pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions, whole};
+pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions, seed_number, whole};

@@ -324,13 +324,26 @@ pub fn whole(value: &Value) -> Option<i64> {
 /// Allowed values of a seed. For llama.cpp, 4294967295 means no seed.
 const SEEDS: &str = "0 to 18446744073709551615, or -1 in JSON for a random seed";
 
-/// Parses a seed; -1 means a random seed. Other clients draw seeds of 64 bits, which are folded into the 32 bits of
-/// llama.cpp's samplers. A smaller seed does not change.
+/// Returns the seed in `value`; `None` if `value` is not a seed, or if the seed means a random seed.
+pub fn seed_number(value: &Value) -> Option<u64> {
+    unsigned(value).filter(|number| folded(*number).is_some())
+}
+
+fn unsigned(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| whole(value).and_then(|number| u64::try_from(number).ok()))
+}
+
+/// Folds a seed into the 32 bits of llama.cpp's samplers. Other clients draw seeds of 64 bits. A smaller seed does not
+/// change. `None` for a random seed.
+fn folded(number: u64) -> Option<u32> {
+    // llama.cpp treats the largest value as "no seed".
+    Some((number ^ (number >> 32)) as u32).filter(|seed| *seed != u32::MAX)
+}
+
+/// Parses a seed; -1 means a random seed.
 fn seed(value: &Value) -> Result<Option<u32>> {
-    let number = value.as_u64().or_else(|| whole(value).and_then(|number| u64::try_from(number).ok()));
-    match (number, whole(value)) {
-        // llama.cpp treats this value as "no seed".
-        (Some(number), _) => Ok(Some((number ^ (number >> 32)) as u32).filter(|seed| *seed != u32::MAX)),
+    match (unsigned(value), whole(value)) {
+        (Some(number), _) => Ok(folded(number)),
         (None, Some(-1)) => Ok(None),
         _ => refuse("seed", &shortened(value), SEEDS),
     }
@@ -373,7 +386,7 @@ mod tests {
         for json in ["{}", r#"{"prompt": "x", "stream": true}"#, r#"{"temperature": null, "seed": null}"#] {
             assert_eq!(read(json), Ok(SamplingOptions::default()), "{json}");
         }
-        SamplingOptions::default().check().expect("the defaults can be meant");
+        SamplingOptions::default().check().expect("the defaults are valid");
     }
 
     #[test]
@@ -418,6 +431,8 @@ mod tests {
         ] {
             let options = read(&format!("{{\"seed\": {json}}}")).expect("options");
             assert_eq!(options.seed, expected, "{json}");
+            let value: Value = serde_json::from_str(json).expect("JSON");
+            assert_eq!(seed_number(&value).is_some(), expected.is_some(), "{json}");
         }
     }
 

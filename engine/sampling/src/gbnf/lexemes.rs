@@ -10,8 +10,8 @@ use llguidance::derivre::{HashSet, Regex, StateID};
 use super::grammar::Gbnf;
 use super::translate::{Lexeme, Sym};
 
-/// Maximum number of pairs of states to test in total. At this number, the untested lexemes are split into smaller
-/// lexemes.
+/// Maximum number of pairs of states to test in total. When this number is reached, the untested lexemes are split into
+/// smaller lexemes.
 const MAX_PAIRS: usize = 40_000;
 
 /// Maximum cost of building one automaton.

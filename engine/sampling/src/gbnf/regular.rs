@@ -80,9 +80,9 @@ impl Gbnf {
         (size <= MAX_SIZE).then_some(size)
     }
 
-    /// Turns rules that end or begin with a reference to themselves into repetitions: `a ::= x a | y` becomes `x* y`.
-    /// A repetition is regular if its parts are regular. Even if it is not, the parser follows it faster than a
-    /// recursive rule.
+    /// Turns rules that end or begin with a reference to themselves into repetitions: `a ::= x a | y` becomes `x* y`. A
+    /// repetition is regular if its parts are regular. Even if a repetition is not regular, the parser processes it
+    /// faster than a recursive rule.
     pub(super) fn without_plain_recursion(&mut self) {
         for rule in 0..self.rules.len() {
             let alternatives = match &self.nodes[self.rules[rule]] {

@@ -13,7 +13,8 @@ impl LexemePlan<'_> {
         self.in_sequence(&[first, more])
     }
 
-    /// The rule is left-recursive, because a right-recursive rule would need more parser items with each repetition.
+    /// Returns a rule for any number of repetitions of `item`. The rule is left-recursive, because a right-recursive
+    /// rule would need more parser items with each repetition.
     fn any_number(&mut self, item: Sym) -> Sym {
         let itself = self.new_rule();
         self.add(itself, vec![]);
@@ -21,7 +22,7 @@ impl LexemePlan<'_> {
         itself
     }
 
-    /// The repetition is built by halving the number.
+    /// Returns a rule for exactly `times` repetitions of `item`, built by halving the number.
     fn exactly(&mut self, item: Sym, times: u32) -> Sym {
         match times {
             0 => return self.in_sequence(&[]),
@@ -40,7 +41,8 @@ impl LexemePlan<'_> {
         made
     }
 
-    /// The repetition is built from powers of two, because every number is a sum of powers of two in exactly one way.
+    /// Returns a rule for at most `times` repetitions of `item`, built from powers of two: every number is a sum of
+    /// powers of two in exactly one way.
     fn at_most(&mut self, item: Sym, times: u32) -> Sym {
         if times == 0 {
             return self.in_sequence(&[]);

@@ -16,7 +16,7 @@ const MAX_SYMBOLS: usize = 60_000;
 /// Maximum number of rounds in which lexemes are split. Afterwards, all remaining lexemes are split into characters.
 const MAX_ROUNDS: usize = 20;
 
-const TOO_LARGE: &str = "the grammar becomes too large\nhint: make it simpler, or use fewer repetitions";
+const TOO_LARGE: &str = "the grammar is too large\nhint: make it simpler, or use fewer repetitions";
 
 /// Origin of a lexeme. The first value is a part. The second value is 0 for the whole part, the number (from one) of
 /// the first item for a run of items, or [`ALTERNATIVES`] for the regular alternatives of the part.

@@ -169,8 +169,8 @@ impl Config {
             models.push(Named { options: self.options()?, engine: self.engine.clone(), preload: true });
         } else if self.engine.variant != Variant::default() {
             return Err(Error::Usage(
-                "lora, rope_… and yarn_… (--lora, --rope-…, --yarn-…) apply to a single model\nhint: put them \
-                into its table [models.NAME], or name the model with `model`"
+                "lora, rope_… and yarn_… (--lora, --rope-…, --yarn-…) apply to a single model\nhint: move them \
+                to the table [models.NAME] of that model, or set the model with the key `model`"
                     .to_string(),
             ));
         }

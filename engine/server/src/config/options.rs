@@ -189,9 +189,9 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     },
     OptionSpec {
         name: "default-model", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
-        default: DefaultValue::depends("the model set by `model`; if `model` is not set, every request must name a \
+        default: DefaultValue::depends("the model set by `model`; if `model` is not set, every request must specify a \
                                         model", "\"model\""),
-        help: "Model for requests that name no model, if several models are configured",
+        help: "Model for requests that do not specify a model, if several models are configured",
         value: Value::Text(Form::Word, parsed!(default_model)),
         slot: slot!(default_model),
     },
@@ -334,8 +334,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "keep-alive", flag: Flag::None, key: Key::SERVER.named("keep_alive_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_KEEP_ALIVE_S),
-        help: "Time without a token after which the server sends a comment on an HTTP stream, so that proxies and \
-              clients keep the connection open (0 for never)",
+        help: "Time after which the server sends a comment on an HTTP stream if it has sent nothing else, so that proxies \
+              and clients keep the connection open (0 for never)",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.keep_alive_s = Some(value) },
         slot: slot!(keep_alive_s),
     },
@@ -371,8 +371,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "reasoning-budget", flag: Flag::value("N"), key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::depends("no limit", "2048"),
-        help: "Maximum number of thought tokens before an answer, for requests without a budget (0 ends thoughts at \
-              once)",
+        help: "Maximum number of thought tokens before an answer, for requests without a budget (0 ends thoughts \
+              immediately)",
         value: Value::Whole { least: 0, most: u32::MAX, range: "0 or more", set: |all, value| all.reasoning_budget = Some(value) },
         slot: slot!(reasoning_budget),
     },
@@ -393,9 +393,9 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "step-ms", flag: Flag::None, key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_STEP_MS as f64),
-        help: "Maximum delay, in milliseconds, that prompts add to the next token of other requests, or up to four \
-              times this delay if more slots read prompts than generate (smaller values give smoother output, and \
-              larger values give more throughput)",
+        help: "Maximum delay, in milliseconds, that evaluating prompts adds to the next token of other requests \
+              (smaller values give smoother output, and larger values give more throughput). If more slots read \
+              prompts than generate, the delay can be up to four times as long",
         value: Value::Whole { least: 1, most: 60_000, range: "1 to 60000", set: |all, value| all.step_ms = Some(value) },
         slot: slot!(step_ms),
     },
@@ -427,14 +427,14 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "embedding-pooling", flag: Flag::None, key: Key::MODEL, group: Group::Requests,
         default: DefaultValue::depends("the model's, else mean", "\"mean\""),
-        help: "Method of combining token vectors into one embedding: mean, first or last",
+        help: "Method for combining token vectors into one embedding: mean, first or last",
         value: Value::Text(Form::Word, parsed!(embedding_pooling)),
         slot: slot!(embedding_pooling),
     },
     OptionSpec {
         name: "prompt-cache", flag: Flag::value("DIR"), key: Key::MODEL, group: Group::PromptCache,
         default: DefaultValue::depends("none", "\"prompt-cache\""),
-        help: "Folder that keeps evaluated prompts when no slot has room for them",
+        help: "Folder in which evaluated prompts are stored when no slot has room for them",
         value: Value::Path(|all, path| all.prompt_cache = Some(path)),
         slot: slot!(prompt_cache),
     },
@@ -457,7 +457,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
         slot: slot!(prompt_cache_ro),
     },
     OptionSpec {
-        name: "speculative", flag: Flag::value("WHO"), key: Key::MODEL, group: Group::Drafts,
+        name: "speculative", flag: Flag::value("HOW"), key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::depends("off, or model with --draft-model", "\"off\""),
         help: "Speculative decoding: off, asked (only requests that ask for it), lookup (drafts from the text \
               itself) or model (drafts from --draft-model); a request can override lookup and model",
@@ -488,8 +488,8 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "draft-near", flag: Flag::Switch, key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Truth(false),
-        help: "Use drafts even if logits are rounded differently when tokens are evaluated together than when they are \
-              evaluated one by one. If two tokens are nearly equally likely, the text may differ from the text \
+        help: "Use drafts even if evaluating several tokens together rounds logits differently from evaluating one \
+              token at a time. If two tokens are nearly equally likely, the text may differ from the text \
               without drafts",
         value: Value::Truth(|all, value| all.draft_near = Some(value)),
         slot: slot!(draft_near),
@@ -543,7 +543,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             let why = address(text).expect_err(text);
-            assert!(why.ends_with(&format!("\nhint: write it as {expected}")), "{text}: {why}");
+            assert!(why.ends_with(&format!("\nhint: use an address such as {expected}")), "{text}: {why}");
         }
         assert_eq!(address("[::1]:80"), Ok(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 80))));
     }

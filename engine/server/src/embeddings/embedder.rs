@@ -28,7 +28,7 @@ pub struct EmbeddingJob {
 
 /// Queue of jobs for the embedding thread.
 pub struct Embedder {
-    /// Pooling of token vectors into one embedding. `Err` with the reason if the model has no embeddings.
+    /// Pooling of token vectors into one embedding. `Err` with the reason if the model does not support embeddings.
     pub pooling: Result<Pooling, String>,
     /// `Ok` if the model is a reranker. The thread then computes scores instead of embeddings. `Err` with the reason if
     /// the model is not a reranker.

@@ -50,7 +50,7 @@ impl EmbeddingRequest {
     /// Takes the fields of an embedding request. `name` is the field with the texts.
     ///
     /// # Errors
-    /// If the model has no embeddings, or if a field is invalid.
+    /// If the model does not support embeddings, or if a field is invalid.
     pub fn take(fields: &mut Fields, name: &'static str, server: &Server) -> Result<Self, ApiError> {
         let embedder = &server.embedder;
         if let Err(why) = &embedder.pooling {

@@ -14,7 +14,7 @@ use crate::api_error::{ApiError, ApiErrorKind};
 use crate::blocking_pool::WorkKind;
 use crate::budget::SharedCharge;
 use crate::client::Client;
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, text_at, wrong};
 use crate::server::{Server, invalid};
 
 /// Placeholders in a model's template.
@@ -118,10 +118,7 @@ fn documents(value: Option<Value>) -> Result<Vec<String>, ApiError> {
     }
     let text = |(index, value): (usize, Value)| match value {
         Value::String(text) => Ok(text),
-        Value::Object(mut map) => match map.remove("text") {
-            Some(Value::String(text)) => Ok(text),
-            other => Err(wrong(&format!("{NAME}[{index}].text"), "use a string", &other.unwrap_or_default())),
-        },
+        Value::Object(_) => text_at(&format!("{NAME}[{index}]"), &value, "text").map(str::to_string),
         other => {
             Err(wrong(&format!("{NAME}[{index}]"), "use a string, or an object with the key text", &other))
         }
@@ -129,8 +126,8 @@ fn documents(value: Option<Value>) -> Result<Vec<String>, ApiError> {
     list.into_iter().enumerate().map(text).collect()
 }
 
-/// Joins `query` with each of the `documents`, in the format of the model's training. A pair may have at most `longest`
-/// tokens.
+/// Joins `query` with each of the `documents`, in the format that the model was trained on. A pair may have at most
+/// `longest` tokens.
 fn pairs(
     model: &Model,
     query: &str,
@@ -328,7 +325,10 @@ mod tests {
                 r#"{"query": "a", "documents": ["b", 1]}"#,
                 "documents[1]: use a string, or an object with the key text",
             ),
-            (r#"{"query": "a", "documents": [{"title": "b"}]}"#, "documents[0].text: use a string, not null"),
+            (
+                r#"{"query": "a", "documents": [{"title": "b"}]}"#,
+                "documents[0].text: is missing: use a string",
+            ),
             (r#"{"query": "a", "documents": ["b"], "top_n": 0}"#, "top_n: use a whole number from 1"),
             (r#"{"query": "a", "documents": ["b"], "timeout_s": 61}"#, "timeout_s: use a number from"),
         ];

@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::plan::prefill_beside_decode;
 use crate::queue::Inbox;
 
-/// Maximum sleep without work. A new job wakes the thread earlier.
+/// Maximum time to sleep when idle. A new job wakes the thread earlier.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Time after which an unused context is freed.

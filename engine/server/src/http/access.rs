@@ -69,8 +69,8 @@ fn from_here<B>(
     if !headers.get_all(HOST).iter().all(is_known) {
         return Err(ApiError::new(
             ApiErrorKind::Forbidden,
-            "the header Host is neither an IP address nor localhost: to protect against DNS rebinding, list \
-            other names in allowed_hosts in the configuration, or send an API key",
+            "the header Host is neither an IP address nor localhost, so the request may be a DNS rebinding attack: \
+            list the host name in allowed_hosts in the configuration, or send an API key",
         ));
     }
     // Browsers send both headers, and a web page cannot suppress them.
@@ -112,7 +112,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
 }
 
-/// Compares two keys. The time depends only on their lengths.
+/// True if the keys are equal. The time of the comparison depends only on their lengths.
 fn same(key: &[u8], given: &[u8]) -> bool {
     let bytes = (0..key.len()).map(|at| key[at] ^ given.get(at).copied().unwrap_or(0));
     let differ = bytes.fold(0, |differ, byte| black_box(differ | byte));

@@ -36,10 +36,10 @@ pub(super) trait AnswerFormat: Send {
     /// Writes an event for the `progress` of evaluating the prompt of choice `index`.
     fn progress(&mut self, events: &mut EventBuffer, index: usize, progress: PromptProgress);
 
-    /// Writes the last events of a choice, whose `parts` are those that have not been written yet.
+    /// Writes the last events of a choice, whose `parts` are the parts that have not been written yet.
     fn end(&mut self, events: &mut EventBuffer, choice: AnswerChoice);
 
-    /// Writes the last events of the stream. `ends` has the ends of all choices.
+    /// Writes the last events of the stream. `ends` contains the ends of all choices.
     fn over(&mut self, events: &mut EventBuffer, ends: &[Box<Done>]);
 
     /// Writes the event for `error`, which ends the stream.
@@ -96,7 +96,7 @@ pub(super) enum AnswerBlock {
 }
 
 impl AnswerBlock {
-    /// Joins the `parts` of an answer. Neighbouring blocks are of different kinds, except calls; no text is empty.
+    /// Joins the `parts` of an answer. Adjacent blocks are of different kinds, except calls. No text is empty.
     pub fn of(parts: Vec<Part>) -> Vec<Self> {
         let mut blocks = Vec::new();
         for part in parts {

@@ -50,7 +50,7 @@ pub(super) fn take(
         .ok_or_else(|| ApiError::field("messages", "is missing: give the conversation to continue"))?;
     let prompt = Prompt::Messages(Conversation::take(fields, messages)?);
     // `max_completion_tokens` is the newer name of `max_tokens` and overrides it.
-    let max_tokens = fields.tokens("max_completion_tokens")?;
+    let max_tokens = fields.tokens("max_completion_tokens", 1)?;
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);

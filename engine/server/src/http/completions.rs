@@ -56,12 +56,11 @@ pub(super) fn take(
         further = infills.collect::<Result<_, _>>()?;
     }
     let format = format::take(fields)?;
-    let generates = generates(fields, "max_tokens");
+    // With 0, the request only evaluates the prompt.
+    let max_tokens = fields.tokens("max_tokens", 0)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
     (generate.further, generate.echo) = (further, echo);
-    if !generates {
-        generate.max_tokens = 0;
-    }
+    generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     generate.logprobs = take_logprobs(fields)?;
     format::apply(format, &mut generate)?;
     Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
@@ -69,16 +68,6 @@ pub(super) fn take(
 
 /// Maximum number of prompts in one request.
 pub(super) const PROMPTS: usize = 64;
-
-/// Returns false, and takes the field `name`, if this maximum number of tokens is 0. Such a request only evaluates the
-/// prompt.
-pub(super) fn generates(fields: &mut Fields, name: &'static str) -> bool {
-    let is_zero = fields.peek(name).and_then(Value::as_f64) == Some(0.0);
-    if is_zero {
-        fields.take(name);
-    }
-    !is_zero
-}
 
 /// Maximum number of answers to one prompt.
 pub(super) const CHOICES: u32 = 8;

@@ -4,7 +4,7 @@ use sampling::Constraint;
 use serde_json::{Value, json};
 
 use crate::api_error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, wrong, wrong_key};
 use crate::request::Generate;
 use crate::schema_field::SchemaField;
 
@@ -39,8 +39,7 @@ fn constraint(value: Option<Value>) -> Result<Option<FieldConstraint>, ApiError>
         Some(Value::Object(format)) => format,
         Some(other) => return Err(wrong(NAME, "use an object", &other)),
     };
-    let kind = format.remove("type").unwrap_or_default();
-    match kind.as_str() {
+    match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
         // As in llama-server, an object may have a schema.
         Some("json_object") => match format.remove("schema").unwrap_or_default() {
@@ -55,7 +54,7 @@ fn constraint(value: Option<Value>) -> Result<Option<FieldConstraint>, ApiError>
                 None => Err(ApiError::field(FIELD, "is missing: give the schema of the answer")),
             }
         }
-        _ => Err(wrong("response_format.type", "use text, json_object or json_schema", &kind)),
+        _ => Err(wrong_key(NAME, &Value::Object(format), "type", "use text, json_object or json_schema")),
     }
 }
 
@@ -87,7 +86,7 @@ mod tests {
                 Err("response_format.schema: use a JSON schema, not a list"),
             ),
             (json!("json_object"), Err("response_format: use an object, not \"json_object\"")),
-            (json!({}), Err("response_format.type: use text, json_object or json_schema, not null")),
+            (json!({}), Err("response_format.type: is missing: use text, json_object or json_schema")),
             (json!({ "type": "xml" }), Err("response_format.type: use text")),
             (json!({ "type": "json_schema" }), Err("response_format.json_schema.schema: is missing")),
             (

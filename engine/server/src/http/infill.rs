@@ -5,7 +5,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 
 use super::app::App;
-use super::completions::{choices, generates, include_usage};
+use super::completions::{choices, include_usage};
 use super::openai::OpenAiAnswer;
 use super::out::{CompletionRequest, Dialect, respond};
 use super::respond::refuse;
@@ -36,11 +36,7 @@ pub(super) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<Completio
     let return_tokens = return_tokens(fields)?;
     let prompt = Prompt::Infill(Box::new(Infill::take(fields)?));
     // `n_predict` is llama-server's name for `max_tokens`.
-    let old = match generates(fields, "n_predict") {
-        true => fields.tokens("n_predict")?,
-        false => Some(0),
-    };
-    let new = (!generates(fields, "max_tokens")).then_some(0);
+    let (old, new) = (fields.tokens("n_predict", 0)?, fields.tokens("max_tokens", 0)?);
     let mut generate = Generate::take(fields, prompt, defaults)?;
     generate.max_tokens = old.or(new).unwrap_or(generate.max_tokens);
     generate.logprobs = take_logprobs(fields)?;

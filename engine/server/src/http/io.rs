@@ -76,7 +76,7 @@ impl<I: ClientConnection> SharedStream<I> {
     }
 }
 
-/// Stream of an HTTP connection; see the module.
+/// Stream of an HTTP connection; see the module documentation.
 pub struct Patient<I> {
     stream: SharedStream<I>,
     read: Vec<u8>,

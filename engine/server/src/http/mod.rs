@@ -118,7 +118,7 @@ where
         let preflight = cors::preflight(&request, origin.as_ref());
         // Monitoring probes do not send a key.
         let is_health = request.uri().path() == "/health";
-        // If the server has no keys, the status of the answer determines if the client is proven.
+        // If the server has no keys, the status of the answer determines whether the client is proven.
         let needs_key = peer.by_file.is_none() && !registry.current().keys.is_empty();
         let shows_key = matches!(allowed, Ok(owner) if owner != Owner::Open);
         if needs_key && shows_key {

@@ -11,7 +11,7 @@ use axum::response::Response;
 
 use super::answer_format::{AnswerChoice, AnswerFormat};
 use super::app::{client_of, fields, owner_of};
-use super::ignored_keywords::{self, ignored_keywords};
+use super::ignored_keywords;
 use super::other::token_text;
 use super::reader::{AnswerReader, NewReader};
 use super::respond::{answer, long_answer, typed};
@@ -27,6 +27,7 @@ use crate::finish_reason::FinishReason;
 use crate::job::JobEvent;
 use crate::models::ModelRegistry;
 use crate::request::{Generate, Prompt};
+use crate::request_log::RequestLog;
 use crate::server::Server;
 
 /// Completion request.
@@ -79,17 +80,28 @@ async fn complete(
     let stream = generate.stream;
     let reader = NewReader::of(&server, &generate)?;
     let echoes = echoes(&server, &client, &generate).await?;
-    let ignored = ignored_keywords(&server, &client, &generate).await?;
-    let submitted = server.submit(generate, choices, client.clone(), owner, arrived).await?;
-    let (reader, events) = (reader.with(submitted.thoughts), Choices::new(submitted.events));
-    // The answers to the same prompt are adjacent.
-    let begun = |index: usize| {
-        let echo = echoes.get(index / choices as usize).cloned().unwrap_or_default();
-        BegunChoice::new(&reader, Gathered::new(dialect.shape, return_tokens, Arc::clone(&echo)), &echo)
+    let schema_field = generate.schema_field.clone();
+    let submitting = {
+        let (server, client) = (Arc::clone(&server), client.clone());
+        async move {
+            let submitted = server.submit(generate, choices, client, owner, arrived).await;
+            let submitted = submitted.inspect_err(|refusal| RequestLog::current().refused(refusal))?;
+            let ignored = ignored_keywords::header(&submitted.ignored_keywords, &schema_field);
+            let (reader, events) = (reader.with(submitted.thoughts), Choices::new(submitted.events));
+            // The answers to the same prompt are adjacent.
+            let begun = |index: usize| {
+                let echo = echoes.get(index / choices as usize).cloned().unwrap_or_default();
+                let gathered = Gathered::new(dialect.shape, return_tokens, Arc::clone(&echo));
+                BegunChoice::new(&reader, gathered, &echo)
+            };
+            let choices = (0..events.len()).map(begun).collect();
+            Ok(BegunAnswers { choices, events, ignored })
+        }
     };
-    let choices: Vec<BegunChoice> = (0..events.len()).map(begun).collect();
     if !stream {
-        let choices = all(&server, choices, events).await?;
+        let mut begun = submitting.await?;
+        let ignored = begun.ignored.take();
+        let choices = all(&server, begun).await?;
         let is_long = choices.iter().any(BegunChoice::is_long);
         let make =
             move || format.whole(choices.into_iter().enumerate().filter_map(BegunChoice::ended).collect());
@@ -97,8 +109,10 @@ async fn complete(
         return Ok(ignored_keywords::mark(response, ignored));
     }
     let keep_alive = registry.current().limits.keep_alive;
-    let body = Body::new(Stream::new(format, choices, events, keep_alive, server));
-    let mut response = typed("text/event-stream", body);
+    let submitting = Box::pin(RequestLog::current().during(submitting));
+    let mut stream = Stream::begin(format, submitting, keep_alive, server).await?;
+    let ignored = stream.take_ignored();
+    let mut response = typed("text/event-stream", Body::new(stream));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(ignored_keywords::mark(response, ignored))
 }
@@ -172,12 +186,20 @@ impl BegunChoice {
     }
 }
 
-/// Waits until all `choices` have ended. Their events come from `events`.
-async fn all(
-    server: &Server,
-    mut choices: Vec<BegunChoice>,
-    mut events: Choices,
-) -> Result<Vec<BegunChoice>, ApiError> {
+/// Answers to a request, whose jobs are in the queue.
+#[derive(Default)]
+pub(super) struct BegunAnswers {
+    /// Answers.
+    pub choices: Vec<BegunChoice>,
+    /// Events of the answers.
+    pub events: Choices,
+    /// Value of the header that lists the schema keywords that are not enforced.
+    pub ignored: Option<HeaderValue>,
+}
+
+/// Waits until all answers have ended.
+async fn all(server: &Server, answers: BegunAnswers) -> Result<Vec<BegunChoice>, ApiError> {
+    let BegunAnswers { mut choices, mut events, .. } = answers;
     while let Some((index, event)) = events.next().await {
         let choice = &mut choices[index];
         match event {

@@ -1,6 +1,6 @@
-//! Text, thoughts and tool calls of an answer, whatever the format in which the client receives them.
+//! Text, thoughts and tool calls of an answer, independent of the format in which the client receives them.
 
-use chat::{CallReader, ForcedReader, Offered, Part, ThoughtReader};
+use chat::{CallProgress, CallReader, ForcedReader, Offered, Part, ThoughtReader};
 
 use crate::api_error::ApiError;
 use crate::finish_reason::FinishReason;
@@ -12,8 +12,8 @@ use crate::server::Server;
 pub struct AnswerReader {
     thoughts: Option<ThoughtReader>,
     calls: ToolCallReader,
-    /// True once a call has begun.
-    has_call: bool,
+    /// Progress of the last call.
+    last_call: CallProgress,
 }
 
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ impl NewReader {
         let Prompt::Messages(conversation) = &generate.prompt else { return Ok(plain) };
         let offered = conversation.offered();
         let template = server.template()?;
-        // The reader of channels also finds the calls, even if thoughts stay text. If a message describes the tools, it
-        // asks for another format.
+        // The channel reader also finds calls, even if thoughts remain in the text. If the template does not show the
+        // tools, a message describes them and asks for another format.
         let has_channels = template.thought_format().has_channels() && template.shows_tools();
         let calls = match conversation.forced() {
             Some(_) => ToolCallReader::Forced(ForcedReader::default()),
@@ -89,7 +89,7 @@ impl NewReader {
             }
             thoughts => thoughts,
         };
-        AnswerReader { thoughts, calls: self.calls, has_call: false }
+        AnswerReader { thoughts, calls: self.calls, last_call: CallProgress::default() }
     }
 }
 
@@ -108,7 +108,7 @@ impl AnswerReader {
         let parts = self.thoughts.as_mut().map(ThoughtReader::finish).unwrap_or_default();
         let mut parts = self.with_calls(parts);
         let rest = self.calls.finish();
-        self.has_call |= rest.iter().any(|part| matches!(part, Part::Call(_)));
+        rest.iter().for_each(|part| self.last_call.follow(part));
         parts.extend(rest);
         parts
     }
@@ -117,9 +117,12 @@ impl AnswerReader {
     pub fn ends_with_calls(&self, finish: FinishReason) -> bool {
         match &self.calls {
             // A reader of channels finds calls itself.
-            ToolCallReader::None | ToolCallReader::Auto(_) => {
-                self.has_call && matches!(finish, FinishReason::End | FinishReason::StopString)
-            }
+            ToolCallReader::None | ToolCallReader::Auto(_) => match finish {
+                FinishReason::End => self.last_call.has_begun(),
+                // A stop string inside the arguments cuts off the call.
+                FinishReason::StopString => self.last_call.is_complete(),
+                _ => false,
+            },
             ToolCallReader::Forced(reader) => reader.is_over(),
         }
     }
@@ -132,7 +135,7 @@ impl AnswerReader {
             other => vec![other],
         };
         let parts: Vec<Part> = parts.into_iter().flat_map(calls).collect();
-        self.has_call |= parts.iter().any(|part| matches!(part, Part::Call(_)));
+        parts.iter().for_each(|part| self.last_call.follow(part));
         parts
     }
 }

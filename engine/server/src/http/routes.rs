@@ -36,7 +36,7 @@ pub(super) struct Endpoint {
     /// Description of the endpoint for OpenAPI, in one sentence.
     pub(super) summary: &'static str,
     /// Description in Markdown for the reference, which a test generates.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the reference has it"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the reference uses it"))]
     reference: &'static str,
     /// Log level of the endpoint's requests. Quiet endpoints are also served on connections of the reserve.
     loudness: Loudness,
@@ -217,7 +217,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         path: "/apply-template", shown: "/apply-template", handler: |by| on(by, apply_template::apply_template),
         request: Some("ChatRequest"), answer: AnswerContent::Json("RenderedPrompt"), errors: &[BODY, MODEL],
         id: "apply_template", summary: "Render a conversation as the prompt that the model sees.",
-        reference: "request as for `/v1/chat/completions`; answer `{\"prompt\": TEXT}`, without generating",
+        reference: "request as for `/v1/chat/completions`; answer `{\"prompt\": TEXT}`, without generating. With `\"add_generation_prompt\": false`, the prompt ends after the last message",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {

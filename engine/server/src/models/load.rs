@@ -106,8 +106,8 @@ impl ModelRegistry {
         Ok(())
     }
 
-    /// Runs for the server's lifetime, and unloads each model that is marked for unloading when no request holds a
-    /// lease.
+    /// Runs for the server's lifetime, and unloads each model that is marked for unloading as soon as no request holds
+    /// a lease.
     pub async fn tidy(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
         self.watch_all();
@@ -133,9 +133,9 @@ impl ModelRegistry {
         Some((entry.named.clone(), Arc::clone(&entry.metrics)))
     }
 
-    /// Sets the kernels in `settings` to those that the first model chose, because they apply to the whole process.
-    /// ggml has already read the environment variable for tiled kernels, and the environment must not change while
-    /// other threads read it.
+    /// Sets the kernels in `settings` to the kernels that the first model chose, because the choice applies to the
+    /// whole process. ggml has already read the environment variable for tiled kernels, and the environment must not
+    /// change while other threads read it.
     fn as_they_are(&self, settings: &mut Settings) {
         let kernels = &mut settings.kernels;
         if let Some(used) = own_kernels::choice().map(|choice| choice.kernels)
@@ -411,7 +411,7 @@ fn failed(entry: &mut ModelEntry, why: String) {
     entry.load_state = LoadState::Failed { why, until: Instant::now() + wait };
 }
 
-/// Marks models for unloading until all marked models, including those marked earlier, free at least `more` bytes.
+/// Marks models for unloading until all marked models, including models marked earlier, free at least `more` bytes.
 /// Unused models are marked first, in the order of their last use. If `may_disturb` is set, models in use follow.
 fn choose_one_to_go(entries: &mut [ModelEntry], more: u64, may_disturb: bool) {
     let goes = |entry: &ModelEntry| {

@@ -165,7 +165,7 @@ mod tests {
         };
         let mend = |estimate: &MemoryEstimate, kib: u64| {
             let words = estimate.refused(Bytes(kib << 10))?;
-            Some(words.split_once("(memory_limit): ").expect("a mend").1.to_string())
+            Some(words.split_once("(memory_limit): ").expect("a remedy").1.to_string())
         };
         assert_eq!(mend(&estimate, 5096), None);
         let cases = [

@@ -21,7 +21,7 @@ pub struct Named {
 pub struct Served {
     /// Models of the server: at least one.
     pub models: Vec<Named>,
-    /// Name of the model for requests that name none.
+    /// Name of the model for requests that do not specify a model.
     pub default: Option<String>,
     /// Limit on the memory of all loaded models together.
     pub memory_limit: Option<Bytes>,

@@ -86,7 +86,7 @@ impl RegistryState {
     /// Returns the index of the entry for a request whose field `model` is `name`.
     ///
     /// # Errors
-    /// If the model does not exist, or if the request names no model and no default is configured.
+    /// If the model does not exist, or if the request does not specify a model and no default is configured.
     pub(super) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let there = || self.entries.iter().filter(|entry| !entry.gone);
         let wanted = match (name, &self.default) {
@@ -269,7 +269,7 @@ impl ModelRegistry {
     }
 
     /// Returns the index of the entry for a request whose field `model` is `name`, as [`RegistryState::find`] does. If
-    /// the configuration has `accept_any_model`, an unknown name means the default model.
+    /// the configuration has `accept_any_model`, an unknown name selects the default model.
     fn find(&self, state: &RegistryState, name: Option<&str>) -> Result<usize, ApiError> {
         match state.find(name) {
             Err(unknown) if name.is_some() && self.current().accept_any_model => {

@@ -25,8 +25,10 @@ impl ModelRegistry {
     /// the model wait, and load it again.
     ///
     /// # Errors
-    /// If the model does not exist or is being loaded, if its requests have not ended at the time `until`, or if the
-    /// server is shutting down.
+    /// - The model does not exist.
+    /// - The model is being loaded.
+    /// - The requests of the model have not ended at the time `until`.
+    /// - The server is shutting down.
     pub async fn unload(self: &Arc<Self>, name: &str, until: Instant) -> Result<(), ApiError> {
         let mut changed = self.changed.subscribe();
         let id = self.mark_for_unloading(name)?;

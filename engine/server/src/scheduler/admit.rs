@@ -120,10 +120,10 @@ impl Scheduler {
         }
     }
 
-    /// Returns the numbers of tokens of the prompt after which checkpoints are saved.
+    /// Returns the positions in the prompt at which checkpoints are saved, as numbers of tokens.
     pub(super) fn pauses(&self, job: &Job) -> Vec<usize> {
         match self.saves_checkpoints() && job.cache_prompt {
-            true => checkpoints::positions(self.context.model(), &job.prompt),
+            true => checkpoints::positions(self.context.model(), &job.prompt, &job.message_ends),
             false => Vec::new(),
         }
     }
@@ -143,7 +143,7 @@ impl Scheduler {
         let lengths: Vec<usize> = known.map(|cut| cut.tokens).collect();
         let up_to = |most| lengths.iter().copied().filter(|length| *length <= most).max().unwrap_or(0);
         let choice = choose(&held, &job.prompt, |common, whole| if whole { common } else { up_to(common) })?;
-        // If the model's memory is only a state, a checkpoint does not need the tokens of a slot.
+        // If the model's memory consists only of a state, a checkpoint does not need the tokens of a slot.
         match up_to(most) {
             longest if reuse == PrefixReuse::StateAlone && longest > choice.keep => {
                 let oldest = choose(&held, &job.prompt, |_, _| 0)?;
@@ -161,7 +161,7 @@ impl Scheduler {
         let stays = choice.from == choice.slot && self.slots[choice.slot].held.starts_with(kept);
         self.keep_on_disk(choice.slot, if stays { choice.keep } else { 0 });
         if choice.from == choice.slot && !stays {
-            // The checkpoint belongs to another text than the slot's tokens.
+            // The checkpoint and the slot's tokens belong to different texts.
             self.empty(choice.slot);
         }
         let shared = match choice.from == choice.slot {

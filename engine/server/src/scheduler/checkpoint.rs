@@ -34,7 +34,6 @@ impl Scheduler {
             Ok(state) => {
                 let tokens = slot.held.clone();
                 self.add_checkpoint(scope, tokens, state);
-                self.metrics.checkpoints_saved.add(1);
             }
             // Without this checkpoint, later prompts start from an earlier checkpoint or from their beginning.
             Err(error) => llama::notice::warn(&error.to_string()),
@@ -43,6 +42,7 @@ impl Scheduler {
 
     /// Adds the `state` after `tokens` to the memory.
     pub(super) fn add_checkpoint(&mut self, scope: Scope, tokens: Vec<Token>, state: Vec<u8>) {
+        self.metrics.checkpoints_saved.add(1);
         let dropped = self.checkpoints.add(scope, tokens, state, self.rules.checkpoint_memory);
         self.metrics.checkpoints_dropped.add(dropped as u64);
         self.show_checkpoints();

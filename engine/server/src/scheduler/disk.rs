@@ -23,7 +23,7 @@ use crate::job::Job;
 use crate::scope::Scope;
 use crate::slot::{RunningRequest, Slot};
 
-/// Maximum number of checkpoints that are written with a state. The longest ones are written.
+/// Maximum number of checkpoints that are written with a state. The longest checkpoints are written.
 const CUTS: usize = 4;
 
 /// Maximum time for pending lookups during shutdown.
@@ -74,7 +74,7 @@ impl Scheduler {
         }
     }
 
-    /// For the shutdown, returns all jobs whose lookup is pending or has ended.
+    /// Returns all jobs whose lookup is pending or has ended, for the shutdown.
     pub(super) fn stop_looking(&mut self) -> Vec<Job> {
         let mut jobs: Vec<Job> = self.found.drain(..).map(|answer| answer.job).collect();
         let start = Instant::now();
@@ -88,8 +88,8 @@ impl Scheduler {
         jobs
     }
 
-    /// True if another lookup may start: free slots outnumber lookups, and no job waits for room after its lookup,
-    /// because such a job cannot be overtaken.
+    /// True if another lookup may start: free slots outnumber lookups, and no job is waiting for room after its lookup.
+    /// A job that waits for room cannot be overtaken.
     pub(super) fn may_take_more(&self) -> bool {
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
         self.found.is_empty() && free > self.looked_for()
@@ -164,8 +164,8 @@ impl Scheduler {
         slot.run = Some(RunningRequest::new(job, self.admissions, keep as u32));
     }
 
-    /// Adds the checkpoints of `loaded` up to its first `keep` tokens to the memory, where other prompts of `scope` find
-    /// them.
+    /// Adds the checkpoints of `loaded` up to its first `keep` tokens to the memory, where other prompts of `scope` can
+    /// find them.
     fn take_checkpoints(&mut self, loaded: &Loaded, keep: usize, scope: Scope) {
         if !self.saves_checkpoints() {
             return;
@@ -173,7 +173,10 @@ impl Scheduler {
         let Some(scope) = self.lasting(scope) else { return };
         let Some((_, cuts)) = parts(self.context.model(), &loaded.content.state) else { return };
         for cut in cuts.into_iter().filter(|cut| cut.tokens <= keep) {
-            self.add_checkpoint(scope, loaded.tokens[..cut.tokens].to_vec(), cut.state.to_vec());
+            let tokens = &loaded.tokens[..cut.tokens];
+            if !self.checkpoints.contains(scope, tokens) {
+                self.add_checkpoint(scope, tokens.to_vec(), cut.state.to_vec());
+            }
         }
     }
 
@@ -283,7 +286,8 @@ impl Scheduler {
         let stop = || inbox.closing() == Closing::Now;
         for at in order {
             if self.worth_keeping(at, 0) == 0 {
-                // The slot is emptied, because two slots that share a prefix would otherwise rely on each other.
+                // The slot is emptied. Otherwise, two slots that share a prefix would each rely on the other to write
+                // the prefix.
                 self.slots[at].held.clear();
                 continue;
             }

@@ -101,8 +101,8 @@ impl Drafts {
         }
     }
 
-    /// Unwraps `done`, a result of the draft model. An error turns off the draft model and has no other effect, except
-    /// an interruption, which is returned.
+    /// Unwraps `done`, a result of the draft model. An error turns off the draft model and has no other effect. Only an
+    /// interruption is returned as an error.
     pub(super) fn taken<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
         match done {
             Ok(done) => Ok(Some(done)),

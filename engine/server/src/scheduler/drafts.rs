@@ -85,8 +85,8 @@ impl Scheduler {
             }
             targets = self.catch_up(step, targets)?;
         }
-        // The time for drafting is not part of the measured step, because drafts would then seem slower than they
-        // are.
+        // The measured step begins here. It excludes the comparison of batches, which would make drafts seem slower
+        // than they are, and catching up, whose time is charged separately.
         if let Some(measured) = self.drafts.gains.get_mut(&step) {
             measured.gain.begin();
         }

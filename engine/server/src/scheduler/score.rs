@@ -1,7 +1,7 @@
 //! Log-probabilities of prompt tokens, for requests that ask for them.
 //!
-//! The logits of all prompt tokens would take gigabytes, so each batch has only as many prompt tokens as the context
-//! has rows of logits, and the scheduler reduces the rows to a few numbers before the next batch.
+//! The logits of all prompt tokens would take gigabytes. Therefore each batch has only as many prompt tokens as the
+//! context has rows of logits. The scheduler reduces the rows to a few numbers before the next batch.
 
 use std::sync::Arc;
 

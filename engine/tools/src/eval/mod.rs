@@ -1,9 +1,9 @@
 //! Perplexity of a model on a text, and divergence of the model's probabilities from a reference model's probabilities,
 //! computed as in llama-perplexity.
 //!
-//! The text is split into chunks. Each chunk is evaluated in an empty context. If the model expects a begin token,
-//! that token replaces the chunk's first token. Only the second half of a chunk is scored, because its tokens have
-//! enough context before them.
+//! The text is split into chunks. Each chunk is evaluated in an empty context. If the model expects a BOS token, that
+//! token replaces the chunk's first token. Only the second half of a chunk is scored, because its tokens have enough
+//! context before them.
 //!
 //! Logits are large: the scored half of a chunk takes 150 MB for a vocabulary of 150,000 tokens. Therefore only a
 //! window of logits is kept, and both models evaluate the text side by side. If both models do not fit into memory,
@@ -15,8 +15,8 @@ mod saved;
 use std::path::Path;
 use std::sync::Arc;
 
+use build_info::Bytes;
 use build_info::evaluation::{self, Divergence, Estimate, Pair};
-use build_info::{Bytes, kld};
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::sample_text::TEXT;
 use engine_core::settings::Settings;
@@ -75,7 +75,7 @@ impl ChunkedText {
         self.chunk
     }
 
-    /// Returns the tokens of a chunk as they are evaluated, with the begin token if the model expects one.
+    /// Returns the tokens of a chunk as they are evaluated, with the BOS token if the model expects one.
     fn chunk(&self, number: usize) -> Vec<Token> {
         let mut tokens = self.tokens[number * self.chunk..][..self.chunk].to_vec();
         if let Some(begin) = self.begin {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::PathBuf;
 
-use build_info::{Bytes, kld};
+use build_info::Bytes;
 use llama::error::{Error, Result};
 
 /// File of rows that are written once, and then read in the same order any number of times.

@@ -169,9 +169,12 @@ fn first_text(content: &mut File, offset: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Parses the older format: the number of entries (i32); then, for each entry, the length of its name (i32), the
-/// name, the number of calls (i32), the number of values (i32) and the values (f32). Optionally, the number of chunks
-/// (i32), the length of the text's name (i32) and that name follow.
+/// Parses the older format:
+///
+/// - the number of entries (i32)
+/// - for each entry: the length of its name (i32), the name, the number of calls (i32), the number of values (i32) and
+///   the values (f32)
+/// - optionally, the number of chunks (i32), the length of the text's name (i32) and the name
 fn from_old(path: &Path, bytes: &[u8]) -> std::result::Result<Imatrix, String> {
     let mut rest = Cursor(bytes);
     let no = "the file is damaged, or it is neither a GGUF file nor an importance matrix in the older format";
@@ -271,7 +274,7 @@ mod tests {
         let mut wild = short.clone();
         wild[17..21].copy_from_slice(&i32::MAX.to_le_bytes());
         std::fs::write(&path, wild).expect("a file");
-        let error = read(&path).expect_err("values that are not there").to_string();
+        let error = read(&path).expect_err("missing values").to_string();
         assert!(error.contains("neither a GGUF file nor"), "{error}");
     }
 

@@ -1,5 +1,5 @@
 //! Importance matrices: the mean square input of each column of each matrix. An importance matrix tells a quantiser
-//! in which columns errors cost most.
+//! which columns are most sensitive to errors.
 //!
 //! The files have llama-imatrix's format: GGUF with `NAME.in_sum2` (sums of squares) and `NAME.counts` for each
 //! matrix NAME. The older format can only be read.
@@ -37,8 +37,11 @@ pub fn file_bytes(path: &Path) -> Result<Bytes> {
 /// Checks that `imatrix` belongs to the model of `plan`, which quantises to `kind`.
 ///
 /// # Errors
-/// [`Error::Imatrix`] if the size of an entry differs from its tensor's size, if no tensor has an entry, or if a tensor
-/// that needs an entry has none.
+/// [`Error::Imatrix`] in these cases:
+///
+/// - The size of an entry differs from the size of its tensor.
+/// - No tensor has an entry.
+/// - A tensor that needs an entry does not have one.
 pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Result<()> {
     let wrong = |why: String| Error::Imatrix { path: imatrix.path.clone(), why };
     let foreign = "it belongs to another model\nhint: collect an importance matrix from this model with `anneal \

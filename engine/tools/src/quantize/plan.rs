@@ -112,8 +112,8 @@ impl PlannedTensor {
     }
 }
 
-/// Parses a line such as `[   1/  38] blk.0.attn_k.weight - [ 256, …], type = f16, size = … MiB -> … MiB (q4_K)`;
-/// returns the tensor's name and its new type.
+/// Parses a line such as `[   1/  38] blk.0.attn_k.weight - [ 256, …], type = f16, size = … MiB -> … MiB (q4_K)`.
+/// Returns the tensor's name and its new type.
 fn line(text: &str) -> Option<(&str, GgmlType)> {
     let (_, rest) = text.strip_prefix('[')?.split_once("] ")?;
     let (name, rest) = rest.split_once(" - [")?;

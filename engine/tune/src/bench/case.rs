@@ -27,7 +27,7 @@ impl Case {
         let &Case { n_prompt, n_gen, n_depth } = self;
         let wrong = |why: String| Err(Error::Usage(why));
         if path == Path::EndToEnd && n_prompt == 0 {
-            return wrong("--end-to-end needs a prompt\nhint: give -p or -pg".to_string());
+            return wrong("--end-to-end needs a prompt\nhint: use -p or -pg".to_string());
         }
         if path == Path::EndToEnd && n_depth > 0 {
             return wrong(format!(

@@ -36,7 +36,7 @@ pub(crate) fn context(
 pub(crate) const MEASURE_LESS: &str =
     "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
-/// Returns the context options for a test: those of `settings`, with room for `case`.
+/// Returns the context options for a test: the options from `settings`, with room for `case`.
 fn context_options(model: &Model, path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
     Ok(ContextOptions { n_ctx: case.n_ctx(path)?, ..model::context_options(model, settings, false) })
 }

@@ -1,4 +1,4 @@
-//! Times per output token, as someone who reads the text experiences them.
+//! Times per output token, as a reader of the streamed text experiences them.
 
 /// Distribution of the times of single tokens, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

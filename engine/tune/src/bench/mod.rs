@@ -50,7 +50,7 @@ mod tests {
             match (case.n_ctx(path), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{case:?}"),
                 (Err(Error::Usage(why)), Err(words)) => assert!(why.contains(words), "{case:?}: {why}"),
-                (found, expected) => panic!("{case:?}: {found:?} where {expected:?} was due"),
+                (found, expected) => panic!("{case:?}: {found:?}, expected {expected:?}"),
             }
         }
     }

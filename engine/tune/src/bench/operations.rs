@@ -18,7 +18,7 @@ use super::kernel::{Random, context, decode, fill, nanoseconds, prefill, refuse_
 use super::record::utc;
 use super::work::Share;
 
-/// Name used instead of an operation's, for the time that a sample spends outside all operations.
+/// Name used in place of an operation's name, for the time that a sample spends outside all operations.
 pub const BETWEEN: &str = "(between operations)";
 
 /// Result for the operations of one kind in a test.

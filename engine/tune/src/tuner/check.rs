@@ -1,8 +1,8 @@
 //! Checks that a candidate's output equals the output of the untuned settings.
 //!
-//! The limits are those of the correctness gate in docs/src/build/gate.md: a mean divergence far below the smallest
-//! step of quantisation. For models that amplify rounding, the limits are wider: they are the divergence that a
-//! different order of sums causes with the untuned settings.
+//! The limits are the same as in the correctness gate (docs/src/build/gate.md): a mean divergence far below the
+//! smallest step of quantisation. For models that amplify rounding, the limits are wider: the divergence that a
+//! different order of summation causes with the untuned settings.
 
 use std::fmt;
 
@@ -76,19 +76,15 @@ impl fmt::Display for OutputComparison {
 /// first difference.
 pub fn compare(reference: &Logits, other: &Logits, text: usize) -> OutputComparison {
     let same = reference.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
-    let mut found =
-        OutputComparison { positions: 0, mean_kld: 0.0, top1: 0.0, greedy: 0, equal: 0, rounding: None };
-    found.greedy = u32::try_from(reference.tokens.len().saturating_sub(text)).unwrap_or(u32::MAX);
-    found.equal = u32::try_from(same.saturating_sub(text)).unwrap_or(u32::MAX);
-    let (mut sum, mut agreed) = (0.0, 0u32);
+    let after_text = |tokens: usize| u32::try_from(tokens.saturating_sub(text)).unwrap_or(u32::MAX);
+    let mut tally = kld::Tally::default();
     for (a, b) in reference.rows().zip(other.rows()).take(same) {
-        found.positions += 1;
-        sum += divergence(a, b);
-        agreed += u32::from(a.len() == b.len() && agree(a, b));
+        let kld = kld::divergence(&kld::log_softmax(a), &kld::log_softmax(b));
+        tally.add(kld, a.len() == b.len() && agree(a, b));
     }
-    found.mean_kld = sum / f64::from(found.positions);
-    found.top1 = f64::from(agreed) / f64::from(found.positions);
-    found
+    let kld::Comparison { positions, mean_kld, top1, .. } = tally.comparison();
+    let (greedy, equal) = (after_text(reference.tokens.len()), after_text(same));
+    OutputComparison { positions, mean_kld, top1, greedy, equal, rounding: None }
 }
 
 /// Decides whether `candidate` may be used. On success, returns a description of the output.
@@ -107,33 +103,12 @@ pub fn judge(candidate: &Chosen, found: &OutputComparison) -> Result<String, Str
         (true, ..) => {
             let GateLimits { mean_kld, top1 } = limits;
             Err(format!(
-                "its output differs: {found}; the limits are {mean_kld:.0e} and {:.1} %",
+                "its output differs: {found}; limits: mean KLD {mean_kld:.0e}, top-1 {:.1} %",
                 100.0 * top1
             ))
         }
         (false, ..) => Err(format!("its output differs, although the setting must not change it: {found}")),
     }
-}
-
-/// Returns the Kullback–Leibler divergence Σ p (ln p − ln q) of the distributions of two rows of logits.
-fn divergence(reference: &[f32], other: &[f32]) -> f64 {
-    let (a, b) = (log_sum(reference), log_sum(other));
-    let sum: f64 = reference
-        .iter()
-        .zip(other)
-        .map(|(&x, &y)| {
-            let (p, q) = (f64::from(x) - a, f64::from(y) - b);
-            if x == f32::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) }
-        })
-        .sum();
-    // Rounding may make the sum slightly negative.
-    if sum < 0.0 && sum > -1e-9 { 0.0 } else { sum }
-}
-
-fn log_sum(row: &[f32]) -> f64 {
-    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = row.iter().map(|&value| f64::from(value - most).exp()).sum();
-    f64::from(most) + sum.ln()
 }
 
 /// True if `reference` considers no token more likely than the most likely token of `other`.

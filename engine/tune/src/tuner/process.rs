@@ -74,10 +74,12 @@ fn prefix(record: &Path) -> String {
     format!(".{}.work-", record.file_stem().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes the folders that killed tuning runs of `record` left in `folder`. A folder is kept in three cases: its name
-/// is not one that [`base::scratch_in`] creates, it contains anything other than a tuning run's file, or it is younger
-/// than [`LEFT_BEHIND`]. A younger folder may belong to a tuning run in progress, because some file systems have no
-/// locks.
+/// Removes the folders that killed tuning runs of `record` left in `folder`. A folder is kept in three cases:
+///
+/// - its name is not one that [`base::scratch_in`] creates;
+/// - it contains anything other than a tuning run's file;
+/// - it is younger than [`LEFT_BEHIND`]: it may belong to a tuning run in progress, because some file systems have no
+///   locks.
 fn remove_left_behind(folder: &Path, record: &Path) {
     let prefix = prefix(record);
     let is_old = |found: fs::Metadata| {
@@ -189,9 +191,9 @@ impl<'a> Processes<'a> {
         Ok(self.workers.len() - 1)
     }
 
-    /// Ends the least recently used processes until another fits into memory.
+    /// Ends the least recently used processes until another process fits into memory.
     fn make_room(&mut self, settings: &Chosen) {
-        // The process needs a context, and the two states that it keeps.
+        // The process needs memory for a context and for the two states that it keeps.
         let needed = memory(&self.shape, settings, 3 * DEEPEST).0;
         while !self.workers.is_empty() {
             let taken: u64 = self.workers.iter().map(|worker| worker.takes.0).sum();

@@ -122,7 +122,7 @@ pub fn stage(stage: &Stage) -> String {
     }
 }
 
-/// Describes the best rejected candidate: the fastest of those that remained in the contest longest.
+/// Describes the best rejected candidate: the fastest of the candidates that remained in the contest longest.
 fn rejected(stage: &Stage) -> String {
     // An interval from too few pairs is meaningless.
     let known = |ratio: &Interval| ratio.pairs as usize >= FEWEST_PAIRS;

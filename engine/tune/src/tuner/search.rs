@@ -57,7 +57,7 @@ pub(crate) struct TuningRun<'a> {
 }
 
 impl TuningRun<'_> {
-    /// Runs the stages that are not done yet or, with `again`, those that are done but undecided.
+    /// Runs the stages that are not done yet or, with `again`, the stages that are done but undecided.
     ///
     /// # Errors
     /// The reason why tuning stopped early.
@@ -415,7 +415,7 @@ impl Pace {
         Ok(pace)
     }
 
-    /// Returns work in the middle of the prompt and of the answer, where a token has average cost.
+    /// Returns the work for tokens in the middle of the prompt and of the answer, where a token has average cost.
     fn amid(&self, task: &Task, prompt: u32, generate: u32) -> Work {
         let work = Work::amid(prompt, generate, &task.objective);
         if self.depth { work } else { work.at_the_start() }
@@ -483,8 +483,8 @@ impl Pace {
     }
 }
 
-/// Returns the number of runs among which the budget is divided: the runs of `stages` and of the confirmation, and
-/// a quarter more, because other programs may slow the machine down.
+/// Returns the number of runs among which the budget is divided: the runs of `stages` and of the confirmation, plus a
+/// quarter, because other programs may slow the machine down.
 fn total_runs<'a>(task: &Task, stages: impl Iterator<Item = &'a TuningStage>) -> usize {
     let stages = stages.map(|stage| runs(stage.changes.len() + 1, pairs(task)));
     (stages.sum::<usize>() + 2 * KEPT) * 5 / 4

@@ -11,7 +11,7 @@ use llama::options::KvType;
 
 use super::objective::Objective;
 
-/// Phases that a stage measures. If a stage measures only one phase, its changes do not affect the other.
+/// Phases that a stage measures. If a stage measures only one phase, its changes do not affect the other phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phases {
     /// Prompt and generation.
@@ -66,7 +66,7 @@ pub struct Surroundings<'a> {
     pub allow_lossy: bool,
 }
 
-/// Returns the stages, those with the largest expected gain first.
+/// Returns the stages in decreasing order of expected gain.
 pub fn stages(around: &Surroundings<'_>) -> Vec<TuningStage> {
     let mut stages = vec![
         layout(around),
@@ -152,8 +152,11 @@ fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
     stage("prefill threads", Phases::Prefill, changes.collect())
 }
 
-/// Returns the numbers of threads to try, up to the quota: half, three quarters and all of the cores, one less than
-/// all, the performance cores alone, and every logical CPU (SMT siblings, efficiency cores).
+/// Returns the numbers of threads to try, up to the quota:
+///
+/// - half, three quarters and all of the cores, and one less than all;
+/// - the performance cores alone;
+/// - every logical CPU, including SMT siblings and efficiency cores.
 fn thread_counts(host: &Host) -> BTreeSet<u32> {
     let cores = threads::budget(host, Policy::Max).cores;
     let logical = u32::try_from(host.limits.affinity.len()).unwrap_or(u32::MAX);
@@ -190,7 +193,8 @@ fn ubatch(around: &Surroundings<'_>) -> Option<TuningStage> {
             change(format!("graphs of {tokens} tokens"), set)
         })
         .collect();
-    // The prompt must fill both the largest size and the default of 512, so that the two differ.
+    // The prompt must fill a graph of every candidate size and of the default size, 512. Otherwise, the sizes would
+    // make no difference.
     let fill = changes.iter().filter_map(|change| change.set.n_ubatch).chain([512]).max()?;
     Some(TuningStage { least_prompt: fill, ..stage("graph size", Phases::Prefill, changes) })
 }

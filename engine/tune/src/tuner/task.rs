@@ -29,8 +29,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Returns work of `prompt` and `generate` tokens in the middle of `objective`'s prompt and answer, where a token
-    /// has average cost.
+    /// Returns the work for `prompt` and `generate` tokens in the middle of `objective`'s prompt and answer, where a
+    /// token has average cost.
     pub(crate) fn amid(prompt: u32, generate: u32, objective: &Objective) -> Self {
         let (whole, answer) = (objective.usual_prompt(), objective.usual_answer());
         let prompt_after = whole.saturating_sub(prompt) / 2;

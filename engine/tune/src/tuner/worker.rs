@@ -33,7 +33,7 @@ const TEXT: &str = "The river had risen by 3.75 metres in the night, and at 06:4
     .reduce(f64::max) } In 1897 there were 12 such crossings between the two towns; today there is one, and nobody \
     remembers who paid for the bell.";
 
-/// Request of the driver.
+/// Request from the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerRequest {
@@ -60,7 +60,7 @@ pub enum WorkerRequest {
     },
 }
 
-/// Answer of the worker.
+/// Answer from the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerAnswer {
@@ -131,7 +131,7 @@ fn obey(
         *loaded = Some(model);
         return Ok(WorkerAnswer::Loaded);
     }
-    let Some(model) = loaded else { return Err(Error::Usage("nothing is loaded".to_string())) };
+    let Some(model) = loaded else { return Err(Error::Usage("no model is loaded".to_string())) };
     match request {
         WorkerRequest::Measure { work, .. } => {
             forget_the_peak();

@@ -16,7 +16,7 @@ struct Attention {
     n: usize,
     /// Number of sequences. Cell `c` belongs to sequence `c % sequences`, token `t` to sequence `t % sequences`.
     sequences: usize,
-    /// Range of cells that belong to all sequences, so that fully used tiles lie beside sparsely used tiles.
+    /// Range of cells that belong to all sequences, so that fully used tiles are next to sparsely used tiles.
     common: (usize, usize),
     /// Maximum ALiBi bias; 0 for no bias.
     bias: f32,

@@ -39,8 +39,8 @@ pub(crate) fn fetch(
         build_commit: Some(format!("crate-{}", pin.version)),
         from: unpacked.display().to_string(),
         mend: format!(
-            "hint: the folder was changed after cargo unpacked it; remove {} and try again, and \
-             cargo unpacks the crate again. If you changed the pin on purpose, also change its digest \
+            "hint: the folder was changed after cargo unpacked it; remove {}, and cargo unpacks \
+             the crate again. If you changed the pin on purpose, also change its digest \
              in pins.toml",
             package.display()
         ),
@@ -63,7 +63,7 @@ fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-/// Fetches the version that `manifest` names, and updates the lock file next to the manifest.
+/// Fetches the version that `manifest` specifies, and updates the lock file next to the manifest.
 ///
 /// # Errors
 /// If the version does not exist or the network is not available.

@@ -71,7 +71,7 @@ pub struct Content {
     pub size: Bytes,
     /// Size of the executable code in bytes.
     pub code: Bytes,
-    /// Number of functions, including stretches of code without a name.
+    /// Number of functions, including code regions without a name.
     pub functions: usize,
     /// Number of instructions.
     pub instructions: u64,
@@ -171,7 +171,7 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Au
     };
     let native = match question.rule {
         Rule::Native => Some(native::check(&programs, rules, &isa, question.offered)),
-        // The host is another CPU.
+        // The host has a different CPU.
         Rule::Cpu => Some(native::check(&programs, rules, &isa, &isa)),
         Rule::Portable | Rule::Universal | Rule::Report => None,
     };

@@ -28,7 +28,7 @@ impl AuditSubject {
         }
         if !path.exists() {
             return Err(exit::usage(format!(
-                "cannot find {}\nhint: name a program, a shared library or a build folder",
+                "cannot find {}\nhint: give the path of a program, a shared library or a build folder",
                 path.display()
             )));
         }
@@ -47,8 +47,8 @@ impl AuditSubject {
         let anneal = path.join("bin/anneal");
         if !anneal.is_file() {
             return Err(exit::usage(format!(
-                "{} contains no bin/anneal\nhint: name a build folder, an unpacked archive, a program or a \
-                 shared library",
+                "{} contains no bin/anneal\nhint: give the path of a build folder, an unpacked archive, a program \
+                 or a shared library",
                 path.display()
             )));
         }

@@ -1,4 +1,4 @@
-//! Builds that take part in a comparison, and the parser of their names.
+//! Builds that take part in a comparison, and the parser of their command-line notation.
 
 use std::path::{Path, PathBuf};
 
@@ -33,15 +33,17 @@ pub enum MeasuredProgram {
 }
 
 impl CandidateBuild {
-    /// Returns the build that `text` names. `text` is `LABEL=PATH`, the path of a build folder or a program, or the
+    /// Returns the build that `text` specifies. `text` is `LABEL=PATH`, the path of a build folder or a program, or the
     /// name of a profile, which stands for the profile's current build.
     ///
     /// # Errors
-    /// If `text` does not name a build, or the build's program or record cannot be read.
+    /// If `text` does not specify a build, or the build's program or record cannot be read.
     pub fn named(workspace: &Workspace, text: &str) -> Result<Self> {
         if let Some((label, path)) = text.split_once('=') {
             if label.is_empty() || path.is_empty() {
-                return Err(exit::usage(format!("{text:?} does not name a build\nhint: write LABEL=PATH")));
+                return Err(exit::usage(format!(
+                    "{text:?} does not specify a build\nhint: use the form LABEL=PATH"
+                )));
             }
             return Self::at(label, Path::new(path));
         }
@@ -62,8 +64,8 @@ impl CandidateBuild {
         let program = if path.is_dir() { path.join("bin/anneal") } else { path.to_path_buf() };
         if !program.is_file() {
             bail!(
-                "{name}: {} does not exist\nhint: name the folder of a finished build, or a program (anneal \
-                 or llama-bench)",
+                "{name}: {} does not exist\nhint: give the folder of a finished build, or the path of a program \
+                 (anneal or llama-bench)",
                 program.display()
             );
         }
@@ -85,7 +87,7 @@ impl CandidateBuild {
             None => None,
         };
         if let Some(reason) = record.as_ref().and_then(|record| record.not_run.as_ref()) {
-            bail!("{name} cannot be run here: {reason}\nhint: measure the build on the CPU that it is for");
+            bail!("{name} cannot be run here: {reason}\nhint: measure the build on the CPU that it targets");
         }
         if let Some(emulated) = record.as_ref().and_then(|record| record.emulated.as_ref()) {
             bail!(

@@ -141,13 +141,13 @@ impl Contest<'_> {
         let usage = |why: String| Err(exit::usage(why));
         if self.builds.len() < 2 {
             return usage(
-                "a comparison needs at least two builds\nhint: name them with --builds A,B".to_string(),
+                "a comparison needs at least two builds\nhint: list them with --builds A,B".to_string(),
             );
         }
         for (number, build) in self.builds.iter().enumerate() {
             if self.builds[..number].iter().any(|other| other.name == build.name) {
                 return usage(format!(
-                    "{} is named twice\nhint: name another build, or give a program a label with LABEL=PATH",
+                    "{} is listed twice\nhint: choose a different build, or label a program with LABEL=PATH",
                     build.name
                 ));
             }
@@ -187,11 +187,11 @@ impl Contest<'_> {
         }
         // A duplicate would count each round twice and make the interval too narrow.
         if self.phases.iter().enumerate().any(|(number, phase)| self.phases[..number].contains(phase)) {
-            return usage("a phase is named twice".to_string());
+            return usage("a phase is listed twice".to_string());
         }
         if self.shapes.iter().enumerate().any(|(number, shape)| self.shapes[..number].contains(shape)) {
             return usage(
-                "the same combination of prompt tokens, generated tokens and depth is named twice"
+                "the same combination of prompt tokens, generated tokens and depth is listed twice"
                     .to_string(),
             );
         }
@@ -296,7 +296,7 @@ impl Contest<'_> {
             .then(|| format!("{rounds} of {all} rounds were complete when this file was written"))
     }
 
-    /// Writes `comparison` to the raw file, if one is named.
+    /// Writes `comparison` to the raw file, if the comparison has one.
     ///
     /// # Errors
     /// If the file cannot be written.

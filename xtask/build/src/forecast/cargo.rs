@@ -167,8 +167,8 @@ impl Packages {
         Some(CargoEvent::Start(format!("{package}{suffix}"), label))
     }
 
-    /// Returns the name of the package that contains the file `source`. For files of the workspace, rustc gets a path
-    /// relative to the workspace. For files of a registry, the folder is named after the package and its version.
+    /// Returns the name of the package that contains the file `source`. For files of the workspace, rustc is given a
+    /// path relative to the workspace. For files of a registry, the folder is named after the package and its version.
     fn package_of(&self, source: &str, crate_name: &str) -> String {
         let inside = self.below_root(source).or_else(|| (!source.starts_with('/')).then_some(source));
         if let Some(inside) = inside {

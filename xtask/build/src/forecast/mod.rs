@@ -1,7 +1,7 @@
 //! Estimates the remaining time of a stage from the durations of its units in the last build.
 //!
 //! A unit is one program that cargo or ninja starts: a compilation, a link, or a run of a build script. [`Forecast`]
-//! gets the list of units with their recorded durations ([`Records`]), and an event when each unit starts and ends.
+//! receives the list of units with their recorded durations ([`Records`]), and an event when each unit starts and ends.
 //! The forecast reads no clock: times are seconds since the stage began.
 
 pub mod cargo;
@@ -23,7 +23,7 @@ const ALONE: f64 = 5.0;
 const PRIOR: f64 = 0.015;
 
 /// Decay of old observations, as a fraction of all recorded seconds: after this much further work, a finished unit has
-/// a weight of 1/e. The load from other programs changes, so the newest units predict the rest best.
+/// a weight of 1/e. The load from other programs changes, so the newest units predict the remaining time best.
 const MEMORY: f64 = 0.4;
 
 /// Unit of a stage before it runs.

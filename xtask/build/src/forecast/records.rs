@@ -13,7 +13,7 @@ use crate::fs;
 /// Durations of long units, for the first build on a machine. A test in `tests.rs` writes the file.
 const SHARES: &str = include_str!("shares.txt");
 
-/// Version of the file's format. Files of another version are ignored.
+/// Version of the file's format. Files of other versions are ignored.
 const VERSION: u32 = 1;
 
 /// Maximum size of the file in bytes. Anneal writes no larger files, so larger files are ignored.
@@ -97,7 +97,7 @@ impl Records {
 
     /// Returns the durations of the units of `section` by name. The first word of `section` is the tool.
     ///
-    /// Units that were never built on this machine get the durations in `shares.txt`, which were measured on another
+    /// Units that were never built on this machine have the durations in `shares.txt`, which were measured on another
     /// machine. The durations of the first units then correct the estimate.
     pub fn of(&self, section: &str) -> BTreeMap<String, Took> {
         let mut all = shares(section).units;
@@ -115,7 +115,7 @@ impl Records {
     /// Returns the expected duration of a unit of `section` without a record: the median of the recorded units.
     pub fn guess(&self, section: &str) -> Took {
         let known = self.file.sections.get(section).filter(|known| known.units.len() >= ENOUGH);
-        // A small section comes from a rebuild of the workspace's crates, which take longer than most units.
+        // A small section was recorded in a rebuild of only the workspace's crates, which take longer than most units.
         let Some(known) = known else { return shares(section).median };
         median(known.units.values())
     }

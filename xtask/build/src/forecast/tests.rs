@@ -185,7 +185,7 @@ fn a_unit_that_was_not_reported_yet_is_taken_as_kept_in_a_rebuild() {
     assert_eq!(forecast.left(0.0), 40.0);
     forecast.keep("base");
     forecast.start("ours", "ours", 0.0);
-    assert_eq!(forecast.left(0.0), 20.0, "`other` waits behind it and was made earlier");
+    assert_eq!(forecast.left(0.0), 20.0, "`other` comes later and was made by an earlier build");
     forecast.start("other", "other", 0.0);
     assert_eq!(forecast.left(0.0), 20.0);
 }
@@ -273,7 +273,7 @@ fn the_forecast_is_never_below_the_longest_chain_nor_the_work_over_the_slots() {
         ("a chain of ends", vec![chain("a", 4.0, &[]), chain("b", 4.0, &[(0, true)])], 8, 8.0),
         ("a chain of fronts", vec![chain("a", 4.0, &[]), chain("b", 4.0, &[(0, false)])], 8, 6.0),
         ("side by side", (0..4).map(|unit| chain(&unit.to_string(), 2.0, &[])).collect(), 2, 4.0),
-        ("a circle", vec![chain("a", 4.0, &[(1, true)]), chain("b", 4.0, &[(0, true)])], 2, 4.0),
+        ("a cycle", vec![chain("a", 4.0, &[(1, true)]), chain("b", 4.0, &[(0, true)])], 2, 4.0),
     ];
     for (what, units, slots, expected) in cases {
         assert_eq!(Forecast::new(units, slots, Took::whole(1.0)).left(0.0), expected, "{what}");
@@ -495,9 +495,9 @@ fn shares_are_written_from_a_build_of_this_checkout() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let records = Records::read(&root.join("../../target/anneal"));
     let mut text = "\
-# Durations of long units in a clean build on one machine with two cores, for builds without a record on this machine.
+# Durations of long units in a clean build on one machine with two cores, used for builds without a record.
 # Columns: tool, seconds, seconds until units that wait for it could begin, name. The name * is the median of all units.
-# Written by `UPDATE_SHARES=1 cargo test -p build shares`, which says how.
+# Written by `UPDATE_SHARES=1 cargo test -p build shares`. The comment on this test lists the builds to make first.
 "
     .to_string();
     let mut write = |tool: &str, took: Took, name: &str| {
@@ -506,7 +506,7 @@ fn shares_are_written_from_a_build_of_this_checkout() {
     };
     for (tool, section) in [("cargo", "cargo engine"), ("ninja", "ninja native")] {
         let units = records.measured(|name| name == section);
-        assert!(!units.is_empty(), "{section}: no build of it was recorded in this checkout");
+        assert!(!units.is_empty(), "no build of the section {section} was recorded in this checkout");
         write(tool, median(units.values()), "*");
         let long = units.iter().filter(|(_, took)| took.seconds >= 1.0);
         long.for_each(|(name, took)| write(tool, *took, name));

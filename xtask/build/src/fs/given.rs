@@ -1,4 +1,4 @@
-//! Reading of files that the user names: only regular files, and only up to a maximum size.
+//! Reading of files that the user specifies: only regular files, and only up to a maximum size.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Maximum size of a file that is read, in bytes. Comparisons of many builds take a few megabytes.
+/// Maximum size of a file that is read, in bytes. The result of a comparison of many builds takes a few megabytes.
 const LARGEST: u64 = 64 << 20;
 
 /// Returns the content of the file `path`.
@@ -19,9 +19,9 @@ pub fn content(path: &Path) -> Result<Vec<u8>> {
     let found = std::fs::metadata(path)?;
     if !found.is_file() {
         match found.is_dir() {
-            true => bail!("it is a folder\nhint: name a file in it"),
+            true => bail!("it is a folder\nhint: give the path of a file in it"),
             false => {
-                bail!("it is a device or pipe\nhint: write its output to a file and name that file")
+                bail!("it is a device or pipe\nhint: write its output to a file and pass that file")
             }
         }
     }
@@ -48,7 +48,7 @@ pub fn text(path: &Path) -> Result<String> {
 pub fn check_model(path: &Path) -> Result<()> {
     let found = std::fs::metadata(path)
         .with_context(|| format!("cannot find the model {}\nhint: check the path of -m", path.display()))?;
-    ensure!(found.is_file(), "the model {} is not a file\nhint: name a .gguf file", path.display());
+    ensure!(found.is_file(), "the model {} is not a file\nhint: pass a .gguf file", path.display());
     ensure!(found.len() > 0, "the model {} is empty\nhint: copy or download it again", path.display());
     Ok(())
 }

@@ -11,7 +11,7 @@ use base::{Access, Pending};
 /// If the folder does not exist or is not writable, or if something other than a regular file exists at `path`.
 pub fn check_target(path: &Path) -> Result<()> {
     if path.is_dir() {
-        bail!("cannot write {}: it is a folder\nhint: name a file in it", path.display());
+        bail!("cannot write {}: it is a folder\nhint: give the path of a file in it", path.display());
     }
     if path.exists() && !path.is_file() {
         bail!(

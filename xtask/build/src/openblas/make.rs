@@ -61,8 +61,9 @@ pub fn recipe(isa: &Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain
     })
 }
 
-/// Returns OpenBLAS's name for the kernels of `named`, or of the host if the profile names no CPU. Targets later than SKYLAKEX differ only in bfloat16. OpenBLAS's
-/// own detection compares CPU models and selects the slowest kernels for an unknown model.
+/// Returns OpenBLAS's name for the kernels of `named`, or of the host if the profile names no CPU. OpenBLAS targets
+/// later than SKYLAKEX differ only in bfloat16 kernels. OpenBLAS's own detection compares CPU models and selects the
+/// slowest kernels for an unknown model.
 fn target(isa: &Isa, host: &Host, named: Option<&NamedCpu>) -> Result<&'static str> {
     let has = |features: &[&str]| match named {
         Some(cpu) => features.iter().all(|feature| cpu.features.iter().any(|found| found == feature)),

@@ -64,7 +64,7 @@ impl ArchiveArgs {
     /// Checks the options against the profile.
     ///
     /// # Errors
-    /// A usage error if an archive is named but `profile` does not build OpenBLAS.
+    /// A usage error if an archive is given but `profile` does not build OpenBLAS.
     pub fn check(&self, profile: &Profile) -> Result<()> {
         if self.blas_archive.is_none() || profile.blas == Blas::OpenblasSource {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::ui::Ui;
 /// Shape of the compared runs, which differs from the shapes in all training workloads.
 const SHAPE: RunShape = RunShape { prompt: 300, generate: 40, depth: 0 };
 
-/// Phases to compare: those whose branches may benefit from a profile.
+/// Phases to compare. Their branches may benefit from a profile.
 const PHASES: [Phase; 8] = [
     Phase::Prefill,
     Phase::Decode,

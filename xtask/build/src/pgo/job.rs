@@ -238,7 +238,7 @@ impl Ready {
         Ok(Self { plan, tool, bolt })
     }
 
-    /// Checks the files that the user named, and that all programs of BOLT are installed if BOLT is requested.
+    /// Checks the files that the user specified, and that all programs of BOLT are installed if BOLT is requested.
     fn check_files(&self, args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         if let Some(file) = &args.profdata {
             let log = Log::new(workspace.anneal().join("pgo.log"), ui.verbose());

@@ -53,7 +53,7 @@ pub mod step {
     pub const BOLT: &str = "bolt";
 }
 
-/// Run that measures the coverage of a profile. Its lengths and texts differ from those of every training workload.
+/// Run that measures the coverage of a profile. No training workload has the same lengths or texts.
 #[derive(Clone, Copy)]
 pub struct HeldOut<'a> {
     /// Path of the user's model if one is used for training; `None` for the workload's own model.

@@ -123,7 +123,7 @@ fn arguments(run: &[String], model: &Path) -> Vec<OsString> {
     all
 }
 
-/// Largest context that a workload needs, in tokens. `anneal run` uses this context by default.
+/// Largest context that a workload needs, in tokens. `anneal run` uses this context length by default.
 const CONTEXT: u64 = 4096;
 /// Size of 32 values of the KV cache in half precision, the engine's default, in bytes.
 const HALF: u64 = 64;

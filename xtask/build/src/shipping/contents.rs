@@ -94,15 +94,18 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Returns the path of a copy of the program without names of functions, which a wheel contains. The names serve the
-    /// audit, which is over, and backtraces. They are a tenth of the compressed program, and the size of a wheel is
-    /// limited. `build` is the folder of the build, whose record is `info`.
+    /// Returns the path of a copy of the program without function names, for a wheel. Function names are needed for the
+    /// audit, which is already done, and for backtraces. They account for a tenth of the compressed program, and the
+    /// size of a wheel is limited. `build` is the folder of the build, and `info` is its record.
     ///
     /// # Errors
     /// If the program cannot be stripped.
     pub fn stripped(&self, build: &Path, info: &BuildInfo) -> Result<PathBuf> {
-        let program =
-            self.items.iter().find(|item| item.to == "bin/anneal").context("there is no program")?;
+        let program = self
+            .items
+            .iter()
+            .find(|item| item.to == "bin/anneal")
+            .context("the archive contains no program")?;
         let path = self.folder.path().join("stripped");
         let plan = info.emulated.as_ref().map(|_| planned::read(build, &info.plan_hash)).transpose()?;
         let tool = plan.as_ref().map_or(Path::new("strip"), Plan::strip);
@@ -131,15 +134,15 @@ impl Contents {
         Ok(())
     }
 
-    /// Adds manual pages and completions, which the program generates. If the program cannot run on this machine, the
-    /// pages come from another build with the same command line.
+    /// Adds manual pages and completions, which the program generates. If the program cannot run on this machine,
+    /// another build with the same command line generates the pages.
     fn pages(&mut self, workspace: &Workspace, build: &Path) -> Result<()> {
         let others = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
         let others = others.map(|found| Executable::new(found.path.join("bin/anneal")));
         let programs: Vec<Executable> = std::iter::once(stages::executable(build)?).chain(others).collect();
         let works = |program: &&Executable| run(program, &["completions", "bash"]).is_ok();
         let Some(program) = programs.iter().find(works) else {
-            let first = programs.first().context("there is no build")?;
+            let first = programs.first().context("no build can generate the manual pages")?;
             let error = run(first, &["completions", "bash"]).err();
             let error = error.unwrap_or_else(|| {
                 anyhow::anyhow!("the first run of the program failed, but the second run succeeded")

@@ -25,7 +25,8 @@ impl Again {
     /// # Errors
     /// If the workspace is not a git checkout, or the build fails.
     pub fn build(workspace: &Workspace, profile: &str, ui: &Ui) -> Result<Self> {
-        // The copy is on the same disk as the builds, because that disk was chosen for builds and has room.
+        // The copy is on the same disk as the builds, because that disk was chosen for builds and has enough free
+        // space.
         let folder = Scratch::make(workspace, "again in another place")?;
         let root = folder.path().join("checkout");
         std::fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;

@@ -75,7 +75,8 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
     recorded(planned, Some(linked.library.clone()))
 }
 
-/// Returns the entry for the record of a program that reports the library as `reported`, or cannot be asked.
+/// Returns the record's entry for the library. `reported` is the library as described by the program, or `None` if the
+/// program cannot be run.
 fn recorded(planned: &BlasLibrary, reported: Option<String>) -> Result<Blas> {
     Ok(Blas {
         vendor: planned.vendor.clone(),

@@ -161,7 +161,7 @@ fn without_scheduler(launcher: &Launcher, scheduler: &str, profile: &str) -> Res
         "sccache distributes compilations (its scheduler is {scheduler}), but {profile} is for this \
          machine's CPU, and on another machine -march=native targets that machine's CPU\nhint: use --cache \
          ccache or --cache off, start sccache's server without a scheduler (SCCACHE_CONF), or build a \
-         profile that names its instruction sets, such as portable"
+         profile that specifies its instruction sets, such as portable"
     )))
 }
 

@@ -59,7 +59,7 @@ impl NinjaProgress {
     fn new(build: &Build, first: &[String]) -> Result<Self> {
         let records = Records::read(&build.workspace.anneal());
         let section = format!("ninja {}", build.plan.profile);
-        // A failure here only affects the progress bar; ninja reports errors when it runs.
+        // A failure of this command only affects the progress bar; ninja reports errors when it builds.
         let plan = command(build, &build.plan.targets)?.args(["-n"]).quietly().output();
         let units = ninja::units(&plan.unwrap_or_default(), first, &records.of(&section));
         let forecast = Forecast::new(units, jobs(build), records.guess(&section));
@@ -81,7 +81,7 @@ impl NinjaProgress {
         })
     }
 
-    /// Records the durations of the units, except with a compiler cache, because those durations do not apply to
+    /// Records the durations of the units, except with a compiler cache, because durations with a cache do not apply to
     /// other builds.
     fn learn(mut self, build: &Build) {
         if build.cache().is_some() {

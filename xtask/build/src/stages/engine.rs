@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use build_info::switches::Allocator;
+use llama_source::Tree;
 use plan::Plan;
 use plan::profile::Lto;
 use ship::order::Rust;
@@ -28,7 +29,9 @@ const SOURCES: &[&str] = &[
     "crates/diagnosis",
     "crates/gguf",
     "crates/host",
+    "crates/install",
     "crates/kernels",
+    "crates/kld",
     "crates/measure",
     "crates/random-weights",
     "crates/roofline",
@@ -57,6 +60,28 @@ const FOREIGN: &[&str] = &[
     "JEMALLOC_SYS_",
     "TARGET_",
 ];
+
+/// Returns folders with the headers of the build's sources. All trees with the same headers share the folders, so that
+/// cargo compiles the crates that depend on the headers only once for many versions of llama.cpp.
+fn headers(build: &Build) -> Result<[PathBuf; 2]> {
+    let tree = &build.tree()?.path;
+    let digest = crate::fs::digest_tree(tree, &Tree::HEADERS)?;
+    let shared = build.workspace.cargo_target().join("headers").join(digest.short());
+    if !shared.is_dir() {
+        // A stopped copy has another name than a complete one.
+        let staging = shared.with_extension("new");
+        if staging.exists() {
+            std::fs::remove_dir_all(&staging)
+                .with_context(|| format!("cannot clear {}", staging.display()))?;
+        }
+        for folder in Tree::HEADERS {
+            crate::fs::link_tree(&tree.join(folder), &staging.join(folder))?;
+        }
+        std::fs::rename(&staging, &shared)
+            .with_context(|| format!("cannot move {} into place", shared.display()))?;
+    }
+    Ok(Tree::HEADERS.map(|folder| shared.join(folder)))
+}
 
 /// Returns the SHA-256 of the engine's Rust sources.
 ///
@@ -121,8 +146,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
         .envs(&environment)
         .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(build).join("\x1f"))
         .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
-        // The value is equal for all builds of one source tree, so crates that depend on it are compiled once.
-        .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(build.tree()?.headers())?)
+        .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(headers(build)?)?)
         .envs(&libclang(plan))
         .env("ANNEAL_LLAMA_PREFIX", prefix)
         .env("ANNEAL_AUDITABLE", crates)
@@ -242,7 +266,7 @@ impl CargoProgress {
         // Link-time optimisation changes how long the program takes to compile.
         let tool = if plan.lto.mode == Lto::Off { "cargo" } else { "cargo-lto" };
         let section = format!("{tool} {}", plan.cargo_profile);
-        // A failure here only affects the progress bar; cargo reports errors when it builds.
+        // A failure of this command only affects the progress bar; cargo reports errors when it builds.
         let tree = tree(build, rust).unwrap_or_default();
         let (packages, units) = Packages::read(&tree, root, &plan.target, &records.of(&section));
         let forecast = Forecast::new(units, build.jobs(), records.guess(&section));
@@ -333,6 +357,6 @@ mod tests {
         assert!(seen.len() >= 7, "{seen:?}");
         let missing: Vec<&String> =
             seen.iter().filter(|folder| !SOURCES.iter().any(|source| folder.starts_with(source))).collect();
-        assert!(missing.is_empty(), "{missing:?} are parts of the engine and not in SOURCES");
+        assert!(missing.is_empty(), "{missing:?} are parts of the engine but not in SOURCES");
     }
 }

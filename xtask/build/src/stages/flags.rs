@@ -41,8 +41,8 @@ impl CompileCommand {
 /// Reads the compile database and compares it with the plan.
 ///
 /// # Errors
-/// If a flag of the plan is missing, a forbidden flag is present, no instruction set is named, or a requested BLAS
-/// backend is not compiled.
+/// If a flag of the plan is missing, a forbidden flag is present, no flag selects an instruction set, or a requested
+/// BLAS backend is not compiled.
 pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
     let entries = entries(database)?;
     let wishes = Wishes {
@@ -146,7 +146,7 @@ impl Wishes<'_> {
             bail!("no file of ggml-cpu is compiled, so the CPU backend would be missing");
         };
         if self.names_isa && !flags.iter().any(|flag| flag.starts_with("-m")) {
-            bail!("ggml-cpu is compiled for plain x86-64: no flag names an instruction set");
+            bail!("ggml-cpu is compiled for plain x86-64: no flag selects an instruction set");
         }
         self.check_blas(entries)?;
         self.check_cuda(entries)?;
@@ -242,7 +242,14 @@ mod tests {
                 vec![entry(cpu, "-march=x86-64-v3"), entry("/src/src/llama.cpp", "-march=native")],
                 Some("llama.cpp is compiled with -march=native"),
             ),
-            ("empty", &none, &none, false, vec![entry(cpu, "-O3")], Some("no flag names an instruction set")),
+            (
+                "empty",
+                &none,
+                &none,
+                false,
+                vec![entry(cpu, "-O3")],
+                Some("no flag selects an instruction set"),
+            ),
             (
                 "no cpu",
                 &none,

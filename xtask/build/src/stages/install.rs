@@ -27,6 +27,8 @@ struct Link<'a> {
     system: &'static [&'static str],
     rpath: Vec<String>,
     link_args: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    linker_script: Option<LinkerScript>,
     cc: PathBuf,
     cxx: PathBuf,
     libclang_dir: Option<&'a PathBuf>,
@@ -37,6 +39,28 @@ struct Link<'a> {
     guard_flags: Option<[&'static str; 1]>,
     isa_required: &'a [String],
     build_to_use: String,
+}
+
+/// Script that llama-link writes and passes to the linker.
+#[derive(Serialize)]
+struct LinkerScript {
+    option: &'static str,
+    text: String,
+}
+
+/// Mangled names that a program with kernels in separate files does not export, as patterns of a version script: functions
+/// of Rust, and functions and tables of C++. Kernels only use C functions, the allocation functions of C++ (`_Zn`, `_Zd`)
+/// and its types (`_ZTI`, `_ZTS`). The linker drops unused functions only if they are not exported.
+const HIDDEN: &str = "{ local: _R*; _Z[0-9A-SU-Z]*; _ZT[A-HJ-RT-Zchv]*; };";
+
+/// Returns the script with the version of a program's symbols. `None` if the program exports no symbols.
+fn linker_script(plan: &Plan) -> Option<LinkerScript> {
+    let script = match plan.zig {
+        // zig does not pass version scripts of programs to its linker, LLD, which also reads them in this form.
+        Some(_) => LinkerScript { option: "-T", text: format!("VERSION {{ {HIDDEN} }}\n") },
+        None => LinkerScript { option: "--version-script", text: format!("{HIDDEN}\n") },
+    };
+    plan.isa.has_variants().then_some(script)
 }
 
 /// Installs the C++ part and writes `link.json`.
@@ -129,6 +153,7 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
             .chain(openmp::link_args(build)?)
             .chain(plan.cuda.iter().flat_map(CudaPlan::link_args))
             .collect(),
+        linker_script: linker_script(plan),
         cc: build.compiler(&plan.compiler.cc)?,
         cxx: build.compiler(&plan.compiler.cxx)?,
         libclang_dir: plan.libclang.as_ref().map(|found| &found.dir),

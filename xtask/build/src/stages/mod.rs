@@ -259,7 +259,7 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    /// Builds only the C++ part and returns the prefix with the libraries that programs link.
+    /// Builds only the C++ part and returns the prefix with the libraries that programs link against.
     ///
     /// # Errors
     /// If a stage fails or the user stops the build.

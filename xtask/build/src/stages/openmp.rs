@@ -15,11 +15,11 @@ use super::switches;
 /// Names under which the loader finds the runtimes, without versions.
 const RUNTIMES: [&str; 3] = ["libomp.so", "libgomp.so", "libiomp5.so"];
 
-/// Returns the linker argument that names the runtime's file, as chosen by CMake. A static ggml needs the argument on
-/// the engine's command line; a shared ggml names the runtime itself.
+/// Returns the linker argument with the path of the runtime that CMake chose. A static ggml needs the argument on the
+/// engine's command line; a shared ggml requests the runtime itself.
 ///
 /// # Errors
-/// If CMake's cache names no runtime.
+/// If CMake's cache contains no runtime.
 pub fn link_args(build: &Build) -> Result<Vec<String>> {
     if build.plan.threading != Threading::Openmp || build.plan.linkage != Linkage::Static {
         return Ok(Vec::new());

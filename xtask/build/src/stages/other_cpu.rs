@@ -1,5 +1,5 @@
-//! Programs for a CPU that this machine's CPU cannot replace. The program's own CPU guard decides if the emulated CPU
-//! can run the program, because no list tells what an emulator emulates.
+//! Programs for a CPU with instruction sets that this machine's CPU lacks. The program's own CPU guard decides whether
+//! the emulated CPU can run the program, because no list shows the instruction sets that an emulator supports.
 
 use anyhow::{Context, Result, bail};
 use base::exit;
@@ -10,10 +10,10 @@ use crate::process;
 /// Message of qemu about a CPU that it does not know.
 const NO_MODEL: &str = "unable to find CPU model";
 
-/// Returns the reason why neither this machine's CPU nor an emulator runs the newest engine, or `None`.
+/// Returns the reason why neither this machine's CPU nor an emulator can run the newest engine, or `None`.
 ///
 /// # Errors
-/// If the emulator cannot be started, or the program fails for another reason than the CPU.
+/// If the emulator cannot be started, or the program fails for a reason other than the CPU.
 pub fn not_run(build: &Build) -> Result<Option<String>> {
     let Some(other) = &build.plan.isa.other_cpu else { return Ok(None) };
     let shortfall = other.shortfall();

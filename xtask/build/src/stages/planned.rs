@@ -9,7 +9,7 @@ use plan::Plan;
 /// Returns the plan of the build in `folder`, whose record has the plan hash `hash`.
 ///
 /// # Errors
-/// If the plan cannot be read, or was written by another version of this program.
+/// If the plan cannot be read, or was written by a different version of this program.
 pub fn read(folder: &Path, hash: &Sha256) -> Result<Plan> {
     let path = folder.join("plan.json");
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -104,8 +104,8 @@ pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Res
 /// Returns the commit of the checkout at `root`, followed by `-dirty` if tracked files differ from the commit. Returns
 /// `None` if `root` is not a git checkout or git is missing.
 fn commit(root: &Path, log: &Log) -> Option<String> {
-    // Without this check, if Anneal's sources were unpacked inside another repository, git would name a commit of that
-    // repository.
+    // Without this check, if Anneal's sources were unpacked inside another repository, git would report a commit of
+    // that repository.
     if !root.join(".git").exists() {
         return None;
     }
@@ -114,8 +114,8 @@ fn commit(root: &Path, log: &Log) -> Option<String> {
     Some(told.trim().to_string()).filter(|commit| !commit.is_empty())
 }
 
-/// Returns the instruction sets that the program's CPU guard checks: those in the plan, and others that rustc may have
-/// used.
+/// Returns the instruction sets that the program's CPU guard checks: the sets in the plan, and other sets that rustc
+/// may have used.
 fn isa_required(build: &Build) -> Result<Vec<String>> {
     #[derive(Deserialize)]
     struct Info {

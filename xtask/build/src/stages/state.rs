@@ -92,11 +92,11 @@ impl<'a> Build<'a> {
         Executable::new(path).after(self.plan.emulator_command())
     }
 
-    /// Returns the reason why this machine cannot run the program, or `None` if it can. The smoke test and the gate of
-    /// such a program do not run.
+    /// Returns the reason why this machine cannot run the program, or `None` if it can. The smoke test and the gate are
+    /// then skipped.
     ///
     /// # Errors
-    /// If the program fails for another reason than the CPU.
+    /// If the program fails for a reason other than the CPU.
     pub(super) fn not_run(&self) -> Result<Option<String>> {
         if let Some(known) = self.not_run.get() {
             return Ok(known.clone());

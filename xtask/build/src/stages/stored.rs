@@ -71,8 +71,8 @@ impl Build<'_> {
         fs::write_atomically(&record, &serde_json::to_vec_pretty(&info)?)?;
 
         self.folder.write_plan(self.plan)?;
-        // CMake's tree is kept. Later stages are replaced by the store's build, so a candidate that was linked here
-        // is discarded.
+        // CMake's tree is kept. Later stages are replaced by the store's build, so a candidate that was linked on this
+        // machine is discarded.
         self.forget_from(INSTALL);
         let candidate = self.folder.candidate();
         let _ = std::fs::remove_dir_all(candidate.parent().unwrap_or(&candidate));
@@ -109,7 +109,7 @@ impl Build<'_> {
         ensure!(info.audit.is_some(), "the build was not audited");
         ensure!(
             info.artifacts.first().is_some_and(|file| file.path == Path::new("bin/anneal")),
-            "the build's record names no program"
+            "the build's record lists no program"
         );
         for file in &info.artifacts {
             let below = file.path.components().all(|part| matches!(part, Component::Normal(_)));

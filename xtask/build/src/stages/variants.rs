@@ -52,14 +52,14 @@ pub fn read(build: &Build) -> Result<Vec<CpuVariant>> {
     let known = |name: &&str| variants.iter().any(|variant| variant.name == *name);
     if let Some(unknown) = asked.split(';').filter(|name| !name.is_empty()).find(|name| !known(name)) {
         bail!(
-            "`variants` names {unknown:?}, but ggml has no kernels of that name\nhint: leave `variants` out \
+            "`variants` lists {unknown:?}, but ggml has no kernels of that name\nhint: leave `variants` out \
              to build all variants"
         );
     }
     for variant in &variants {
         let library = library(&build.folder.libraries(), &variant.name);
         if !library.is_file() {
-            bail!("{} is missing, although the compile database names it", library.display());
+            bail!("{} is missing, although the compile database lists it", library.display());
         }
     }
     Ok(variants)

@@ -44,8 +44,8 @@ fn program(plan: &Plan, zig: &Zig, workspace: &Workspace) -> Result<Tool> {
     })
 }
 
-/// Returns the value of the variable with bindgen's additional arguments, which name the headers of a foreign target.
-/// `None` if the target's headers are installed on this machine.
+/// Returns the value of the variable with bindgen's additional arguments, which give the header folders of a foreign
+/// target. `None` if the target's headers are installed on this machine.
 ///
 /// # Errors
 /// If zig cannot be found.
@@ -59,7 +59,7 @@ pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<St
     Ok(Some(words.collect::<Vec<_>>().join(" ")))
 }
 
-/// Returns cargo's environment variable that names the linker for the target of `plan`.
+/// Returns the name of cargo's environment variable for the linker of the target of `plan`.
 pub fn linker_variable(plan: &Plan) -> String {
     format!("CARGO_TARGET_{}_LINKER", plan.target.replace(['-', '.'], "_").to_uppercase())
 }
@@ -198,17 +198,27 @@ mod tests {
         let object = |name: &str, launcher: Option<&str>| {
             let script = script.to_string_lossy();
             let words: Vec<&str> = launcher.into_iter().chain([&*script]).collect();
-            let run = std::process::Command::new(words[0])
-                .args(&words[1..])
-                .args(["-c", "-o", name])
-                // ggml passes header folders in this form.
-                .arg(format!("-I{}/..", below.display()))
-                .arg(&source)
-                .current_dir(&tree)
-                .env("CCACHE_DIR", root.join("ccache"))
-                .envs(crate::stages::cache::of_ccache(&root.to_string_lossy()))
-                .status();
-            run.is_ok_and(|status| status.success()).then(|| std::fs::read(tree.join(name)).unwrap())
+            let compile = || {
+                let run = std::process::Command::new(words[0])
+                    .args(&words[1..])
+                    .args(["-c", "-o", name])
+                    // ggml passes header folders in this form.
+                    .arg(format!("-I{}/..", below.display()))
+                    .arg(&source)
+                    .current_dir(&tree)
+                    .env("CCACHE_DIR", root.join("ccache"))
+                    .envs(crate::stages::cache::of_ccache(&root.to_string_lossy()))
+                    .status();
+                run.is_ok_and(|status| status.success())
+            };
+            // A process forked by another test may still have a script open for writing (`ETXTBSY`).
+            let succeeded = (0..10).any(|_| {
+                compile() || {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    false
+                }
+            });
+            succeeded.then(|| std::fs::read(tree.join(name)).unwrap())
         };
         let plain = object("plain.o", None).expect("c++ compiles");
         let text = String::from_utf8_lossy(&plain);

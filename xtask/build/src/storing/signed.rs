@@ -11,7 +11,11 @@ use store::Location;
 /// # Errors
 /// If a key is configured, or if the configuration cannot be read.
 pub fn check(store: &Location, key: Option<&str>, asked_prefix: Option<&Path>) -> Result<()> {
-    ship::key::refuse_unsigned(&format!("a build in the store {store}"), key, prefix(asked_prefix).as_deref())
+    install::key::refuse_unsigned(
+        &format!("a build in the store {store}"),
+        key,
+        prefix(asked_prefix).as_deref(),
+    )
 }
 
 /// Returns the prefix of an installation, or `None` if there is no home folder.

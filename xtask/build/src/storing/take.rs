@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 
 /// Request for a build from a store.
 pub struct TakeRequest<'a> {
-    /// Checkout that gets the build.
+    /// Checkout that receives the build.
     pub workspace: &'a Workspace,
     /// Location of the store.
     pub store: &'a Location,
@@ -61,7 +61,7 @@ fn try_to_take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     taken.notes.iter().for_each(|note| ui.warn(note));
     let Taken { entry, folder, tuning, .. } = *taken;
     let object =
-        entry.tree.as_ref().map(|tree| tree.sha256.clone()).context("the store's entry names no files")?;
+        entry.tree.as_ref().map(|tree| tree.sha256.clone()).context("the store's entry lists no files")?;
     let origin = BuildOrigin {
         store: request.store.to_string(),
         key: entry.key.clone(),

@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 const LOCK: &str = "package-lock.json";
 
 /// Returns the folder `target/anneal/tools/NAME` with the packages that the lock file in `source`, a folder of the
-/// checkout, pins by hash. Installs the packages if the folder is missing or was made from another lock file.
+/// checkout, pins by hash. Installs the packages if the folder is missing or was made from a different lock file.
 ///
 /// # Errors
 /// If npm fails or the folder cannot be written.

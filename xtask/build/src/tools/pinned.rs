@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 const PINS: &str = ".pins";
 
 /// Returns the folder `target/anneal/tools/NAME` with the packages that the file `pins` of the checkout pins. If the
-/// folder is missing or was made from other pins, `install` installs the packages into the folder that it gets.
+/// folder is missing or was made from other pins, `install` installs the packages into the folder that it is given.
 ///
 /// # Errors
 /// Errors of `install`, or if the folder cannot be written.

@@ -17,7 +17,8 @@ pub fn pip_tool(workspace: &Workspace, name: &str, requirements: &str, log: &Log
     pinned(workspace, name, Path::new(requirements), |folder| {
         Run::new("python3", log)
             .args(["-m", "pip", "install", "--disable-pip-version-check", "--only-binary=:all:"])
-            // The file lists all packages. pip 23 otherwise refuses a dependency with an extra as not pinned.
+            // The file lists all packages. Without `--no-deps`, pip 23 rejects a dependency with an extra as not
+            // pinned.
             .args(["--no-deps", "--require-hashes", "-r"])
             .args([&workspace.root().join(requirements)])
             .args(["--target"])

@@ -24,7 +24,7 @@ pub struct Args {
     rule: Option<As>,
 }
 
-/// Rule that a program can be checked against.
+/// Rule against which a program is checked.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum As {
     /// The program contains only x86-64-v3 instructions, except in functions that check the CPU first

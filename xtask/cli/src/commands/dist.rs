@@ -175,7 +175,7 @@ fn check_against(args: &Args) -> Result<()> {
     if !made {
         return Err(exit::usage(format!(
             "cannot compare with {}: with these options, `dist` makes no archive of this kind\nhint: \
-             `dist` makes a .tar.zst, with --gz also a .tar.gz, with --deb also a .deb, and with --wheel also a .whl",
+             `dist` makes a .tar.zst, plus a .tar.gz with --gz, a .deb with --deb, and a .whl with --wheel",
             other.display()
         )));
     }
@@ -349,8 +349,8 @@ fn debian(needs: &Needs) -> Result<Deb> {
     Ok(Deb { libc, depends, maintainer: MAINTAINER.to_string() })
 }
 
-/// Returns the properties of the wheel. A wheel's name tells neither the instruction sets nor the libraries that the
-/// program needs, so only a program that runs on every CPU and needs nothing but glibc becomes a wheel.
+/// Returns the properties of the wheel. A wheel's name does not specify the instruction sets or the libraries that the
+/// program needs. Only a program that runs on every CPU and needs nothing but glibc therefore becomes a wheel.
 fn python(info: &BuildInfo, needs: &Needs, program: PathBuf) -> Result<Wheel> {
     if info.cpu_variants.is_empty() {
         bail!(
@@ -389,7 +389,7 @@ pub fn time(workspace: &Workspace) -> Result<u64> {
     let told = cmd!(shell, "git log -1 --format=%ct").quiet().ignore_stderr().read();
     told.ok().and_then(|text| text.trim().parse().ok()).context(
         "cannot determine the date of the sources: this is not a git checkout\nhint: set SOURCE_DATE_EPOCH to \
-         the seconds since 1970",
+         a number of seconds since 1970",
     )
 }
 

@@ -52,7 +52,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let out = args.out.unwrap_or_else(|| workspace.anneal().join("book"));
     if out.exists() && !out.join("print.html").exists() && std::fs::read_dir(&out)?.next().is_some() {
         bail!(
-            "cannot replace {}: it is not a book\nhint: name an empty or new folder with --out",
+            "cannot replace {}: it is not a book\nhint: specify an empty or new folder with --out",
             out.display()
         );
     }
@@ -96,7 +96,7 @@ fn mdbook(tools: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
     if !program.is_file() {
         let progress = ui.progress("mdBook");
         Run::new(process::cargo(), log)
-            // An unoptimised mdBook renders a hundred pages in seconds; compiling it with optimisations takes
+            // An unoptimised mdBook renders a hundred pages in seconds, but compiling an optimised mdBook takes
             // minutes.
             .args(["install", "mdbook", "--version", MDBOOK, "--locked", "--debug"])
             .args(["--no-default-features", "--features", "search", "--root"])

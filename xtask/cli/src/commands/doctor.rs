@@ -36,7 +36,7 @@ struct DoctorJson {
     nvidia_driver: bool,
     /// Modes of the GPUs, in the order of the host's GPUs.
     gpu_modes: Vec<GpuModes>,
-    /// Problems of the machine and values that could not be read, each with a remedy.
+    /// Problems of the machine, and values that could not be read, each with a remedy.
     host_warnings: Vec<String>,
     tools: Toolchain,
     mismatches: Vec<Mismatch>,

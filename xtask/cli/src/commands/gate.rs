@@ -45,7 +45,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     tell(&found?, scratch, &workspace.anneal().join("gate-failed"), ui)
 }
 
-/// Returns the path of the log with the executed commands; errors name the log.
+/// Returns the path of the log with the executed commands. Error messages mention this path.
 fn log(workspace: &Workspace) -> PathBuf {
     workspace.anneal().join("gate.log")
 }
@@ -80,7 +80,7 @@ fn anneal(args: &Args, workspace: &Workspace) -> Result<Executable> {
     let place = if place.is_dir() { place.join("bin/anneal") } else { place };
     if !place.is_file() {
         return Err(exit::usage(format!(
-            "{} is not an engine\nhint: name a build folder, an `anneal` program, or a profile with --profile",
+            "{} is not an engine\nhint: give the path of a build folder or of an `anneal` program, or use --profile",
             place.display()
         )));
     }

@@ -66,12 +66,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if args.rollback {
         return rollback(&workspace, &args, ui);
     }
-    // Without `--store` and `--profile`, install the archive that `dist` made in this checkout, even if the variable
-    // names a store.
+    // Without `--store` and `--profile`, install the archive that `dist` made in this checkout, even if
+    // `ANNEAL_STORE` is set.
     if args.store.is_some() || args.profile.is_some() {
         let store = storing::location(args.store.as_deref())?.ok_or_else(|| {
             exit::usage(format!(
-                "--profile requires a store\nhint: name a store with --store STORE, or set {}",
+                "--profile requires a store\nhint: specify a store with --store STORE, or set {}",
                 storing::VARIABLE
             ))
         })?;

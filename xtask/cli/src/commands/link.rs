@@ -32,7 +32,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ensure!(
         prefix.join("link.json").is_file(),
         "{} is not a prefix: it contains no link.json\nhint: copy the folder `prefix` of a build, put your \
-         libraries into the copy, and name the copy",
+         libraries into the copy, and pass its path",
         args.prefix.display()
     );
     build::overwrite_guard::check(&args.out, "not a program", |text| text.starts_with("\u{7f}ELF"))?;

@@ -104,7 +104,7 @@ enum Command {
     Link(link::Args),
     /// Pack a build into an archive for other machines
     Dist(dist::Args),
-    /// Put a build into a store that machines share
+    /// Publish a build to a store that several machines share
     Publish(publish::Args),
     /// Install an archive, or go back to the previous version
     Install(install::Args),
@@ -194,7 +194,7 @@ mod tests {
         generated::check(path, &text);
     }
 
-    /// Checks that the command line accepts the commands in fenced blocks of README.md and docs, and those in
+    /// Checks that the command line accepts the commands in fenced blocks of README.md and docs, and the commands in
     /// messages of llama-source.
     #[test]
     fn documented_commands_are_understood() {

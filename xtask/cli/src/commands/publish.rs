@@ -53,7 +53,7 @@ struct PublishResult {
     was_damaged: Vec<String>,
     /// Number of bytes sent to the store.
     sent: Bytes,
-    /// Number of tuned settings that are new in the store.
+    /// Number of tuned settings that were new to the store.
     tuned: usize,
     dry_run: bool,
     /// Entry in the store; `None` in a dry run if the store does not have the build.
@@ -65,7 +65,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let store = args.store.location()?.ok_or_else(|| {
         exit::usage(format!(
-            "no store was given\nhint: name a store with --store STORE, or set {}",
+            "no store was given\nhint: specify a store with --store STORE, or set {}",
             storing::VARIABLE
         ))
     })?;
@@ -121,8 +121,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&made, said)
 }
 
-/// Checks that others may use the build: that it passed the gate and the audit, and that builds of the current
-/// sources can find it in the store.
+/// Checks that others may use the build: that it passed the gate and the audit, and that a build of the current
+/// sources would find it in the store.
 fn check(build: &Build, plan: &Plan, info: &BuildInfo) -> Result<()> {
     let again = format!("hint: `cargo xtask build --profile {}` repeats the build", info.profile);
     ensure!(

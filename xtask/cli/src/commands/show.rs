@@ -52,7 +52,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         })
         .collect();
     if rows.is_empty() {
-        return ui.result(&rows, "no builds yet\nhint: `cargo xtask build-native` makes one");
+        return ui.result(&rows, "no builds yet\nhint: `cargo xtask build-native` creates one");
     }
     let table = ui::columns(
         &["", "folder", "compiler", "date", "smoke test"],
@@ -77,7 +77,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             vec![mark.to_string(), row.folder.clone(), compiler, date, smoke]
         }),
     );
-    ui.result(&rows, format_args!("{table}\n* is the current build of its profile"))
+    ui.result(&rows, format_args!("{table}\n* marks the current build of each profile"))
 }
 
 /// Returns the folder of the running build: the folder with the newest log, if the checkout's lock is held.

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use build::compare::CandidateBuild;
 use build::process::{self, Log, Run};
 use build::setup;
 use build::tools;
@@ -23,11 +24,11 @@ use kernels::Level;
 use sum::{Counts, Sum};
 
 /// Profile that continuous integration builds before the tests, in addition to `native`. Archives of `universal-few`
-/// run on as many CPUs as those of `portable`, so also building `portable` would only take time.
+/// run on as many CPUs as archives of `portable`, so building `portable` too would only take time.
 const OTHER: &str = "universal-few";
 
-/// Features that enable long tests: with builds of other profiles, with other CPUs, with whole chains of builds, or
-/// with runs of `validate` that take minutes. Only continuous integration runs these tests.
+/// Features that enable long tests: tests with builds of other profiles, with other CPUs, with whole chains of builds,
+/// or with runs of `validate` that take minutes. Only continuous integration runs these tests.
 pub const LONG: &str = "xtask/long-tests,lab/long-tests";
 
 /// Environment variable that sets the number of threads of `anneal`.
@@ -64,13 +65,17 @@ pub struct Args {
     /// Run only the tests of the engine and of `anneal`, with kernels for older CPUs
     #[arg(long, value_name = "LEVEL", conflicts_with = "hostile")]
     kernels: Option<Level>,
-    /// Run only the attacks on `anneal` and `ship`, each in full; takes at most 5 minutes after compiling
+    /// Run only the attacks on `anneal` and its installer, each in full; takes at most 5 minutes after compiling
     #[arg(long)]
     hostile: bool,
-    /// Run only the client libraries of other projects and a browser against a server; installs the libraries from
-    /// the Python package index and the npm registry
+    /// Run only the tests of a server with third-party client libraries and a browser; installs the libraries from the
+    /// Python package index and the npm registry
     #[arg(long, conflicts_with_all = ["hostile", "kernels", "filter"])]
     clients: bool,
+    /// Run only the tests of the engine whose results depend on llama.cpp, linked with the libraries of a build; BUILD
+    /// is a profile or a build folder
+    #[arg(long, value_name = "BUILD", conflicts_with_all = ["hostile", "kernels", "clients", "filter"])]
+    build: Option<String>,
     /// Run only tests whose name contains this text
     filter: Option<String>,
     #[arg(skip)]
@@ -81,7 +86,15 @@ impl Args {
     /// Returns the options for continuous integration: all tests without prompts. Tests that depend on kernels also
     /// run with llama.cpp's kernels.
     pub fn unattended() -> Self {
-        Self { yes: true, kernels: None, hostile: false, clients: false, filter: None, unattended: true }
+        Self {
+            yes: true,
+            kernels: None,
+            hostile: false,
+            clients: false,
+            build: None,
+            filter: None,
+            unattended: true,
+        }
     }
 }
 
@@ -89,7 +102,7 @@ impl Args {
 /// runs tests that need builds of other profiles.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let whole = args.kernels.is_none() && !args.hostile && !args.clients;
+    let whole = args.kernels.is_none() && args.build.is_none() && !args.hostile && !args.clients;
     // Ask the user before the builds, because the builds take a long time.
     let needs = match whole {
         true if args.unattended => setup::needs_of_ci(),
@@ -108,6 +121,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             let packages: Vec<&str> = ENGINE.iter().flat_map(|name| ["-p", name]).collect();
             tests.cargo(&packages, &prefix)?
         }
+        None if args.build.is_some() => of_build(&mut tests)?,
         None if args.hostile => hostile::run(&mut tests, ui)?,
         None if args.unattended => all(&mut tests, ui)?,
         None => usual(&mut tests, ui)?,
@@ -146,6 +160,22 @@ fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     Ok(result)
 }
 
+/// Runs the tests whose results depend on llama.cpp, linked with the libraries of the build in `--build`. The outer
+/// result is an error if the tests could not start, and the inner result is an error if some tests failed.
+fn of_build(tests: &mut Tests) -> Result<Result<()>> {
+    let build = CandidateBuild::named(tests.workspace, tests.args.build.as_deref().unwrap_or_default())?;
+    let prefix = build.path.ancestors().nth(2).map(|folder| folder.join("prefix"));
+    match prefix.filter(|prefix| prefix.is_dir()) {
+        Some(prefix) => tests.sensitive(&prefix),
+        None => bail!(
+            "{}: the folder of {} contains no libraries (prefix) to link tests with\nhint: give a build of this \
+             checkout",
+            build.name,
+            build.path.display()
+        ),
+    }
+}
+
 /// Runs all tests, including those that need other builds. The outer result is an error if the tests could not start,
 /// and the inner result is an error if some tests failed.
 fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
@@ -162,10 +192,7 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     // Anneal's own kernels give the same bits with AVX2 as with AVX-512.
     if args.unattended && Level::Avx2.is_exceeded_by(&tools::host(ui)) && !own_kernels {
         let older = build::make_prefix(Level::Avx2.profile(), args.yes, ui)?;
-        for (program, modules) in kernels::SENSITIVE {
-            let chosen = kernels::chosen(&["-p", "anneal"], program, modules);
-            result = tests.cargo(&chosen, &older)?.and(result);
-        }
+        result = tests.sensitive(&older)?.and(result);
         result = tests.cargo(&["-p", "llama-link", "--test", "kernels"], &older)?.and(result);
     }
     // Links with libllama of the native build; otherwise llama-link would build another copy.
@@ -208,6 +235,17 @@ struct Tests<'a> {
 }
 
 impl Tests<'_> {
+    /// Runs the tests in [`kernels::SENSITIVE`], linked with the libraries in `prefix`. The inner result is an error if
+    /// some tests failed.
+    fn sensitive(&mut self, prefix: &Path) -> Result<Result<()>> {
+        let mut result = Ok(());
+        for (program, modules) in kernels::SENSITIVE {
+            let chosen = kernels::chosen(&["-p", "anneal"], program, modules);
+            result = self.cargo(&chosen, prefix)?.and(result);
+        }
+        Ok(result)
+    }
+
     /// Runs `cargo test` with the arguments `what`, linked with the libraries in `prefix`. The inner result is an
     /// error if some tests failed.
     fn cargo(&mut self, what: &[impl AsRef<OsStr>], prefix: &Path) -> Result<Result<()>> {

@@ -41,10 +41,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(current) => format!("the current version is {current}"),
         None => "no Anneal files are left".to_string(),
     };
-    let removed = match done.removed.as_slice() {
-        [] => "the files of an interrupted installation".to_string(),
-        versions => versions.join(", "),
-    };
+    let removed = done.names();
     let told = ui.result(&done, format_args!("{verb} {removed}; {left}"));
     told.with_context(|| format!("{verb} {removed}, but the result cannot be printed"))
 }

@@ -144,8 +144,10 @@ impl Checkout {
         let source = folder.path().join("llama of mine");
         for (file, text) in [
             ("CMakeLists.txt", CMAKE),
+            ("include/llama.h", "int llama(void);"),
             ("src/llama.c", "int llama(void) { return 1; }"),
             ("ggml/CMakeLists.txt", GGML_CMAKE),
+            ("ggml/include/ggml.h", "int ggml(void);"),
             ("ggml/src/base.c", "int base(void) { return 1; }"),
             ("ggml/src/ggml.c", "int ggml(void) { return 1; }"),
             ("ggml/src/ggml-cpu/ops.c", "int ops(void) { return 1; }"),

@@ -235,8 +235,8 @@ fn a_full_disk_is_told_and_the_good_build_stays() {
     let anneal = checkout.root.join("target/anneal");
     build_on_small_disk(&checkout, &anneal.join("sources"), "16k").expect(1, "No space left on device");
     assert_still_current(&checkout, &good);
-    // The first size has room for the sources, the second also for CMake's files, and the third for all but the smoke
-    // test's model. A compiler or linker may crash, so xtask itself must report the full disk.
+    // The first file system has room for the sources, the second also for CMake's files, and the third for everything
+    // except the smoke test's model. A compiler or linker may crash, so xtask itself must report the full disk.
     for size in ["200k", "600k", "2m"] {
         build_on_small_disk(&checkout, &anneal, size).expect(1, "free some space");
         assert_still_current(&checkout, &good);

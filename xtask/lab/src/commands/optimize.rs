@@ -257,7 +257,7 @@ struct Later {
     pgo: bool,
     /// True if BOLT optimises the layout of the winner's PGO build.
     bolt: bool,
-    /// Time at which measuring ends, so that enough time remains for the PGO and BOLT steps.
+    /// Time at which measuring ends, chosen so that enough time remains for the PGO and BOLT steps.
     measure_until: Instant,
 }
 

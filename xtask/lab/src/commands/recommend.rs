@@ -24,10 +24,10 @@ pub struct Args {
     /// prints a list of all shapes
     #[arg(long, value_name = "NAME")]
     shape: Option<String>,
-    /// Quantisation of the model that --shape names
+    /// Quantisation of the model given by --shape
     #[arg(long, value_name = "TYPE", default_value = "Q4_K_M", conflicts_with = "model")]
     quant: String,
-    /// Recommend for the machine described in this file, the output of `cargo xtask detect`
+    /// Recommend settings for the machine described in this file, which is the output of `cargo xtask detect`
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
     /// File with the machine's measured limits [default: the last result of `anneal bench --roofline`, if it was
@@ -78,7 +78,7 @@ fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     let roofline: Roofline = read_json(path, ROOFLINE_FILE)?;
     if roofline.cpu != host.cpu.name {
         ui.warn(format_args!(
-            "{} was measured on {}, but the recommendation is for {}; using it anyway, because --roofline names it",
+            "{} was measured on {}, but the recommendation is for {}; using it anyway, because --roofline specifies it",
             path.display(),
             roofline.cpu,
             host.cpu.name

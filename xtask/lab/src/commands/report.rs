@@ -12,7 +12,7 @@ use crate::report::{self, Page};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Measurements to include: results of `bench compare --raw`, `bench build`, `bench overhead`, `anneal bench -o
-    /// jsonl` (or json), `anneal bench --roofline` and `detect`, tuning records, and build_info.json files; the kind of
+    /// jsonl` (or json), `anneal bench --roofline` and `detect`, tuning records, and build_info.json files. The kind of
     /// each file is detected from its content [default: the current builds, target/anneal/results, this user's roofline
     /// and tuning record]
     #[arg(value_name = "FILE")]
@@ -29,7 +29,7 @@ pub struct Args {
 const HOW: &str = "  cargo xtask build-native\n  \
                    cargo xtask bench compare --raw target/anneal/results/compare.json\n  \
                    anneal bench -m MODEL.gguf -t 1,2,4 -o jsonl > target/anneal/results/threads.jsonl\n\
-                   or name files with measurements";
+                   or pass files with measurements";
 
 /// Gathers the measurements and writes the page.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {

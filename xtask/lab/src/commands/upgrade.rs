@@ -1,6 +1,6 @@
 //! The `upgrade` command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use base::exit;
@@ -14,14 +14,15 @@ use build::ui::Ui;
 use build::workload::Synthetic;
 use build::workspace::Workspace;
 use build_info::BuildInfo;
-use llama_source::{OtherSource, Store};
+use build_info::words::count;
+use llama_source::{OtherSource, Patch, PatchNeed, Store};
 use measure::Objective;
 use serde::Serialize;
 
 use crate::upgrade::bisect::{BisectState, Criterion, SearchSettings, between};
 use crate::upgrade::{
-    Adopted, Candidate, Decision, RaceSettings, SourceCheck, UpgradeRecord, Workshop, record_path, rollback,
-    write_record,
+    Adopted, Candidate, Decision, EngineTests, RaceSettings, SourceCheck, UpgradeRecord, WithoutRecord,
+    Workshop, record_path, rollback, write_record,
 };
 
 /// Options of `upgrade`.
@@ -45,20 +46,26 @@ pub struct Args {
     /// Restore the pins and the build from before the last upgrade
     #[arg(long, conflicts_with_all = ["to", "model", "dry_run"])]
     rollback: bool,
-    /// Find the version, after GOOD and up to BAD, at which a figure fell or the output changed: crate versions,
-    /// folders, or commits of the clone in --git-url
+    /// Build the pinned version without a patch, and compare it with the current build; replaces nothing
+    #[arg(long, value_name = "PATCH", conflicts_with_all = ["to", "dry_run", "rollback", "bisect"])]
+    without: Option<String>,
+    /// Search the versions after GOOD, up to BAD, for the first one with a worse figure or a changed output; GOOD and
+    /// BAD are crate versions, folders, or commits of the clone in --git-url
     #[arg(long, value_name = "GOOD..BAD", requires = "by", conflicts_with_all = ["to", "dry_run", "rollback"])]
     bisect: Option<String>,
     /// Criterion of the search: prefill, decode, load, output, or a shell command that gets the program in $ANNEAL and
     /// exits with 0 (good), 125 (skip) or another code (bad)
     #[arg(long, value_name = "CRITERION", requires = "bisect")]
     by: Option<Criterion>,
-    /// Number of tokens in the context for the second part of the race
+    /// Number of tokens in the context for the second part of the comparison
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     depth: u32,
     /// Maximum number of pairs of runs per phase, at least 6
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(6..=1000))]
     pairs: u16,
+    /// Do not run the engine's tests with the other version
+    #[arg(long, conflicts_with_all = ["dry_run", "rollback", "bisect"])]
+    no_tests: bool,
     /// Repository of the commits, such as a mirror or a clone
     #[arg(long, value_name = "URL")]
     git_url: Option<String>,
@@ -95,6 +102,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         || Workshop::new(&workspace, &args.profile, args.git_url.as_deref(), args.cache, args.yes, ui);
     if let (Some(range), Some(by)) = (&args.bisect, &args.by) {
         return bisect(&args, &workshop()?, range, by);
+    }
+    if let Some(patch) = &args.without {
+        return without(&args, &workshop()?, patch);
     }
     let store = Store::of_workspace(&workspace.anneal())?;
     let other = named(&store, &args.to)?;
@@ -140,15 +150,9 @@ fn upgrade(args: &Args, workshop: &Workshop, other: &OtherSource) -> Result<()> 
         let text = format!("nothing to do: {other} contains the same llama.cpp as {}", check.from.version);
         return ui.result(&UpToDate { version: check.from.version.clone(), up_to_date: true }, text);
     }
-    for lost in check.lost() {
-        ui.warn(format_args!("the patch {} {lost}, and is left out", lost.name));
-    }
+    warn_of_lost_patches(&check, ui);
     let provenance = Provenance::now(&workshop.host, command(args));
-    let record = match raced(args, workshop, &candidate, &check, &present, &provenance) {
-        Ok(record) => record,
-        Err(Stopped::ByUser(error)) => return Err(error),
-        Err(Stopped::Because(reasons)) => UpgradeRecord::left(provenance, check, reasons),
-    };
+    let record = compared(args, workshop, &candidate, check, &present, provenance)?;
     let path = record_path(workspace, &other.to_string());
     write_record(&path, &record)?;
     if record.decision == Decision::Kept {
@@ -178,12 +182,85 @@ fn upgrade(args: &Args, workshop: &Workshop, other: &OtherSource) -> Result<()> 
     }
 }
 
+/// Compares the present build with a build of the same version without a patch. Replaces nothing.
+fn without(args: &Args, workshop: &Workshop, text: &str) -> Result<()> {
+    let patch = patch(text)?;
+    let (present, info) = workshop.present()?;
+    let pin = &workshop.store.pins.krate;
+    if info.source.digest != pin.digest
+        || !info.source.patches.iter().any(|other| other.sha256 == patch.digest)
+    {
+        return Err(exit::usage(format!(
+            "the current build of {0} is not the pinned version with {1}\nhint: run `cargo xtask build --profile {0}` \
+             first",
+            args.profile, patch.name
+        )));
+    }
+    let candidate = workshop.fetch_without(&patch.name)?;
+    let mut check = workshop.check(&candidate)?;
+    check.same_files = false;
+    warn_of_lost_patches(&check, workshop.ui);
+    let provenance = Provenance::now(&workshop.host, command(args));
+    let comparison = compared(args, workshop, &candidate, check, &present, provenance)?;
+    let record = WithoutRecord::of(&patch, &pin.digest, comparison);
+    let path = PatchNeed::path(&workshop.workspace.anneal(), &patch.name);
+    write_record(&path, &record)?;
+    workshop.ui.result(&record, &record)?;
+    workshop.ui.say(format_args!(
+        "the record is {}; `cargo xtask vendor status` prints the verdict",
+        path.display()
+    ));
+    Ok(())
+}
+
+/// Returns the patch whose name begins with `text`.
+fn patch(text: &str) -> Result<Patch> {
+    let mut patches = llama_source::patches()?;
+    patches.retain(|patch| !text.is_empty() && patch.name.starts_with(text));
+    match <[Patch; 1]>::try_from(patches) {
+        Ok([patch]) => Ok(patch),
+        Err(patches) => Err(exit::usage(format!(
+            "{text:?} is the beginning of {}\nhint: `cargo xtask vendor status` lists the patches",
+            count(patches.len(), "patch name")
+        ))),
+    }
+}
+
+fn warn_of_lost_patches(check: &SourceCheck, ui: &Ui) {
+    for lost in check.lost() {
+        ui.warn(format_args!("the patch {} {lost}, and is left out", lost.name));
+    }
+}
+
 /// Reason why there was no race.
 enum Stopped {
     /// The user stopped the command, or the present build does not work.
     ByUser(anyhow::Error),
-    /// The other version cannot be built, or does not pass the gate.
-    Because(Vec<String>),
+    /// The other version cannot be built, or does not pass the gate or the engine's tests.
+    Because(Vec<String>, Option<EngineTests>),
+}
+
+impl Stopped {
+    /// Returns the reason for the failure of a step with the other version.
+    fn failed(error: &anyhow::Error) -> Self {
+        Self::Because(vec![format!("{error:#}")], None)
+    }
+}
+
+/// Builds `candidate` and compares it with the build in `present`.
+fn compared(
+    args: &Args,
+    workshop: &Workshop,
+    candidate: &Candidate,
+    check: SourceCheck,
+    present: &Path,
+    provenance: Provenance,
+) -> Result<UpgradeRecord> {
+    match raced(args, workshop, candidate, &check, present, &provenance) {
+        Ok(record) => Ok(record),
+        Err(Stopped::ByUser(error)) => Err(error),
+        Err(Stopped::Because(reasons, tests)) => Ok(UpgradeRecord::left(provenance, check, tests, reasons)),
+    }
 }
 
 /// Builds `candidate` and races it against the present build.
@@ -192,26 +269,41 @@ fn raced(
     workshop: &Workshop,
     candidate: &Candidate,
     check: &SourceCheck,
-    present: &std::path::Path,
+    present: &Path,
     provenance: &Provenance,
 ) -> Result<UpgradeRecord, Stopped> {
     let obstacles = check.obstacles();
     if !obstacles.is_empty() {
-        return Err(Stopped::Because(obstacles));
+        return Err(Stopped::Because(obstacles, None));
     }
     let built = match workshop.build(candidate) {
         Ok(built) => built,
         Err(error) if process::interrupted() => return Err(Stopped::ByUser(error)),
-        Err(error) => return Err(Stopped::Because(vec![format!("{error:#}")])),
+        Err(error) => return Err(Stopped::failed(&error)),
     };
+    let tests = (!args.no_tests).then(|| tested(workshop, &built.folder, present)).transpose()?;
     let race = || {
         let present = CandidateBuild::at("present", present)?;
         let settings = race_settings(args, model(args, workshop, &present)?);
-        let builds = [present, CandidateBuild::at(&candidate.other.to_string(), &built.folder)?];
+        let builds = [present, CandidateBuild::at(&candidate.name, &built.folder)?];
         let (host, workspace, ui) = (&workshop.host, workshop.workspace, workshop.ui);
         UpgradeRecord::race(provenance.clone(), check.clone(), &builds, &settings, host, workspace, ui)
     };
-    race().map_err(Stopped::ByUser)
+    let record = race().map_err(Stopped::ByUser)?;
+    Ok(UpgradeRecord { engine_tests: tests, ..record })
+}
+
+/// Runs the engine's tests with the build in `folder`.
+fn tested(workshop: &Workshop, folder: &Path, present: &Path) -> Result<EngineTests, Stopped> {
+    match EngineTests::compare(folder, present, workshop.workspace, workshop.ui) {
+        Ok(tests) if tests.failures.is_empty() => Ok(tests),
+        Ok(tests) => Err(Stopped::Because(tests.reasons(), Some(tests))),
+        Err(error) if process::interrupted() => Err(Stopped::ByUser(error)),
+        Err(error) => {
+            let error = error.context("the engine's tests cannot run (`--no-tests` leaves them out)");
+            Err(Stopped::failed(&error))
+        }
+    }
 }
 
 /// Searches for the version that changed a figure or the output.
@@ -266,11 +358,18 @@ fn model(args: &Args, workshop: &Workshop, engine: &CandidateBuild) -> Result<Pa
 
 /// Returns the command that repeats this upgrade, with file names instead of full paths.
 fn command(args: &Args) -> String {
-    let mut words = vec![format!("cargo xtask upgrade --to {}", shell_quote(&args.to))];
+    let what = match &args.without {
+        Some(patch) => format!("--without {}", shell_quote(patch)),
+        None => format!("--to {}", shell_quote(&args.to)),
+    };
+    let mut words = vec![format!("cargo xtask upgrade {what}")];
     if let Some(model) = &args.model {
         words.push(format!("-m {}", shell_quote(&model.file_name().unwrap_or_default().to_string_lossy())));
     }
     words.push(format!("--for {} --profile {}", args.objective, args.profile));
     words.push(format!("--depth {} --pairs {}", args.depth, args.pairs));
+    if args.no_tests {
+        words.push("--no-tests".to_string());
+    }
     words.join(" ")
 }

@@ -25,8 +25,8 @@ use crate::validate::{
 /// Options of `validate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Baseline: a profile (its current build), the path (containing a slash) of a build folder or of an anneal
-    /// program, or LABEL=PATH
+    /// Baseline: a profile (meaning its current build), LABEL=PATH, or a path to a build folder or to an anneal
+    /// program; a path must contain a slash
     #[arg(required_unless_present = "steps")]
     a: Option<String>,
     /// Candidate to replace A [default: A, run with the flags in --flags-b]
@@ -88,7 +88,7 @@ pub struct Args {
     /// Write the record with all samples to this file, which is updated during the run
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Try the changes in this plan one after another, and keep those that pass; replaces A and B
+    /// Instead of A and B, try the changes in this plan one after another, and keep those that pass
     #[arg(long, value_name = "FILE", conflicts_with_all = ["a", "b", "flags_a", "flags_b"])]
     steps: Option<PathBuf>,
     /// If a step has to be built, install missing tools without asking
@@ -223,7 +223,8 @@ fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: 
     let (name, keys) = setting.build(&workspace.build_profiles())?;
     let flags = flags(&setting.flags)?;
     // The current build of an unchanged profile may be a PGO or BOLT build, and making the plain build current would
-    // replace it. A plain build may come from different sources than the steps; building it again detects this.
+    // replace it. A plain build may have been made from sources other than the current ones; building it again detects
+    // this.
     let current = BuildInfo::read(&workspace.current(&name).join("build_info.json"));
     if !keys.is_empty() || !current.is_ok_and(|info| info.base_plan.is_some()) {
         build::make_with(&setting.profile, &keys, Cache::default(), yes, ui)?;

@@ -12,7 +12,7 @@ use super::bench::{self, Output};
 use super::child::{self, EndedChild};
 use super::report::{Placement, Wait};
 
-/// Path without a tuning record, so that the engine uses no tuning and prints nothing about tuning.
+/// Path of a tuning record that does not exist. With this path, the engine uses no tuning and does not mention tuning.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
 /// Environment variable of the engine that selects the method of waiting for the GPU.
@@ -134,8 +134,8 @@ impl Engine {
     /// Opens the program at `path` and determines its flags.
     ///
     /// # Errors
-    /// If the program does not run on this machine, because it is for another architecture, a newer glibc or another
-    /// CPU.
+    /// If the program does not run on this machine, because it was built for a different architecture, a newer glibc or
+    /// a different CPU.
     pub fn open(path: &Path, allow_cpu: bool) -> Result<Self> {
         let help = |words: &[&str]| -> Result<String> {
             let mut command = Command::new(path);

@@ -23,7 +23,7 @@ const SWITCH_PAIRS: u32 = 3;
 /// Minimum number of tokens of a long run.
 const SHORTEST_LONG: u32 = 1000;
 
-/// Step of a check. Models are numbered in the order in which the user named them.
+/// Step of a check. Models are numbered in the order in which the user listed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CheckStep {
     /// Check that the program refuses to run without a GPU.

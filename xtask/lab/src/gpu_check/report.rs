@@ -55,7 +55,7 @@ pub struct Report {
     /// Result of running the engine without a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
-    /// Models, in the order in which they were named.
+    /// Models, in the order in which the user listed them.
     pub models: Vec<ModelReport>,
     /// Pairs of runs of the first model, with a switch on and off.
     pub pairs: Vec<Pair>,

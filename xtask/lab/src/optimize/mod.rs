@@ -1,9 +1,9 @@
 //! Search for the fastest build of a profile on this machine: candidates, builds, heats, and a winner that can be
 //! reproduced.
 //!
-//! [`space`] lists the candidates, [`survey`] finds those that exist or can be built, [`workshop`] builds, [`runner`]
-//! measures, [`halving`] decides, [`record`] stores the results, and [`reproduce`] writes the winner's profile.
-//! `commands/optimize.rs` contains the command line.
+//! [`space`] lists the candidates, [`survey`] finds the candidates that exist or can be built, [`workshop`] builds,
+//! [`runner`] measures, [`halving`] decides, [`record`] stores the results, and [`reproduce`] writes the winner's
+//! profile. `commands/optimize.rs` contains the command line.
 
 pub mod record;
 pub mod reproduce;

@@ -15,7 +15,7 @@ use super::space::LeftOut;
 /// Version of the file format; files of other versions are not read.
 const FORMAT: u32 = 1;
 
-/// Number of heats to keep, so that an optimisation with an earlier objective or model finds its runs.
+/// Number of heats to keep. An optimisation with an earlier objective or model reuses the runs of its heats.
 const KEPT: usize = 32;
 
 /// Identity of a program that was measured.
@@ -192,7 +192,7 @@ pub struct Record {
     pub winner: Option<Winner>,
     /// Builds that were shown to be slower than the best.
     pub slower: Vec<Slower>,
-    /// Runs of all heats, including those of earlier optimisations. The latest heats come last.
+    /// Runs of all heats, including the heats of earlier optimisations. The latest heats come last.
     pub heats: Vec<Laps>,
 }
 
@@ -249,7 +249,7 @@ impl Store {
                 std::fs::rename(path, aside(path))
             }
             Some(earlier) if earlier.winner.is_some() => keep_finished(path),
-            // The record is damaged or has another version.
+            // The record is damaged or has a different version.
             None if path.is_file() => std::fs::rename(path, aside(path)),
             _ => Ok(()),
         };
@@ -434,12 +434,12 @@ mod tests {
         let same = empty(&store, &["a", "b"]);
         assert_eq!(store.resume(same).laps.len(), 6);
         assert!(store.slower(&key("b"), &[key("a")]).is_some());
-        assert!(store.slower(&key("b"), &[key("c")]).is_none(), "than something that is not here");
+        assert!(store.slower(&key("b"), &[key("c")]).is_none(), "the better build does not take part");
         assert!(store.slower(&key("a"), &[key("a"), key("b")]).is_none());
         assert!(open(true).record.heats.is_empty());
         let chat = Store::open(&path, record("chat"), false, |_| {});
-        assert!(chat.slower(&key("b"), &[key("a")]).is_none(), "another purpose");
-        assert_eq!(chat.record.heats.len(), 1, "but the same runs");
+        assert!(chat.slower(&key("b"), &[key("a")]).is_none(), "the objective differs");
+        assert_eq!(chat.record.heats.len(), 1, "the runs are kept");
 
         let mut elsewhere = record("rag");
         elsewhere.provenance.machine = "there".into();
@@ -447,7 +447,7 @@ mod tests {
         let elsewhere = Store::open(&path, elsewhere, false, |why| told = why);
         assert!(elsewhere.record.heats.is_empty() && elsewhere.record.slower.is_empty());
         assert!(told.contains("another machine (here)"), "{told}");
-        assert_eq!(read(&aside(&path)).unwrap().unwrap().heats.len(), 1, "and is not lost");
+        assert_eq!(read(&aside(&path)).unwrap().unwrap().heats.len(), 1, "the record is kept");
     }
 
     #[test]

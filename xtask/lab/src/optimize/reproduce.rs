@@ -80,7 +80,7 @@ pub struct Reproduction<'a> {
 }
 
 impl Reproduction<'_> {
-    /// Returns the file's text: an alias of the winner's profile, so that both have the same plan.
+    /// Returns the file's text. The file is an alias of the winner's profile, so both have the same plan.
     pub fn text(&self) -> String {
         let line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut text = format!(

@@ -52,7 +52,7 @@ pub struct Space {
     pub candidates: Vec<BuildToTry>,
     /// Builds that are not tried.
     pub left_out: Vec<LeftOut>,
-    /// Builds in `left_out` that are tried if the user names them.
+    /// Builds in `left_out` that are tried if the user requests them.
     pub requests: Vec<BuildToTry>,
 }
 
@@ -63,7 +63,7 @@ struct Idea {
     /// Priority; ideas with a higher rank come earlier.
     rank: i32,
     why: String,
-    /// True if the idea is tried only when the user names it; `why` gives the reason.
+    /// True if the idea is tried only when the user requests it; `why` gives the reason.
     on_request: bool,
 }
 
@@ -78,7 +78,7 @@ impl Idea {
 }
 
 /// Returns the builds to try on `host` with the installed tools, starting from the profile `base`. `files` contains
-/// the names of all profiles; if a profile equals an idea, the profile is built instead. `asked` names the ideas that
+/// the names of all profiles; if a profile equals an idea, the profile is built instead. `asked` lists the ideas that
 /// are only tried on request.
 pub fn space(
     host: &Host,
@@ -129,7 +129,7 @@ fn has_own_kernels(host: &Host, base: &Profile) -> bool {
     base.switches.patched_kernels && InstructionSet::default_for(|name| host.cpu.has(name)).is_ok()
 }
 
-/// Leaves out a change to llama.cpp's kernels, unless the user names it.
+/// Leaves out a change to llama.cpp's kernels, unless the user requests it.
 fn leave_to_own_kernels(idea: &mut Idea) {
     idea.on_request = true;
     idea.why =

@@ -28,7 +28,7 @@ pub const PGO: &str = "pgo";
 /// Name of the winner's BOLT layout, which is made after the PGO build.
 pub const BOLT: &str = "bolt";
 
-/// Reason for omitting a candidate that the user did not name.
+/// Reason for omitting a candidate that the user did not select.
 pub const NOT_ASKED_FOR: &str = "not selected";
 
 /// Reason for trying an earlier build, which costs no build time.
@@ -47,7 +47,7 @@ pub fn stale(name: &str) -> LeftOut {
     LeftOut { name: name.to_string(), why }
 }
 
-/// Candidates that the user named.
+/// Candidates that the user selected.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     /// Candidates to try, in addition to the profile itself; empty for all candidates.
@@ -65,7 +65,7 @@ impl Choice {
 }
 
 impl Choice {
-    /// True if the user named `name` in `--only`.
+    /// True if the user listed `name` in `--only`.
     pub fn names(&self, name: &str) -> bool {
         self.only.iter().any(|other| other == name)
     }
@@ -164,7 +164,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Returns the builds of `there` that take no build time or that the user named. A switch with a short name is
+    /// Returns the builds of `there` that take no build time or that the user selected. A switch with a short name is
     /// listed once, under its short name.
     fn without_stale(
         &self,

@@ -108,7 +108,7 @@ impl Kv {
         }
     }
 
-    /// Returns the size of one token as `kind`, which is F16 or Q8_0.
+    /// Returns the size of one token stored as `kind`, which is F16 or Q8_0.
     pub fn per_token(&self, kind: GgmlType) -> Option<u64> {
         if kind == Q8_0 { self.q8_0.map(|bytes| bytes.0) } else { Some(self.f16.0) }
     }

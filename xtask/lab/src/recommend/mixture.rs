@@ -1,6 +1,6 @@
 //! llama.cpp's mixtures: the type that its quantiser gives to each tensor.
 //!
-//! The rules are those of `llama_tensor_get_type_impl` in llama-quant.cpp of the pinned llama.cpp, without an
+//! The rules are taken from `llama_tensor_get_type_impl` in llama-quant.cpp of the pinned llama.cpp, without an
 //! importance matrix, for the recommended types. The results were checked against the sizes of files written by
 //! llama.cpp's quantiser and against the sizes that llama.cpp publishes.
 

@@ -44,8 +44,8 @@ impl Tensor {
         self.dims.first().copied().unwrap_or(1)
     }
 
-    /// Returns the size of the tensor's data in bytes as `kind`. If a row is not a whole number of blocks, returns
-    /// the size as F16.
+    /// Returns the size, in bytes, that the tensor's data would have if stored as `kind`. If a row is not a whole
+    /// number of blocks, returns the size in F16.
     pub fn bytes_as(&self, kind: GgmlType) -> u64 {
         let rows = self.elements() / self.row().max(1);
         kind.bytes_of(self.row()).unwrap_or(self.row().saturating_mul(2)).saturating_mul(rows)

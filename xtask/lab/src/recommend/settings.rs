@@ -115,7 +115,7 @@ impl Runtime {
             decode_threads: decode_threads(from.decode_share, budget),
             prefill_threads: chosen(
                 budget.prefill,
-                format!("all usable cores ({}): arithmetic limits prefill", budget.bound_by),
+                format!("all usable cores ({}): prefill is compute-bound", budget.bound_by),
             ),
             mmap: chosen(from.mmap.unwrap_or(true) || fit.verdict > FitVerdict::Fits, mmap),
             mlock: chosen(from.mlock.unwrap_or(false) && fit.verdict == FitVerdict::Fits, mlock),

@@ -19,7 +19,7 @@ pub struct VariantRow {
     pub why: &'static str,
 }
 
-/// All variants, starting with those for the CPU.
+/// All variants, starting with the variants for the CPU.
 pub const VARIANTS: &[VariantRow] = &[
     VariantRow {
         profile: "native",

@@ -131,7 +131,7 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
     blocks
 }
 
-/// For each test of each model and build, returns the row that comes closest to its limit.
+/// Returns, for each test of each model and build, the row that comes closest to its limit.
 fn best<'a>(rows: impl Iterator<Item = &'a TestRow>) -> Vec<&'a TestRow> {
     let mut best: Vec<&TestRow> = Vec::new();
     let share = |row: &TestRow| row.roof.as_ref().map_or(0.0, |roof| roof.0);

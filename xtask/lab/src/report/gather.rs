@@ -10,7 +10,7 @@ use build::workspace::Workspace;
 use super::inputs::Inputs;
 
 /// Reads the current builds, the files in target/anneal/results, and this user's records of the machine. Files that
-/// cannot be read are skipped with a warning, because the user did not name them.
+/// cannot be read are skipped with a warning, because the user did not request them.
 pub fn gather(workspace: &Workspace, ui: &Ui) -> Result<Inputs> {
     let current = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
     let mut files: Vec<PathBuf> = current.map(|found| found.path.join("build_info.json")).collect();

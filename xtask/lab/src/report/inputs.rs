@@ -27,7 +27,7 @@ pub struct Inputs {
     pub(super) operations: Vec<OperationRow>,
     /// Results of `anneal bench --roofline`.
     pub(super) rooflines: Vec<Roofline>,
-    /// Entries of tuning records, unparsed, so that unknown fields are ignored.
+    /// Entries of tuning records. The entries are not parsed, so unknown fields are ignored.
     pub(super) tunings: Vec<Value>,
     /// Results of `bench build`, `bench overhead`, `bench first-minutes`, `optimize` and `validate`: tables without
     /// plots.

@@ -36,7 +36,7 @@ pub fn lead(inputs: &Inputs) -> String {
     )
 }
 
-/// Returns the hosts of builds and of `detect`, and the machines that measurements name.
+/// Returns the hosts of builds and of `detect`, and the machines that measurements mention.
 pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut shown: Vec<Vec<Vec<String>>> = Vec::new();

@@ -15,7 +15,7 @@ use super::validate_results;
 const KINDS: &str = "a comparison (bench compare --raw), bench serve --out, bench build, bench overhead, bench first-minutes, rows \
                      of anneal bench -o json or jsonl, a roofline, a tuning record, build_info.json, optimize, validate, or a machine (detect)";
 
-/// Reads the files that the user named, in order. Stops at the first unreadable file.
+/// Reads the files that the user specified, in order. Stops at the first unreadable file.
 pub fn read_all(files: &[PathBuf]) -> Result<Inputs> {
     let mut inputs = Inputs::default();
     for file in files {

@@ -126,7 +126,7 @@ impl TestRow {
         }
     }
 
-    /// Returns, as text, the row's settings that differ between `rows`, except the settings named in `but`.
+    /// Returns, as text, the row's settings that differ between `rows`, except the settings listed in `but`.
     pub fn apart(&self, rows: &[&TestRow], but: &[&str]) -> String {
         let names = SETTINGS.iter().map(|(_, name)| name).filter(|name| !but.contains(name));
         let differing = names.filter_map(|name| Some((name, self.differing(name, rows)?)));
@@ -140,7 +140,7 @@ impl TestRow {
         self.setting(name).filter(|value| !value.is_empty() && values.len() > 1)
     }
 
-    /// Returns the name of the build, or an empty string if the row names no build.
+    /// Returns the name of the build, or an empty string if the row does not contain one.
     pub fn build(&self) -> &str {
         self.setting(BUILD).unwrap_or_default()
     }

@@ -48,7 +48,7 @@ pub fn judge_servers(served: &mut Served) -> Result<()> {
     for figure in figures {
         let name = format!("{} with {}", figure.name, count(figure.clients, "client"));
         let title = || name.clone();
-        // Use the quantity and unit from the definition of the figure, and ignore those in the file.
+        // Use the quantity and unit from the definition of the figure, and ignore the file's quantity and unit.
         let Some((quantity, unit)) = reading(&figure.name) else { bail!("{name}: unknown figure") };
         (figure.quantity, figure.unit) = (quantity, unit.to_string());
         if figure.results.first().map(|own| &own.program) != programs.first().map(|own| &own.name) {

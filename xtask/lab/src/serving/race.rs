@@ -255,7 +255,7 @@ impl Race {
         }
     }
 
-    /// Adds the path of the file with the measurements so far to `error`. If the user named no file, prints the
+    /// Adds the path of the file with the measurements so far to `error`. If the user specified no file, prints the
     /// measurements.
     fn keep_part(&self, error: anyhow::Error, mut served: Served, ui: &Ui) -> anyhow::Error {
         served.figures = figures(&served.runs, &served.programs);

@@ -50,7 +50,7 @@ pub struct MeasuredServer {
 }
 
 impl MeasuredServer {
-    /// Finds the server that `text` names: a profile, the path of a build folder or of a program, or LABEL=PATH.
+    /// Finds the server that `text` specifies: a profile, the path of a build folder or of a program, or LABEL=PATH.
     pub fn named(workspace: &Workspace, text: &str) -> Result<Self> {
         let build = CandidateBuild::named(workspace, text)?;
         let name = build.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -296,7 +296,7 @@ impl Server {
     /// Asks the server to end, and waits.
     ///
     /// # Errors
-    /// If the server does not end in time; the server is killed in this case.
+    /// If the server does not end in time, in which case it is killed.
     pub fn stop(mut self) -> Result<ExitStatus> {
         self.ended = true;
         process::stop(&self.running.child, false);

@@ -347,11 +347,11 @@ fn complaints(soaked: &Soaked) -> Vec<String> {
         complaints.push(format!("the server gave {}", count(soaked.wrong_count, "wrong answer")));
     }
     if soaked.right == 0 {
-        complaints.push("no answer was right".to_string());
+        complaints.push("no answer was correct".to_string());
     }
     if soaked.batch_invariant && soaked.near_ties > 0 {
         complaints.push(format!(
-            "{} from the answer without other clients, although the server's kernels give the same bits in each batch",
+            "{} from the answer without other clients, although the server reported bit-identical results",
             match soaked.near_ties {
                 1 => "1 answer differs".to_string(),
                 many => format!("{} differ", count(many, "answer")),
@@ -462,7 +462,7 @@ mod tests {
                 "1 answer differs from the answer without other clients",
             ),
             (Soaked { wrong_count: 2, ..soaked() }, "the server gave 2 wrong answers"),
-            (Soaked { right: 0, ..soaked() }, "no answer was right"),
+            (Soaked { right: 0, ..soaked() }, "no answer was correct"),
             (Soaked { stuck_slots: 1.0, ..soaked() }, "still had 1 busy slot and 0 waiting requests"),
             (Soaked { waiting: f64::NAN, ..soaked() }, "0 busy slots and NaN waiting requests"),
             (Soaked { connections: 3.0, ..soaked() }, "3 open connections"),

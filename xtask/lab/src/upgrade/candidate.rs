@@ -1,9 +1,10 @@
 //! Another version of llama.cpp that may replace the present version: fetched, checked, and built alongside it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use base::exit;
+use build::fs;
 use build::openblas::{self, ArchiveArgs};
 use build::process;
 use build::profile;
@@ -38,10 +39,13 @@ pub struct Workshop<'a> {
 /// Other version, which was fetched and patched.
 pub struct Candidate {
     /// Name on the command line.
-    pub other: OtherSource,
+    pub name: String,
+    other: OtherSource,
     /// Store whose pins name the version.
     pub store: Store,
     origin: Origin,
+    /// True if one of the pinned version's patches was left out on purpose.
+    lacks_patch: bool,
     /// Patched sources.
     pub tree: Tree,
 }
@@ -50,7 +54,7 @@ impl Candidate {
     /// Returns the version within the origin.
     pub fn version(&self) -> String {
         match &self.other {
-            OtherSource::Crate(version) => version.clone(),
+            OtherSource::Crate(_) => self.name.clone(),
             _ => self.tree.version.clone(),
         }
     }
@@ -115,10 +119,31 @@ impl<'a> Workshop<'a> {
         let mut say = |line: &str| progress.message(line);
         let fetched = self.store.of_other(other, &mut say).and_then(|(store, origin)| {
             let tree = store.ensure(&origin, &mut say)?;
-            Ok(Candidate { other: other.clone(), store, origin, tree })
+            Ok(Candidate {
+                name: other.to_string(),
+                other: other.clone(),
+                store,
+                origin,
+                lacks_patch: false,
+                tree,
+            })
         });
         progress.finish();
         fetched
+    }
+
+    /// Fetches the pinned version of the crate without the patch `name`.
+    ///
+    /// # Errors
+    /// If the sources cannot be fetched or verified, or a required patch does not apply without `name`.
+    pub fn fetch_without(&self, name: &str) -> Result<Candidate> {
+        let store = self.store.without(name)?;
+        let progress = self.ui.progress("fetch");
+        let tree = store.ensure(&Origin::Crate, &mut |line: &str| progress.message(line));
+        progress.finish();
+        let other = OtherSource::Crate(store.pins.krate.version.clone());
+        let (name, origin) = (format!("{other} without {}", name.trim_end_matches(".patch")), Origin::Crate);
+        Ok(Candidate { name, other, store, origin, lacks_patch: true, tree: tree? })
     }
 
     /// Compares the patches, the C API and the shim of `candidate` with the pinned version.
@@ -134,7 +159,7 @@ impl<'a> Workshop<'a> {
             say("trying the patches, and compiling the shim");
             let cxx = &self.plan(&candidate.tree)?.compiler.cxx;
             let version = candidate.version();
-            SourceCheck::run(&trees, &version, &unpatched, &self.store, cxx, self.workspace)
+            SourceCheck::run(&trees, &version, &unpatched, &candidate.store, cxx, self.workspace)
         });
         progress.finish();
         checked
@@ -149,7 +174,21 @@ impl<'a> Workshop<'a> {
     /// # Errors
     /// If a stage fails or the user stops the build.
     pub fn build(&self, candidate: &Candidate) -> Result<Outcome> {
-        self.with_build(candidate, |build| build.complete(true))
+        // A build that lacks a patch never becomes current, so another build may change its link.
+        let tree = if candidate.lacks_patch { self.linked(candidate)? } else { candidate.tree.clone() };
+        self.with_build(&tree, |build| build.complete(true))
+    }
+
+    /// Builds the engine of `candidate` for a search, and returns its path. The gate and the audit do not run, because
+    /// a search must also find the version at which the output became wrong.
+    ///
+    /// # Errors
+    /// If a stage fails or the user stops the build.
+    pub fn engine(&self, candidate: &Candidate) -> Result<PathBuf> {
+        self.with_build(&self.linked(candidate)?, |build| match build.there() {
+            Some(outcome) => Ok(outcome.folder.join("bin/anneal")),
+            None => build.engine(),
+        })
     }
 
     /// Makes the finished build of `candidate` the current build of the profile.
@@ -157,7 +196,7 @@ impl<'a> Workshop<'a> {
     /// # Errors
     /// If the build is not finished, or the link cannot be changed.
     pub fn make_current(&self, candidate: &Candidate) -> Result<()> {
-        self.with_build(candidate, |build| {
+        self.with_build(&candidate.tree, |build| {
             build.there().context("the build of the other version is not finished")?;
             build.make_current()
         })?;
@@ -167,13 +206,58 @@ impl<'a> Workshop<'a> {
         Ok(())
     }
 
-    fn with_build<T>(&self, candidate: &Candidate, work: impl FnOnce(&Build) -> Result<T>) -> Result<T> {
+    fn with_build<T>(&self, tree: &Tree, work: impl FnOnce(&Build) -> Result<T>) -> Result<T> {
         let _lock = CheckoutLock::wait(self.workspace, self.ui)?;
         process::check_interrupted()?;
-        let plan = self.plan(&candidate.tree)?;
-        let folder = self.workspace.anneal().join(plan.folder_name());
+        let plan = self.plan(tree)?;
         let launcher = self.cache.launcher(&self.toolchain)?;
-        let build = Build::open(&folder, self.workspace, self.ui, &self.host, &plan, &candidate.tree)?;
+        let build = Build::open(&self.folder(&plan), self.workspace, self.ui, &self.host, &plan, tree)?;
         work(&build.launched_by(&launcher))
+    }
+
+    /// Returns the tree of `candidate` with the path of a link in its build folder.
+    fn linked(&self, candidate: &Candidate) -> Result<Tree> {
+        linked(&candidate.tree, &self.folder(&self.plan(&candidate.tree)?))
+    }
+
+    /// Returns the build folder of `plan`.
+    fn folder(&self, plan: &plan::Plan) -> PathBuf {
+        self.workspace.anneal().join(plan.folder_name())
+    }
+}
+
+/// Returns `tree` with the path of a link in the build folder `folder`. Relative to the folder in which the compiler
+/// runs, the sources of all versions then have the same path, so that a compiler cache finds the objects of files that
+/// did not change between versions.
+fn linked(tree: &Tree, folder: &Path) -> Result<Tree> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let link = folder.join("llama.cpp");
+    fs::switch_link(&link, &tree.path)?;
+    Ok(Tree { path: link, ..tree.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_linked_tree_has_the_path_of_its_build_folder() {
+        let temp = tempfile::tempdir().unwrap();
+        for version in ["one", "two"] {
+            let (sources, folder) = (temp.path().join(version).join("llama.cpp"), temp.path().join("build"));
+            std::fs::create_dir_all(&sources).unwrap();
+            std::fs::write(sources.join("CMakeLists.txt"), version).unwrap();
+            let digest = "0".repeat(64);
+            let tree = serde_json::json!({
+                "origin": "git", "version": "1", "digest": digest, "patched_digest": digest, "patches": [],
+                "llama_version": "1", "ggml_version": "1", "build_commit": "c",
+            });
+            let tree = Tree { path: sources, ..serde_json::from_value(tree).unwrap() };
+            let linked = linked(&tree, &folder).unwrap();
+            assert_eq!(linked.path, folder.join("llama.cpp"));
+            assert_eq!(fs::text(&linked.path.join("CMakeLists.txt")).unwrap(), version);
+            // git looks for a repository above the real folder.
+            assert_eq!(linked.cmake_environment().1, temp.path().join(version).canonicalize().unwrap());
+        }
     }
 }

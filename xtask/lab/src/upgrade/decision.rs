@@ -7,16 +7,17 @@ use anyhow::Result;
 use build::compare::comparison::Figure;
 use build::compare::{CandidateBuild, Comparison, Contest, Phase, Provenance, Quantity, RunShape};
 use build::scratch::Scratch;
-use build::ui::{self, Ui};
+use build::ui::Ui;
 use build::workspace::Workspace;
 use build_info::{Host, Policy};
 use measure::Objective;
 use serde::{Deserialize, Serialize};
 
+use super::engine_tests::EngineTests;
 use super::source_check::{ShortCheck, SourceCheck};
 use crate::validate::{
-    Check, CheckState, DISTURBED, Page, Record, Rules, Side, Sizes, Subject, ValidateOptions, Validation,
-    Verdict,
+    Check, CheckState, DISTURBED, Evidence, Reasons, Record, Rules, Side, Sizes, Subject, ValidateOptions,
+    Validation, Verdict,
 };
 
 /// Number of tokens of the answers that are compared.
@@ -28,17 +29,21 @@ const TOLERANCE: f64 = 0.02;
 /// Half-width of a ratio's interval at which measuring stops.
 const PRECISION: f64 = 0.01;
 
+/// Half-width of a load time's interval above which the result is unclear. Load times vary more than speeds, and a
+/// program loads a model only once.
+const LOAD_DISTURBED: f64 = 2.0 * DISTURBED;
+
 /// Phases that are measured at depth. Load and memory are measured in the same runs.
 const FURTHER: [Phase; 4] = [Phase::Prefill, Phase::Decode, Phase::Load, Phase::PeakMemory];
 
-/// Sizes of the race between two versions.
+/// Sizes of the comparison between two versions.
 #[derive(Clone, Debug)]
 pub struct RaceSettings {
     /// Path of the model.
     pub model: PathBuf,
     /// Kind of work, which sets the token counts.
     pub objective: Objective,
-    /// Number of tokens in the context when the second part of the race begins.
+    /// Number of tokens in the context when the second part of the comparison begins.
     pub depth: u32,
     /// Maximum number of pairs per phase.
     pub pairs: usize,
@@ -68,6 +73,9 @@ pub struct UpgradeRecord {
     pub reasons: Vec<String>,
     /// Patches, C API and shim.
     pub source: SourceCheck,
+    /// Tests of the engine with the other version; `None` if they did not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_tests: Option<EngineTests>,
     /// Comparison of output and speed, with the checks of the second part; `None` if there was no build.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<Record>,
@@ -78,8 +86,14 @@ pub struct UpgradeRecord {
 
 impl UpgradeRecord {
     /// Creates the record of an upgrade that failed before the race.
-    pub fn left(provenance: Provenance, source: SourceCheck, reasons: Vec<String>) -> Self {
-        Self { provenance, decision: Decision::Left, reasons, source, validation: None, further: None }
+    pub fn left(
+        provenance: Provenance,
+        source: SourceCheck,
+        engine_tests: Option<EngineTests>,
+        reasons: Vec<String>,
+    ) -> Self {
+        let decision = Decision::Left;
+        Self { provenance, decision, reasons, source, engine_tests, validation: None, further: None }
     }
 
     /// Races `builds`, the present and the other version, and decides.
@@ -105,7 +119,8 @@ impl UpgradeRecord {
             further = Some(comparison);
         }
         let (decision, reasons) = decide(&record);
-        Ok(Self { provenance, decision, reasons, source, validation: Some(record), further })
+        let validation = Some(record);
+        Ok(Self { provenance, decision, reasons, source, engine_tests: None, validation, further })
     }
 }
 
@@ -183,7 +198,8 @@ fn check(figure: &Figure) -> Option<Check> {
     let [a, b] = figure.results.as_slice() else { return None };
     let ratio = b.ratio?;
     let half = (ratio.high - ratio.low) / 2.0;
-    let wide = half.is_nan() || half > DISTURBED || ratio.pairs < measure::FEWEST_PAIRS;
+    let disturbed = if figure.phase == Phase::Load { LOAD_DISTURBED } else { DISTURBED };
+    let wide = half.is_nan() || half > disturbed || ratio.pairs < measure::FEWEST_PAIRS;
     let size = figure.quantity == Quantity::Size;
     let (state, word) = match ratio.verdict() {
         "lower" if !size => (CheckState::Failed, "slower"),
@@ -231,16 +247,22 @@ impl fmt::Display for UpgradeRecord {
                 )?;
             }
         }
-        // The page of a comparison begins with its reasons.
-        let own = self.reasons.iter().filter(|_| self.validation.is_none());
-        for reason in own {
-            let rows = [("  -".to_string(), reason.lines().next().unwrap_or_default().to_string())];
-            let text = ui::reasons(["", ""], rows, ui::page_width());
-            f.write_str(text.split_once('\n').map_or("", |(_, rows)| rows))?;
+        write!(f, "{}", Body(self))
+    }
+}
+
+/// Record without its decision: reasons, sources and evidence.
+pub struct Body<'a>(pub &'a UpgradeRecord);
+
+impl fmt::Display for Body<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let UpgradeRecord { reasons, source, engine_tests, validation, .. } = self.0;
+        write!(f, "{}\n{}", Reasons(reasons), ShortCheck(source))?;
+        if let Some(tests) = engine_tests {
+            writeln!(f, "{tests}")?;
         }
-        writeln!(f, "\n{}", ShortCheck(&self.source))?;
-        match &self.validation {
-            Some(record) => write!(f, "{}", Page(record)),
+        match validation {
+            Some(record) => write!(f, "\n{}", Evidence(record)),
             None => Ok(()),
         }
     }
@@ -286,6 +308,8 @@ mod tests {
             (Phase::Decode, (0.85, 0.97, 1.02), 10, Unclear),
             (Phase::Decode, (0.93, 0.95, 0.97), 5, Unclear),
             (Phase::Load, (0.80, 0.85, 0.90), 10, Failed),
+            (Phase::Load, (0.935, 0.983, 1.037), 20, Told),
+            (Phase::Load, (0.85, 0.97, 1.06), 20, Unclear),
             (Phase::PeakMemory, (1.03, 1.04, 1.05), 10, Failed),
             (Phase::PeakMemory, (1.00, 1.01, 1.015), 10, Told),
             (Phase::PeakMemory, (0.90, 0.91, 0.92), 10, Told),

@@ -52,6 +52,9 @@ impl fmt::Display for ApiChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ApiChange::Removed { name } => write!(f, "{name} was removed"),
+            // The declaration of a struct differs only in the fields that one version has.
+            ApiChange::Changed { name, was, now } if now.is_empty() => write!(f, "{name} lacks `{was}`"),
+            ApiChange::Changed { name, was, now } if was.is_empty() => write!(f, "{name} adds `{now}`"),
             ApiChange::Changed { name, was, now } => write!(f, "{name} was `{was}` and is `{now}`"),
             ApiChange::NewConstant { name, constant } => {
                 write!(f, "enum {name} has a new constant {constant}")
@@ -388,7 +391,7 @@ mod tests {
             .used_by(["let p = unsafe { llama_default() }; // llama_unused", "llama_old(1); GGML_TYPE_F16"]);
         let names = ["GGML_TYPE_F16", "ggml_type", "llama_default", "llama_old", "llama_params", "llama_pos"];
         assert_eq!(used.iter().map(String::as_str).collect::<Vec<_>>(), names);
-        let cases: [(&str, &str, &[&str]); 7] = [
+        let cases: [(&str, &str, &[&str]); 9] = [
             ("// first", "// the first", &[]),
             ("llama_unused(void)", "llama_unused(int a)", &[]),
             (
@@ -396,6 +399,8 @@ mod tests {
                 "int64_t a; bool b;",
                 &["llama_params was `int32_t a` and is `int64_t a; bool b`"],
             ),
+            ("int32_t a;", "int32_t a; bool b;", &["llama_params adds `bool b`"]),
+            ("int32_t a;", "", &["llama_params lacks `int32_t a`"]),
             (
                 "int llama_old(llama_pos p)",
                 "int llama_old(llama_pos q)",

@@ -8,8 +8,10 @@ pub mod bisect;
 mod candidate;
 mod decision;
 mod declarations;
+mod engine_tests;
 mod pins;
 mod source_check;
+mod without;
 
 use std::path::Path;
 
@@ -18,8 +20,10 @@ use serde::Serialize;
 
 pub use candidate::{Candidate, Workshop};
 pub use decision::{Decision, RaceSettings, UpgradeRecord, record_path};
+pub use engine_tests::EngineTests;
 pub use pins::{Adopted, rollback};
 pub use source_check::SourceCheck;
+pub use without::WithoutRecord;
 
 /// Writes `record` as JSON to `path`, in a folder that is created if it does not exist.
 ///

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use build_info::gate::{GateLimits, Mode};
-use build_info::{kld, logits};
+use build_info::logits;
 use serde::{Deserialize, Serialize};
 
 /// Result of comparing all positions. Figures that would be NaN are `None`.
@@ -47,24 +47,15 @@ pub fn compare(a: &Path, b: &Path, mode: Mode) -> Result<Divergence> {
             b.row.len()
         );
     }
-    let (mut sum, mut most, mut equal, mut finite) = (0.0, 0.0f64, 0.0, [true; 2]);
+    let (mut tally, mut finite) = (kld::Tally::default(), [true; 2]);
     for _ in 0..a.tokens.len() {
-        let (ours, theirs) = (b.next()?, a.next()?);
-        let both = [theirs, ours];
-        for (finite, row) in finite.iter_mut().zip(both) {
-            // Minus infinity is valid: it marks a token that never occurs.
-            *finite &= row.iter().all(|value| value.is_finite() || *value == f32::NEG_INFINITY);
-        }
-        let found = kld::compare(std::iter::once((kld::log_softmax(theirs), ours)));
-        sum += found.mean_kld;
-        most = if found.max_kld.is_nan() { f64::NAN } else { most.max(found.max_kld) };
-        equal += found.top1;
+        let found = kld::compare_position(a.next()?, b.next()?);
+        finite = [finite[0] && found.finite[0], finite[1] && found.finite[1]];
+        tally.add(found.kld, found.same_top);
     }
-    let positions = a.tokens.len() as u32;
+    let kld::Comparison { positions, mean_kld, max_kld, top1 } = tally.comparison();
     let number = |value: f64| value.is_finite().then_some(value);
-    let count = f64::from(positions.max(1));
-    let (mean_kld, max_kld) = (number(sum / count), number(most));
-    Ok(Divergence { mode, positions, mean_kld, max_kld, top1: equal / count, finite })
+    Ok(Divergence { mode, positions, mean_kld: number(mean_kld), max_kld: number(max_kld), top1, finite })
 }
 
 /// Reader of a logits file.
@@ -104,9 +95,7 @@ impl Rows {
 
     fn next(&mut self) -> Result<&[f32]> {
         self.file.read_exact(&mut self.bytes).with_context(|| format!("cannot read {}", self.name))?;
-        for (value, bytes) in self.row.iter_mut().zip(self.bytes.chunks_exact(4)) {
-            *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        }
+        logits::parse_row(&self.bytes, &mut self.row);
         Ok(&self.row)
     }
 }

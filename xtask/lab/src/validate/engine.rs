@@ -17,7 +17,7 @@ use super::subject::{Side, Subject};
 /// Number of lines of a failed program's output that an error shows.
 const TAIL: usize = 8;
 
-/// Path without a tuning record, so that the engine uses no tuning and prints nothing about tuning.
+/// Path of a tuning record that does not exist. With this path, the engine uses no tuning and does not mention tuning.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
 /// Interval between checks of a run that prints nothing.

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use build::compare::{Phase, Provenance};
 use build::process;
 use build::ui::Ui;
-pub use page::Page;
+pub use page::{Evidence, Page, Reasons};
 pub use race::Sizes;
 pub(crate) use speed::DISTURBED;
 pub use speed::Rules;
@@ -231,7 +231,7 @@ impl Validation<'_> {
         }
     }
 
-    /// Adds the path of the file with the measurements so far to `error`. If the user named no file, prints the
+    /// Adds the path of the file with the measurements so far to `error`. If the user specified no file, prints the
     /// measurements.
     fn keep_part(&self, error: anyhow::Error, mut record: Record, ui: &Ui) -> anyhow::Error {
         let why =
@@ -254,7 +254,7 @@ impl Validation<'_> {
     }
 }
 
-/// Removes the side from a message such as `B: why`, because the caller already names the side.
+/// Removes the side from a message such as `B: why`, because the caller already shows the side.
 fn strip(text: &str) -> &str {
     text.split_once(": ").map_or(text, |(_, why)| why)
 }

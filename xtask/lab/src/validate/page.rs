@@ -18,10 +18,27 @@ impl fmt::Display for Page<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let record = self.0;
         writeln!(f, "{}", record.verdict.map_or("not finished".to_string(), |verdict| verdict.to_string()))?;
-        for reason in &record.reasons {
-            write_wrapped(f, "  - ", reason)?;
-        }
-        writeln!(f)?;
+        write!(f, "{}\n{}", Reasons(&record.reasons), Evidence(record))
+    }
+}
+
+/// Reasons of a verdict, one per item of a list.
+pub struct Reasons<'a>(pub &'a [String]);
+
+impl fmt::Display for Reasons<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Further lines of an error are a compiler's output.
+        let mut first_lines = self.0.iter().map(|reason| reason.lines().next().unwrap_or_default());
+        first_lines.try_for_each(|reason| write_wrapped(f, "  - ", reason))
+    }
+}
+
+/// Builds, machine and checks of a record, without its verdict.
+pub struct Evidence<'a>(pub &'a Record);
+
+impl fmt::Display for Evidence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let record = self.0;
         for (side, about) in ["A", "B"].iter().zip(&record.subjects) {
             let flags =
                 if about.flags.is_empty() { String::new() } else { format!(" {}", about.flags.join(" ")) };

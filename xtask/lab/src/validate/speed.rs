@@ -78,7 +78,7 @@ pub struct Speed {
     pub cpu_floor: Option<f64>,
     /// Laps of A and B that count.
     pub laps: [Vec<Lap>; 2],
-    /// Laps that do not count: those in the first round, and in rounds in which A was disturbed.
+    /// Laps that do not count: the laps of the first round, and of rounds in which A was disturbed.
     pub dropped: [Vec<Lap>; 2],
     /// Load from other processes in the rounds that count.
     pub rounds: Vec<Round>,

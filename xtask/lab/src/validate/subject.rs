@@ -118,7 +118,7 @@ pub fn flags(text: &str) -> Result<Vec<String>> {
 }
 
 impl Subject {
-    /// Finds the build that `text` names, as in `bench compare`, and adds the flags.
+    /// Finds the build that `text` specifies, as in `bench compare`, and adds the flags.
     pub fn named(workspace: &Workspace, side: Side, text: &str, flags: Vec<String>) -> Result<Self> {
         Self::new(side, CandidateBuild::named(workspace, text)?, flags)
     }

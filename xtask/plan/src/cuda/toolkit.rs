@@ -24,7 +24,7 @@ pub(super) fn choose<'a>(
     for cuda in &toolchain.cuda {
         match suits(cuda, wanted, host, tools, toolchain) {
             Ok(compiler) => {
-                // The toolkit that the user names has priority, so explain why it was rejected.
+                // The toolkit in `CUDA_HOME` has priority, so explain why it was rejected.
                 let why = home.and_then(|home| match (&home.fault, refusals.first()) {
                     (Some(fault), _) => Some(format!("{home} contains no toolkit ({fault})")),
                     (None, Some((named, why))) => Some(format!(

@@ -1,8 +1,8 @@
 //! Files that are an alias of a build: they contain `inherits` and `set`, as `cargo xtask optimize` writes them.
 //!
 //! The name of a profile is part of its plan, so a copy of a file under another name gives another build. By
-//! contrast, a file with `set` is an alias: it has the plan, hash and folder of its parent with those keys passed
-//! to `--set`.
+//! contrast, a file with `set` is an alias: its plan, hash and folder are those of its parent with the same overrides
+//! passed to `--set`.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;

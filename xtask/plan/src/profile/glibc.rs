@@ -3,7 +3,7 @@
 use build_info::Glibc;
 use serde::Deserialize;
 
-/// Value of the key: `host` (stored as `None`), or a version.
+/// Value of the key `glibc`: `host` (stored as `None`), or a version.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct GlibcChoice(pub(super) Option<Glibc>);

@@ -1,4 +1,4 @@
-//! Profile key `isa`: a word of Anneal, or a CPU as the compiler names it.
+//! Profile key `isa`: one of Anneal's own values, or the compiler's name of a CPU.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub enum Isa {
     Cpu(String),
 }
 
-/// Values of `isa` that do not name a CPU.
+/// Values of `isa` that are not names of CPUs.
 const WORDS: [(&str, Isa); 7] = [
     ("native", Isa::Native),
     ("x86-64-v2", Isa::X86_64V2),
@@ -38,7 +38,7 @@ const WORDS: [(&str, Isa); 7] = [
 ];
 
 impl Isa {
-    /// Returns the values that do not name a CPU.
+    /// Returns the values that are not names of CPUs.
     pub fn words() -> impl Iterator<Item = &'static str> {
         WORDS.iter().map(|(word, _)| *word)
     }

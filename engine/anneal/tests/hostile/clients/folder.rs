@@ -14,7 +14,7 @@ const OTHER: u32 = 54_321;
 fn folder(above: &Path, name: &str, owner: u32, group: u32, mode: u32) -> PathBuf {
     let path = above.join(name);
     fs::create_dir(&path).expect("made");
-    chown(&path, Some(owner), Some(group)).expect("given away: these attacks take root, as CI has it");
+    chown(&path, Some(owner), Some(group)).expect("given away: these attacks need root, which CI has");
     fs::set_permissions(&path, Permissions::from_mode(mode)).expect("a mode");
     path
 }
@@ -74,7 +74,7 @@ fn a_socket_that_another_user_could_replace_is_refused() {
     }
 }
 
-/// Tests a folder that is writable by all users, which needs no other user.
+/// Tests a folder that all users can write to. This test does not need another user.
 fn only_root_sees_all() {
     let above = tempfile::tempdir().expect("a temporary folder");
     let open = above.path().join("open");

@@ -63,7 +63,7 @@ fn found(server: &Server, ask: impl FnOnce() -> Value) -> u64 {
     let before = server.metric("anneal_prefill_tokens_total");
     let (prompt, cached) = counts(&ask());
     let evaluated = server.metric("anneal_prefill_tokens_total") - before;
-    assert_eq!(evaluated as u64, prompt - cached, "what was found is what was not evaluated");
+    assert_eq!(evaluated as u64, prompt - cached, "every prompt token is either reused or evaluated");
     cached
 }
 
@@ -202,7 +202,7 @@ fn a_removed_key_loses_what_it_left() {
         // The scheduler reads changed keys only while the scheduler is awake.
         assert!(ask(1) > 200);
     }
-    assert_eq!(ask(0), 0, "the key came back, what it left did not");
+    assert_eq!(ask(0), 0, "a restored key must not restore its prompts");
 }
 
 #[test]

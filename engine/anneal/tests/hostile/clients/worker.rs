@@ -95,7 +95,7 @@ fn a_worker_serves_no_other_user_of_its_machine() {
     let worker = Worker::start(&[]);
     assert_eq!(worker.greet(), ANSWER);
     if !rustix::process::geteuid().is_root() {
-        skipped::because("another user at a worker's port takes root");
+        skipped::because("connecting to a worker as another user needs root");
         return;
     }
     for waits in [true, false].repeat(effort::choose(2, 50)) {

@@ -65,7 +65,7 @@ fn probes_are_answered_while_all_slots_and_connections_are_taken() {
     assert_eq!(get(&main, "/metrics", &[KEY]).0, 200);
     assert_eq!(get(&probes, "/metrics", &[KEY]).0, 200);
     assert_eq!(get(&probes, "/metrics", &[]).0, 401, "as at the main address");
-    assert_eq!(get(&probes, "/v1/models", &[KEY]).0, 404, "nothing else is there");
+    assert_eq!(get(&probes, "/v1/models", &[KEY]).0, 404, "no other path is served");
     let (status, head, text) = get(&main, "/v1/models", &[KEY]);
     assert_eq!(status, 503, "{text}");
     assert!(head.to_ascii_lowercase().contains("\r\nretry-after: "), "{head}");
@@ -143,7 +143,11 @@ fn requests_that_wait_are_bounded_in_bytes() {
         keyed("slots = 1\nctx_size = 65536\nmax_request_bytes = 262144\nmax_waiting_bytes = 524288\n");
     let running = long_answer(&server);
     server.wait_for("anneal_slots_busy", 1.0);
-    assert_eq!(server.metric("anneal_waiting_request_bytes"), 0.0, "what runs waits no more");
+    assert_eq!(
+        server.metric("anneal_waiting_request_bytes"),
+        0.0,
+        "a running request no longer counts as waiting"
+    );
     let mut padded = greedy("hello", 1);
     padded["pad"] = "x".repeat(200_000).into();
     let body = padded.to_string();
@@ -160,7 +164,11 @@ fn requests_that_wait_are_bounded_in_bytes() {
         assert!(text.contains(&format!("total {charged} bytes, and adding this request")), "{text}");
         // The client of the socket is another client, which has its own share.
         let line = json!({ "prompt": "hello", "pad": "x".repeat(200_000), "id": 7 });
-        assert_eq!(server.ask(&line)["error"]["param"], "pad", "it is read, and refused for its field");
+        assert_eq!(
+            server.ask(&line)["error"]["param"],
+            "pad",
+            "the request is read, and refused because of its field"
+        );
         drop(running);
         assert_eq!(first.join().expect("an answer").0, 200);
     });

@@ -109,7 +109,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
         ("one long text to count", "/tokenize", text(r#"{"content":""#, "steel ", "\"}"), 400, too_long),
         ("escapes", text_of, text(r#"{"prompt":""#, r"\u00e9\n", "\"}"), 400, too_long),
     ];
-    // The part is every third request, which includes lists of tokens, messages, keys and texts.
+    // A partial run sends every third request. These requests include lists of tokens, messages, keys and texts.
     let step = choose(3, 1);
     let mut failed = Vec::new();
     for (name, path, body, expected, words) in cases.into_iter().step_by(step) {

@@ -1,7 +1,7 @@
 //! Tests of traps under every temporary name that could be derived from the process ID.
 //!
-//! An attacker who can write to a shared folder reads a process ID from `/proc` and places a link, a pipe, a folder
-//! or a file under the name that the program is about to open.
+//! An attacker who can write to a shared folder reads a process ID from `/proc`. The attacker then creates a link, a
+//! pipe, a folder or a file with the name that the program is about to open.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -117,7 +117,7 @@ impl Scene {
             let content = fs::read_to_string(victim.join(file));
             assert_eq!(content.ok().as_deref(), Some("precious"), "{said}");
         }
-        assert_eq!(fs::read_dir(victim).expect("a folder").count(), 2, "something was made: {said}");
+        assert_eq!(fs::read_dir(victim).expect("a folder").count(), 2, "a file was created: {said}");
         assert_eq!(fs::read_dir(victim.join("folder")).expect("a folder").count(), 1, "{said}");
     }
 }

@@ -161,7 +161,7 @@ impl Files {
         let words: Vec<String> = (0..count).map(|_| change(&mut form, &mut patches, random)).collect();
         base.write(&form, &patches);
         for (other, base) in self.bases.iter_mut().enumerate().filter(|(other, _)| *other != at) {
-            debug_assert_ne!(other, at, "the changed one is written");
+            debug_assert_ne!(other, at, "the changed part is written");
             let form = base.form.clone();
             base.write(&form, &[]);
         }
@@ -280,7 +280,7 @@ struct Lane<'a> {
     files: BTreeMap<Family, Files>,
     child: Option<Child>,
     outcome: Outcome,
-    /// The program itself runs one in this number of the files that passed the trial.
+    /// The program itself runs every `really_each`-th file that passed the trial.
     really_each: usize,
 }
 
@@ -344,7 +344,7 @@ impl<'a> Lane<'a> {
         end
     }
 
-    /// Loads a file that passed its trial with the program itself, which must not crash.
+    /// Runs the program itself on a file that passed its trial. The program must not crash.
     fn really(&mut self, family: Family, model: &Path, adapter: Option<&Path>, words: &str) {
         let mut run = command();
         run.args(["run", "-p", "hello there", "-n", "2", "-c", "256", "-t", "1", "-m"]);

@@ -140,7 +140,7 @@ fn a_draft_model_without_a_vocabulary_is_refused() {
     let (code, _, stderr) = parts(&output);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(
-        stderr.contains("its vocabulary differs from that of")
+        stderr.contains("its vocabulary differs from the vocabulary of")
             && stderr.contains("the draft model has no vocabulary"),
         "{stderr}"
     );

@@ -64,7 +64,7 @@ fn a_server_refuses_one_model_and_goes_on_with_the_other() {
     let first = message(&answer);
     assert!(first.contains(ASSERTION) && first.contains("bad.gguf") && !first.contains(KNOWN), "{first}");
     let inside = server.folder.path().to_str().expect("a folder");
-    assert!(!first.contains(inside), "a client is told where the server's files lie: {first}");
+    assert!(!first.contains(inside), "a client is told the path of the server's files: {first}");
     let last = loop {
         let line = running.next().expect("the rest");
         if line.get("done").is_some() || line.get("error").is_some() {
@@ -76,7 +76,7 @@ fn a_server_refuses_one_model_and_goes_on_with_the_other() {
     // The verdict is now known, so no child process is started.
     let begin = Instant::now();
     while !message(&server.ask(&of("bad"))).contains(KNOWN) {
-        assert!(begin.elapsed() < PATIENCE, "it is tried again and again");
+        assert!(begin.elapsed() < PATIENCE, "the model is tried again on each request");
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(server.ask(&of("good"))["usage"]["completion_tokens"], 3);

@@ -35,7 +35,7 @@ fn tokens(server: &Server, letters: usize) -> usize {
 #[test]
 fn no_text_ends_a_server() {
     let server = server(&["-c", "16384"]);
-    // Both texts could fit the context by their number of bytes, but not by their number of tokens.
+    // Judging by the number of bytes, both texts could fit into the context, but they have too many tokens.
     for letters in [20_000, 200_000] {
         assert!(tokens(&server, letters) > 0);
         let text = "a".repeat(letters);
@@ -97,7 +97,7 @@ fn says_the_numbers(message: &str) {
 #[test]
 fn a_long_text_delays_nobody_else() {
     let server = server(&["-c", "100096"]);
-    // The text could fit the context by its number of bytes. No text of the same length is slower.
+    // Judging by its number of bytes, the text could fit into the context. No text of the same length is slower.
     let long = json!({ "content": "aB1中 !".repeat((1 << 20) / 8) }).to_string();
     let socket = server.socket();
     std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn a_long_text_delays_nobody_else() {
         for sender in senders {
             sender.join().expect("a client with its answers");
         }
-        eprintln!("{asked} chats beside long texts, the slowest in {slowest:?}");
+        eprintln!("{asked} chats at the same time as long texts, the slowest in {slowest:?}");
         assert!(slowest < Duration::from_secs(10), "a chat took {slowest:?}");
         assert_eq!(server.get("/health").1.get("status"), Some(&Value::from("ok")));
     });

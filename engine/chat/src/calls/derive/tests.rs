@@ -12,7 +12,7 @@ fn template(calls: &str) -> String {
         .replace("CALLS", calls)
 }
 
-/// Formats: their kind and the part of a template that renders calls.
+/// Formats, each with its kind and the part of a template that renders calls.
 const NOTATIONS: [(&str, &str); 13] = [
     // A block for each call, with a text first.
     (

@@ -98,9 +98,9 @@ impl CallReader {
             (CallForm::Named { quote, .. }, Some(name)) => {
                 let function = self.offered.iter().find(|function| function.name == name).ok_or(No::Other)?;
                 let typed = |key: &str, value| convert(function, key, value);
-                let arguments =
+                let (arguments, length) =
                     python::object(text, is_over, quote.as_deref(), typed).ok_or(No::Incomplete)?;
-                Ok((arguments.call(function), text.len()))
+                Ok((arguments.call(function), length))
             }
             _ => Err(No::Other),
         }

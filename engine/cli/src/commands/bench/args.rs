@@ -141,5 +141,5 @@ fn of_table(name: &str) -> String {
 fn pair(text: &str) -> Result<(u32, u32), String> {
     let number = |text: &str| u32::from_str(text.trim()).ok();
     let numbers = text.split_once(',').and_then(|(prompt, gen_)| Some((number(prompt)?, number(gen_)?)));
-    numbers.ok_or_else(|| format!("{text:?} is not a pair\nhint: write it as 512,128"))
+    numbers.ok_or_else(|| format!("{text:?} is not a pair of lengths\nhint: write a pair such as 512,128"))
 }

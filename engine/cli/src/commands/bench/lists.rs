@@ -60,7 +60,7 @@ pub fn numbers(
     }
 }
 
-/// Parses a flash attention mode, by Anneal's names or llama-bench's numbers.
+/// Parses a flash attention mode, given as Anneal's name or llama-bench's number.
 pub fn flash_attention(text: &str) -> Result<FlashAttention, String> {
     match text {
         "1" => Ok(FlashAttention::On),

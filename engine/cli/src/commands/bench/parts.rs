@@ -115,7 +115,7 @@ impl Bench<'_> {
         if cases.is_empty() {
             let (part, flag) = if decode { ("decode", "-n") } else { ("prefill", "-p") };
             return Err(llama::error::Error::Usage(format!(
-                "--parts {part} needs a number of tokens\nhint: give it with {flag}"
+                "--parts {part} needs a number of tokens\nhint: add {flag} N"
             )));
         }
         cases

@@ -70,24 +70,24 @@ pub fn run(
     runtime_host: &RuntimeHost,
 ) -> Result<ExitCode> {
     let [source] = models else {
-        return Err(usage("--quants accepts only one model\nhint: give -m once"));
+        return Err(usage("--quants accepts only one model\nhint: use -m only once"));
     };
     let [settings] = settings else {
         return Err(usage(
-            "--quants accepts only a single value for each setting\nhint: do not give lists to -t, -b, -ub, -ctk, -ctv \
-            or -fa",
+            "--quants accepts only a single value for each setting\nhint: do not use lists with -t, -b, -ub, -ctk, \
+            -ctv or -fa",
         ));
     };
     let [prefill, decode] = cases else {
         return Err(usage(
-            "--quants measures only one prompt length and one generation length\nhint: give -p and -n one number \
-             each, and omit -d",
+            "--quants measures only one prompt length and one generation length\nhint: use a single number with \
+             -p and with -n, and omit -d",
         ));
     };
     if (prefill.n_prompt, decode.n_gen) == (0, 0) || prefill.n_gen > 0 || prefill.n_depth > 0 {
         return Err(usage(
-            "--quants measures only one prompt length and one generation length\nhint: give -p and -n one number \
-             each",
+            "--quants measures only one prompt length and one generation length\nhint: use a single number with \
+             -p and with -n",
         ));
     }
     let text = match &args.quants.eval_text {

@@ -75,7 +75,7 @@ fn cannot_keep(path: &Path) -> String {
 /// Width of a column in characters.
 const WIDTH: usize = 34;
 
-/// Row for one number of threads.
+/// Row of the table, for one number of threads.
 struct RatesRow<'a> {
     roofline: &'a Roofline,
     kernels: Kernels,
@@ -221,7 +221,7 @@ impl Roof {
             cache_bytes: cache_bytes(model, settings)?,
         };
         let (prefill, decode) = (settings.prefill_threads.value, settings.decode_threads.value);
-        // There is no limit for a phase that the test does not run.
+        // A phase that the test does not run has no limit.
         let (prefill, decode) = match (record.case.n_prompt, record.case.n_gen) {
             (_, 0) => (prefill, prefill),
             (0, _) => (decode, decode),

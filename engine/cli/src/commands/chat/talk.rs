@@ -119,8 +119,8 @@ impl Talk {
             None => self.conversation.ask_again(self.predict, &mut hear),
         };
         thoughts.end();
-        // The wait precedes the restoring of signals, so that a second ctrl-C can end the process if stdout's reader
-        // hangs.
+        // Waits for the output before signal handling is restored, so that a second ctrl-C can end the process if
+        // stdout's reader hangs.
         let written = outlet.finish();
         self.signals.end();
         written.context("cannot write the answer to stdout")?;
@@ -149,7 +149,7 @@ impl Talk {
         }
     }
 
-    /// Prints why the answer ended, and the speeds if requested.
+    /// Prints the reason why the answer ended, and the speeds if requested.
     fn say_end(&self, turn: &Turn) {
         match turn.generation.stop {
             Stop::Interrupted if turn.generation.tokens.is_empty() => {

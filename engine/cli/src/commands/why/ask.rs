@@ -12,19 +12,19 @@ use tokio::time::timeout;
 
 use crate::remote::ServerAddress;
 
-/// Time limit for answers that need no model.
+/// Time limit for requests that need no model.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum size of metrics in bytes.
+/// Maximum size of the metrics in bytes.
 const LARGEST: usize = 1 << 20;
-/// Maximum number of tokens that are generated. The connection is closed earlier if the time is over.
+/// Maximum number of tokens to generate. If the time limit is reached first, the connection is closed.
 const TOKENS: u32 = 512;
-/// Minimum number of tokens for a speed.
+/// Minimum number of tokens from which a speed is computed.
 const LEAST: u32 = 4;
 /// Prompt that leads to a long answer.
 const PROMPT: &str =
     "Count from one to one thousand in words: one, two, three, four, five, six, seven, eight,";
 
-/// Speed that was seen, or the reason why it is unknown.
+/// Measured speed, or the reason why it is unknown.
 #[derive(Debug, Default)]
 pub struct AskedSpeed {
     pub seen: Option<SeenSpeed>,
@@ -104,7 +104,7 @@ async fn metrics(address: &ServerAddress) -> Option<String> {
     Some(text)
 }
 
-/// Measures the speed with a short completion, in the format of OpenAI, which all servers of llama.cpp understand.
+/// Measures the speed with a short completion, in OpenAI's format, which all servers based on llama.cpp accept.
 async fn complete(address: &ServerAddress, seconds: Duration) -> Result<SeenSpeed, String> {
     let models = timeout(PATIENCE, address.get("/v1/models")).await;
     let model =
@@ -134,10 +134,11 @@ async fn complete(address: &ServerAddress, seconds: Duration) -> Result<SeenSpee
             decode: Some(f64::from(tokens - 1) / (last - first).as_secs_f64()),
             prefill: None,
             is_current: true,
+            is_shared: false,
             source: format!("a request that generated {tokens} tokens"),
         }),
         _ => Err(format!(
-            "it generated {tokens} tokens in {:.1} s; use --seconds 20",
+            "only {tokens} tokens were generated in {:.1} s; use --seconds 20",
             begun.elapsed().as_secs_f64()
         )),
     }

@@ -166,7 +166,8 @@ fn stop(done: &Done, has_calls: bool) -> (&'static str, Value) {
     }
 }
 
-/// Returns the token counts of an answer; zeros while it has no end. `input_tokens` excludes the cached tokens.
+/// Returns the token counts of an answer. All counts are 0 until the answer has ended. `input_tokens` excludes the
+/// cached tokens.
 fn usage(done: Option<&Done>) -> Value {
     let usage = done.map(|done| done.usage).unwrap_or_default();
     json!({

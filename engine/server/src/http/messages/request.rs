@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::api_error::ApiError;
 use crate::conversation::{Conversation, ToolChoice, flat_tools, read_list};
-use crate::fields::{Fields, text_at, wrong};
+use crate::fields::{Fields, text_at, wrong, wrong_key};
 use crate::http::format;
 use crate::http::out::CompletionRequest;
 use crate::request::{Defaults, Generate, Prompt, stops};
@@ -60,7 +60,7 @@ fn message(messages: &mut Vec<Message>, index: usize, value: Value) -> Result<()
     }
     let role = match value["role"].as_str() {
         Some(role @ ("user" | "assistant" | "system")) => role,
-        _ => return Err(wrong(&format!("{at}.role"), "use user, assistant or system", &value["role"])),
+        _ => return Err(wrong_key(&at, &value, "role", "use user, assistant or system")),
     };
     let at = format!("{at}.content");
     match &value["content"] {
@@ -156,7 +156,7 @@ fn text(at: &str, value: &Value) -> Result<String, ApiError> {
 fn block_text<'a>(at: &str, block: &'a Value) -> Result<&'a str, ApiError> {
     match block["type"].as_str() {
         Some("text") => text_at(at, block, "text"),
-        _ => Err(wrong(&format!("{at}.type"), "this content is not supported: send text", &block["type"])),
+        _ => Err(wrong_key(at, block, "type", "this content is not supported: send text")),
     }
 }
 
@@ -184,7 +184,7 @@ fn choice(value: Option<Value>) -> Result<ToolChoice, ApiError> {
             Value::String(name) => Ok(ToolChoice::Named { name: name.clone(), field: FIELD }),
             other => Err(wrong(FIELD, "use the name of a tool", other)),
         },
-        _ => Err(wrong("tool_choice.type", "use auto, any, tool or none", &value["type"])),
+        _ => Err(wrong_key("tool_choice", &value, "type", "use auto, any, tool or none")),
     }
 }
 
@@ -195,7 +195,7 @@ fn schema(mut value: Value) -> Result<Option<format::FieldConstraint>, ApiError>
         Some("json_schema") => {
             format::with_schema(value["format"]["schema"].take(), "output_config.format.schema")
         }
-        _ => Err(wrong("output_config.format.type", "use json_schema", &value["format"]["type"])),
+        _ => Err(wrong_key("output_config.format", &value["format"], "type", "use json_schema")),
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
                 with(json!({ "tools": tool, "tool_choice": { "type": "tool", "name": "g" } })),
                 "tool_choice.name: use the name",
             ),
-            (with(json!({ "tool_choice": "auto" })), "tool_choice.type: use auto, any, tool or none"),
+            (with(json!({ "tool_choice": "auto" })), "tool_choice: use an object, not \"auto\""),
             (
                 with(json!({ "thinking": { "type": "on" } })),
                 "thinking.type: use enabled, adaptive, auto or disabled",
@@ -321,7 +321,7 @@ mod tests {
             (with(json!({ "stop_sequences": [""] })), "stop_sequences: a stop string must not be empty"),
             (
                 with(json!({ "output_config": { "format": {} } })),
-                "output_config.format.type: use json_schema",
+                "output_config.format.type: is missing: use json_schema",
             ),
         ] {
             let found = read(&body).err().map(|refusal| refusal.message).unwrap_or_default();

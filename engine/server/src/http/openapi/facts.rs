@@ -12,7 +12,7 @@ pub(super) struct ServerFacts {
     pub(super) names: Vec<String>,
     pub(super) last_token: u32,
     pub(super) n_ctx: u32,
-    /// True if a prompt may be empty, because the tokenizer adds a begin token to each text.
+    /// True if a prompt may be empty, because the tokenizer adds a BOS token to each text.
     pub(super) begins: bool,
     /// True if the model can fill in the middle of a text.
     pub(super) fills_in: bool,

@@ -62,7 +62,7 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
                 "prompt": { "type": ["string", "null"], "description": "Alias of content." },
                 "add_special_tokens": {
                     "type": ["boolean", "null"], "default": true,
-                    "description": "False to add no BOS or EOS token.",
+                    "description": "False to leave out BOS and EOS tokens.",
                 },
                 "model": { "enum": facts.models() },
             },
@@ -122,7 +122,7 @@ fn sampling(facts: &ServerFacts) -> Map<String, Value> {
     let more = json!({
         "seed": {
             "type": ["integer", "null"], "minimum": -1, "maximum": u64::MAX,
-            "description": "Seed of the random numbers; -1 for a random seed.",
+            "description": "Seed of the random number generator; -1 for a random seed.",
         },
         "dry_sequence_breakers": {
             "type": ["array", "null"],
@@ -181,7 +181,7 @@ fn limits(facts: &ServerFacts) -> Map<String, Value> {
         "stream": { "type": ["boolean", "null"], "default": false },
         "return_progress": {
             "type": ["boolean", "null"], "default": false,
-            "description": "True to report in a stream how much of the prompt is evaluated.",
+            "description": "True to report in a stream how much of the prompt has been evaluated.",
         },
         "ignore_eos": { "type": ["boolean", "null"], "default": false },
         "cache_prompt": { "type": ["boolean", "null"], "default": true },
@@ -242,6 +242,11 @@ fn conversation() -> Map<String, Value> {
         "thinking_budget_tokens": budget,
         "thinking_token_budget": budget,
         "chat_template_kwargs": { "type": ["object", "null"] },
+        "add_generation_prompt": {
+            "type": ["boolean", "null"], "default": true,
+            "description": "False to end the prompt after the last message, without the beginning of an answer. Has no \
+                           effect if the answer continues the last message.",
+        },
         "continue_final_message": {
             "type": ["boolean", "null"],
             "description": "True to continue the last message, which must be the assistant's. By default, an assistant's \
@@ -256,7 +261,7 @@ fn completion(facts: &ServerFacts) -> Value {
     let tokens = json!({ "type": "array", "items": token(facts), "minItems": 1, "maxItems": facts.n_ctx });
     let suffix = match facts.fills_in {
         true => {
-            json!({ "type": ["string", "null"], "description": "Text after the answer. The prompts must be texts." })
+            json!({ "type": ["string", "null"], "description": "Text after the answer. Needs prompts that are strings." })
         }
         false => {
             json!({ "enum": ["", null], "description": "This model cannot fill in the middle of a text." })
@@ -275,7 +280,8 @@ fn completion(facts: &ServerFacts) -> Value {
                                                                                                    n." },
         "echo": {
             "type": ["boolean", "null"], "default": false,
-            "description": "True to start the text with the prompt and, with logprobs, the lists with its tokens.",
+            "description": "True to begin the text with the prompt. With logprobs, the lists then begin with the \
+                            tokens of the prompt.",
         },
         "response_format": response_format(),
         "suffix": suffix,
@@ -342,7 +348,8 @@ fn chat(_: &ServerFacts) -> Value {
         "response_format": response_format(),
         "tools": { "type": ["array", "null"], "items": { "$ref": "#/components/schemas/Tool" } },
         "tool_choice": {
-            "description": "A choice that requires a call excludes response_format, grammar and json_schema.",
+            "description": "A choice that requires a call cannot be combined with response_format, grammar or \
+                            json_schema.",
             "anyOf": [
                 { "enum": ["auto", "none", "required", null] },
                 {

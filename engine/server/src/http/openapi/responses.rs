@@ -121,7 +121,8 @@ pub(super) fn object(required: &[&str], properties: Value) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
-/// Returns the schema of an answer whose other fields are those of the API that the field `kind` names.
+/// Returns the schema of an answer that `kind` identifies. The API that defines this kind also defines the other fields
+/// of the answer.
 fn answer_object(kind: &str, required: &[&str]) -> Value {
     let name = if kind == "message" { "type" } else { "object" };
     let required: Vec<&str> = ["id", name, "model"].iter().chain(required).copied().collect();

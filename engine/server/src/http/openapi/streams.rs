@@ -61,7 +61,7 @@ pub fn schemas() -> Map<String, Value> {
     all
 }
 
-/// Returns the schema of an event that says its type.
+/// Returns the schema of an event that contains its type.
 fn typed_event() -> Value {
     json!({ "type": "object", "properties": { "type": { "type": "string" } }, "required": ["type"] })
 }

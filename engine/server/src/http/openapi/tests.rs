@@ -72,7 +72,7 @@ fn every_route_is_in_the_file_and_no_other() {
         let methods = paths.get(path).and_then(Value::as_object).expect("a path");
         methods.keys().map(String::as_str).collect::<Vec<_>>()
     };
-    // engine/anneal/tests/serve/openapi.rs tests that the server answers these paths with these methods only.
+    // engine/anneal/tests/serve/openapi.rs tests that the server answers these paths only with these methods.
     for path in ["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/tokenize", "/detokenize"] {
         assert_eq!(method(path), ["post"], "{path}");
     }

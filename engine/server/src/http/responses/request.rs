@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::api_error::ApiError;
 use crate::conversation::{Conversation, ToolChoice, flat_tools, read_list};
-use crate::fields::{Fields, text_at, wrong};
+use crate::fields::{Fields, text_at, wrong, wrong_key};
 use crate::http::completions::only;
 use crate::http::format::{self, FieldConstraint};
 use crate::http::out::CompletionRequest;
@@ -50,7 +50,7 @@ pub(in crate::http) fn take(fields: &mut Fields, defaults: &Defaults) -> Result<
     let choice = choice(fields.take("tool_choice"))?;
     let conversation = Conversation::new(fields, messages, tools, &choice)?.in_field("input");
     let format = constraint(fields.take("text"))?;
-    let max_tokens = fields.tokens("max_output_tokens")?;
+    let max_tokens = fields.tokens("max_output_tokens", 1)?;
     let mut generate = Generate::take(fields, Prompt::Messages(conversation), defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     generate.schema_field = generate.schema_field.with_path("parameters");
@@ -91,7 +91,7 @@ fn item(messages: &mut Vec<Message>, index: usize, value: Value) -> Result<(), A
         }
         _ => {
             let what = "use message, reasoning, function_call or function_call_output";
-            return Err(wrong(&format!("{at}.type"), what, &value["type"]));
+            return Err(wrong_key(&at, &value, "type", what));
         }
     }
     Ok(())
@@ -135,7 +135,7 @@ fn text(at: &str, value: &Value) -> Result<String, ApiError> {
         Some("refusal") => text_at(&format!("{at}[{index}]"), part, "refusal").map(str::to_string),
         _ => {
             let what = "this content is not supported: send text";
-            Err(wrong(&format!("{at}[{index}].type"), what, &part["type"]))
+            Err(wrong_key(&format!("{at}[{index}]"), part, "type", what))
         }
     };
     match value {
@@ -152,11 +152,10 @@ fn text(at: &str, value: &Value) -> Result<String, ApiError> {
 fn is_function(at: &str, tool: &Value) -> Result<(), ApiError> {
     match tool["type"] == "function" {
         true => Ok(()),
-        false => Err(wrong(
-            &format!("{at}.type"),
-            "only \"function\" is supported, because this server runs no tools itself",
-            &tool["type"],
-        )),
+        false => {
+            let what = "only \"function\" is supported, because this server runs no tools itself";
+            Err(wrong_key(at, tool, "type", what))
+        }
     }
 }
 
@@ -189,7 +188,10 @@ fn constraint(value: Option<Value>) -> Result<Option<FieldConstraint>, ApiError>
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some((Constraint::JsonSchema(json!({ "type": "object" })), "text.format"))),
         Some("json_schema") => format::with_schema(value["format"]["schema"].take(), "text.format.schema"),
-        _ => Err(wrong("text.format.type", "use text, json_object or json_schema", &value["format"]["type"])),
+        _ => {
+            let what = "use text, json_object or json_schema";
+            Err(wrong_key("text.format", &value["format"], "type", what))
+        }
     }
 }
 
@@ -270,7 +272,7 @@ mod tests {
             (with(json!({ "tools": [{ "type": "web_search" }] })), "tools[0].type: only \"function\""),
             (
                 with(json!({ "tools": [{ "type": "function" }] })),
-                "tools[0].name: use a string that is not empty",
+                "tools[0].name: is missing: use a string that is not empty",
             ),
             (with(json!({ "tool_choice": "required" })), "tool_choice: a required call needs tools"),
             (with(json!({ "tool_choice": { "type": "function" } })), "tool_choice.name: use the name"),

@@ -172,7 +172,7 @@ fn recording(program: &Path, raw: &Path) -> String {
     )
 }
 
-/// Tests if perf provides branch records on this machine.
+/// Checks whether perf provides branch records on this machine.
 ///
 /// # Errors
 /// The reason why perf provides no branch records.

@@ -28,7 +28,7 @@ pub use request::{BoltRequest, BoltTarget, Train};
 /// If a stage fails. The current build is untouched, and the same command resumes at the failed stage.
 pub fn optimize(base: &Build, request: &BoltRequest, train: &mut Train) -> Result<Outcome> {
     let before = base.complete(request.hostname)?;
-    let size = before.info.artifacts.first().context("the build's record names no program")?.size;
+    let size = before.info.artifacts.first().context("the build's record lists no program")?.size;
     let plan = base.plan.relocatable();
     let relocatable = base.linked_anew(&plan, &before.info)?;
     let linked = relocatable.complete(request.hostname)?.ran;

@@ -45,8 +45,8 @@ pub fn rewrite(
     let candidate = build.folder.candidate();
     let folder = candidate.parent().unwrap_or(build.folder.path());
     fresh(folder)?;
-    // The output is written next to the candidate until it is complete, because any file at the candidate's path
-    // is taken for the newest engine. The name is fixed, unlike the temporary names of `base`, because BOLT writes its
+    // The output is written next to the candidate until it is complete, because any file at the candidate's path is
+    // assumed to be the newest engine. The name is fixed, unlike the temporary names of `base`, because BOLT writes its
     // command line into the program.
     let beside = folder.join(format!("{}.bolt", program.name));
     let mut reader = BoltReader::default();

@@ -26,7 +26,8 @@ pub use run::Engine;
 /// reference with itself.
 pub const REFERENCE_PROFILE: &str = "reference";
 
-/// Compares the candidate with the reference. If this machine cannot run the candidate, says so and does nothing.
+/// Compares the candidate with the reference. If this machine cannot run the candidate, prints a warning and does
+/// nothing.
 ///
 /// # Errors
 /// If a case exceeds the limits or two runs differ. The report is stored in the build folder.

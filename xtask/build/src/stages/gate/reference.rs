@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use build_info::{Logits, Sha256, gate, kld};
+use build_info::{Logits, Sha256, gate};
 use serde::{Deserialize, Serialize};
 
 /// Content of the reference file when xtask was compiled.

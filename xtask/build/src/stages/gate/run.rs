@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use build_info::gate::{Case, Gate, GateLimits, Greedy, Mode};
-use build_info::{Logits, Sha256, kld};
+use build_info::{Logits, Sha256};
 use gguf::probe::Probe;
 
 use super::super::cuda::Manner;

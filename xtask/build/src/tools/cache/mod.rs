@@ -30,7 +30,7 @@ pub enum Cache {
 pub struct Launcher {
     /// Path of the cache; `None` for no cache.
     pub program: Option<PathBuf>,
-    /// True if the user made the choice, which may be no cache.
+    /// True if the user made the choice, including the choice of no cache.
     pub named: bool,
     /// Path of the cache for builds that `program` must not compile; `None` if the user made the choice.
     pub instead: Option<PathBuf>,

@@ -14,9 +14,10 @@ pub enum Level {
 /// Instruction sets beyond x86-64-v3 for which ggml has kernels.
 const BEYOND_AVX2: [&str; 3] = ["avx512f", "avx_vnni", "amx_tile"];
 
-/// Tests that continuous integration also runs with llama.cpp's AVX2 kernels if Anneal has no kernels for this
-/// CPU, because the tests depend on the layout of the weights, on rounding, or on the CPU guard. Each entry is a test
-/// program and its modules to run; an empty list runs all modules. Running all tests twice would take too long.
+/// Tests whose results depend on llama.cpp: on the layout of the weights, on rounding, or on the CPU guard.
+/// Continuous integration also runs these tests with llama.cpp's AVX2 kernels if Anneal has no kernels for this CPU, and
+/// `test --build` runs them with another build. Running all tests twice would take too long. Each entry is a test
+/// program with the modules to run; an empty list runs all modules.
 pub const SENSITIVE: [(&str, &[&str]); 3] = [
     (
         "commands",
@@ -36,13 +37,14 @@ pub const SENSITIVE: [(&str, &[&str]); 3] = [
     ("serve", &[]),
 ];
 
-/// Tests that continuous integration also runs with the default number of threads, as users do, because they compute
-/// several sequences at once or choose the number of threads. Entries are as in [`SENSITIVE`].
+/// Tests that continuous integration also runs with the default number of threads, as users do. These tests compute
+/// several sequences at once, or choose the number of threads. Entries are as in [`SENSITIVE`].
 pub const THREADED: [(&str, &[&str]); 2] =
     [("library", &[]), ("serve", &["alone", "crowd", "drafts", "pools", "shapes", "workloads"])];
 
-/// Tests that continuous integration also runs with llama.cpp's kernels if this CPU uses Anneal's own by default,
-/// because llama.cpp's kernels round a batch differently from single tokens. Entries are as in [`SENSITIVE`].
+/// Tests that continuous integration also runs with llama.cpp's kernels if this CPU uses Anneal's kernels by default.
+/// llama.cpp's kernels round results for a batch differently from results for single tokens. Entries are as in
+/// [`SENSITIVE`].
 pub const ROUNDING: [(&str, &[&str]); 3] = [
     ("commands", &["fit", "generation", "logits", "parameters", "prompt_cache"]),
     ("library", &[]),

@@ -12,6 +12,8 @@ pub struct Counts {
     /// Number of tests that libtest counts as passed, including those that report themselves as skipped.
     passed: u64,
     failed: u64,
+    /// Names of the tests that failed.
+    failures: BTreeSet<String>,
     /// Number of tests with `#[ignore]`, which libtest does not run.
     ignored: u64,
     /// Tests that did not run, each with its reason.
@@ -25,8 +27,10 @@ pub struct Counts {
 pub struct Sum {
     /// Number of tests that ran and passed. A test that runs with two kinds of kernels counts twice.
     pub passed: u64,
-    /// Number of tests that failed.
+    /// Number of tests that failed. A test that fails with two kinds of kernels counts twice.
     pub failed: u64,
+    /// Names of the tests that failed.
+    failures: BTreeSet<String>,
     /// Tests that did not run, each with its reason.
     skipped: BTreeSet<Skipped>,
     /// True if the documentation examples of the engine ran.
@@ -38,6 +42,7 @@ pub struct Sum {
 pub struct SumJson<'a> {
     passed: u64,
     failed: u64,
+    failures: &'a BTreeSet<String>,
     skipped: Vec<SkippedTest<'a>>,
 }
 
@@ -54,6 +59,7 @@ impl Counts {
     pub fn add(&mut self, line: &str) {
         self.documentation |= line.trim() == "Doc-tests engine";
         self.skipped.extend(skipped::parse(line).or_else(|| ignored(line)));
+        self.failures.extend(failed(line));
         let Some(rest) = line.trim().strip_prefix("test result: ") else { return };
         for part in rest.split(['.', ';']) {
             let mut words = part.split_whitespace();
@@ -76,6 +82,7 @@ impl Sum {
         let reported = tests(&run.skipped).saturating_sub(run.ignored);
         self.passed += run.passed.saturating_sub(reported);
         self.failed += run.failed;
+        self.failures.extend(run.failures);
         self.skipped.extend(run.skipped);
         self.documentation |= run.documentation;
     }
@@ -83,7 +90,12 @@ impl Sum {
     /// Returns the counts for programs.
     pub fn report(&self) -> SumJson<'_> {
         let skipped = self.skipped.iter().map(|Skipped { test, why }| SkippedTest { test, why });
-        SumJson { passed: self.passed, failed: self.failed, skipped: skipped.collect() }
+        SumJson {
+            passed: self.passed,
+            failed: self.failed,
+            failures: &self.failures,
+            skipped: skipped.collect(),
+        }
     }
 }
 
@@ -99,12 +111,21 @@ fn ignored(line: &str) -> Option<Skipped> {
     Some(Skipped { test: test.to_string(), why: why.to_string() })
 }
 
+/// Parses libtest's line about a test that failed: `test a::b ... FAILED`. Returns the name of the test.
+fn failed(line: &str) -> Option<String> {
+    let name = line.trim().strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+    Some(name.strip_suffix(" - should panic").unwrap_or(name).to_string())
+}
+
 impl fmt::Display for Sum {
-    /// Writes the names of skipped tests, then the closing line. Programs read the closing line, so it contains
+    /// Writes the names of skipped and failed tests, then the closing line. Programs read the closing line, so it contains
     /// nothing else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Skipped { test, why } in &self.skipped {
             writeln!(f, "skipped {test}: {why}")?;
+        }
+        for test in &self.failures {
+            writeln!(f, "failed {test}")?;
         }
         write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, tests(&self.skipped))
     }
@@ -133,9 +154,19 @@ mod tests {
             "3 passed",
             "   Doc-tests engine",
             "test a ... ignored, takes an hour",
+            "test b::c - should panic ... FAILED",
+            "test b::d ... FAILED",
+            "test result: FAILED",
         ]]);
         assert!(sum.documentation);
-        assert_eq!(sum.to_string(), "skipped a: takes an hour\n4 passed, 2 failed, 1 skipped");
+        assert_eq!(
+            sum.to_string(),
+            "skipped a: takes an hour\nfailed b::c\nfailed b::d\n4 passed, 2 failed, 1 skipped"
+        );
+        assert_eq!(
+            serde_json::to_value(sum.report()).unwrap()["failures"],
+            serde_json::json!(["b::c", "b::d"])
+        );
     }
 
     #[test]

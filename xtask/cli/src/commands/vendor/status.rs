@@ -7,7 +7,7 @@ use anyhow::Result;
 use build::ui::{self, Ui};
 use build::workspace::Workspace;
 use build_info::words::count;
-use llama_source::{Origin, PatchTrial, Release, Store};
+use llama_source::{Origin, PatchNeed, PatchTrial, Release, Store};
 use serde::Serialize;
 
 /// Options of `vendor status`.
@@ -16,7 +16,7 @@ pub struct Args {
     /// Also try every patch on this version: latest, a crate version, sdist, a commit (all 40 digits), or a folder
     #[arg(long, value_name = "VERSION")]
     to: Option<String>,
-    /// Do not ask the registry for newer versions
+    /// Do not query the registry for newer versions
     #[arg(long)]
     offline: bool,
     /// Repository of the commit, such as a mirror or a clone
@@ -37,7 +37,7 @@ struct VendorStatus {
     age_days: Option<u64>,
     /// Newer versions, oldest first.
     newer: Vec<Release>,
-    /// Reason why `newer` may be incomplete; `None` if the registry was asked just now.
+    /// Reason why `newer` may be incomplete; `None` if the registry has just been queried.
     stale: Option<String>,
     /// Version on which the patches were tried.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,6 +60,9 @@ struct PatchStatus {
     why: String,
     upstream: Option<String>,
     optional: Option<String>,
+    /// Result of `cargo xtask upgrade --without`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    need: Option<PatchNeed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trial: Option<PatchTrial>,
 }
@@ -97,6 +100,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             .into_iter()
             .zip(trials)
             .map(|(patch, trial)| PatchStatus {
+                need: PatchNeed::read(&store.root, &patch, &pin.digest),
                 name: patch.name,
                 why: patch.why,
                 upstream: patch.upstream,
@@ -158,7 +162,7 @@ impl fmt::Display for VendorStatus {
         };
         writeln!(f, "newer    {newer}")?;
         if let Some(why) = &self.stale {
-            writeln!(f, "         the registry was not asked: {why}")?;
+            writeln!(f, "         the registry was not queried: {why}")?;
         }
         if let Some(to) = &self.to {
             writeln!(
@@ -174,8 +178,9 @@ impl fmt::Display for VendorStatus {
                 patch.optional.as_ref().map(|lost| format!("\nOptional: {lost}")).unwrap_or_default();
             let upstream =
                 patch.upstream.as_ref().map(|text| format!("\nUpstream: {text}")).unwrap_or_default();
+            let need = patch.need.as_ref().map(|need| format!("\nMeasured here: {need}")).unwrap_or_default();
             let name = patch.name.trim_end_matches(".patch").to_string();
-            (name, format!("{state}{}{without}{upstream}", patch.why))
+            (name, format!("{state}{}{without}{upstream}{need}", patch.why))
         });
         let header = if self.to.is_some() { "state and reason" } else { "reason" };
         f.write_str(&ui::reasons(["patch", header], rows, ui::page_width()))
@@ -215,11 +220,11 @@ mod tests {
             patches: Vec::new(),
         };
         let text = status.to_string();
-        assert!(text.contains("none in cargo's copy") && text.contains("not asked: no host"), "{text}");
+        assert!(text.contains("none in cargo's copy") && text.contains("not queried: no host"), "{text}");
         status.stale = None;
         let release = Release { version: "1.0.1".to_string(), published: None, yanked: false };
         status.newer = vec![release];
         let text = status.to_string();
-        assert!(text.contains("newer    1.0.1\n") && !text.contains("not asked"), "{text}");
+        assert!(text.contains("newer    1.0.1\n") && !text.contains("not queried"), "{text}");
     }
 }

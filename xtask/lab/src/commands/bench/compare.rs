@@ -17,8 +17,8 @@ use super::sources::warn_of_sources;
 /// Options of `bench compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Builds to compare; the first is the baseline. Each is a profile (its current build), LABEL=PATH, or the path
-    /// (containing a slash) of a build folder, of anneal or of llama-bench
+    /// Builds to compare; the first is the baseline. Each is a profile (meaning its current build), LABEL=PATH,
+    /// or a path to a build folder, to anneal or to llama-bench; a path must contain a slash
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "upstream-default,native")]
     pub(super) builds: Vec<String>,
     /// GGUF files [default: synthetic models of two architectures and three quantisations, made once]
@@ -105,7 +105,7 @@ pub(super) fn check(args: &Args, ui: &Ui) -> Result<()> {
     contest(args, &[], &shapes, &phases, ui).check_inputs()
 }
 
-/// Returns the contest that `args` describes, with the models that `args` names.
+/// Returns the contest that `args` describes, with the models that `args` lists.
 fn contest<'a>(
     args: &'a Args,
     builds: &'a [CandidateBuild],

@@ -160,7 +160,9 @@ fn commit(workspace: &Workspace, log: &Log, revision: &str) -> Result<String> {
         .dir(workspace.root())
         .args(["rev-parse", "--verify", "--quiet", wanted.as_str()])
         .output()
-        .with_context(|| format!("this repository has no commit {revision:?} (fetch it with git first)"))?;
+        .with_context(|| {
+            format!("this repository has no commit {revision:?}\nhint: fetch it with git first")
+        })?;
     Ok(found.trim().to_string())
 }
 

@@ -1,13 +1,12 @@
 //! The `bench overhead` command.
 
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use build::compare::{Provenance, median};
 use build::process;
-use build::program::XTASK;
+use build::program::xtask;
 use build::ui::{self, Ui};
 use serde::{Deserialize, Serialize};
 
@@ -81,15 +80,4 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let command = format!("cargo xtask bench overhead --runs {}", args.runs);
     let provenance = Provenance::now(&build::tools::host(ui), command);
     ui.result(&Overhead { provenance, commands: rows }, table)
-}
-
-/// Returns the path of the xtask that runs this program, or of the xtask in the same folder.
-fn xtask() -> Result<PathBuf> {
-    match std::env::var_os(XTASK) {
-        Some(path) => Ok(path.into()),
-        None => {
-            let own = std::env::current_exe().context("cannot determine the path of this program")?;
-            Ok(own.with_file_name("xtask"))
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use build::compare::CandidateBuild;
 use build::ui::Ui;
 
-/// Warns about builds whose difference may come from different sources.
+/// Warns that a difference between builds may be due to different sources.
 pub fn warn_of_sources(builds: &[&CandidateBuild], ui: &Ui) {
     let mut records = builds.iter().filter_map(|build| Some((&build.name, build.record.as_ref()?)));
     let Some((first, baseline)) = records.next() else { return };

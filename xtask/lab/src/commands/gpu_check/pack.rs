@@ -94,7 +94,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&made, &made)
 }
 
-/// Returns a copy of `program` in `to` without debug symbols, which are half of a native engine. Returns `program`
+/// Returns a copy of `program` in `to` without debug symbols, which make up half of a native engine. Returns `program`
 /// itself if no tool can strip it.
 fn stripped(program: &Path, to: &Path, ui: &Ui) -> PathBuf {
     let done = std::process::Command::new("strip").arg("-o").args([to, program]).output();

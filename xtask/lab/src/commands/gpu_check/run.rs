@@ -59,7 +59,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return Err(no_gpu(&report.host_warnings));
     }
     if let Some(archive) = &report.archive {
-        // Programs that the user named are not part of the archive.
+        // Programs that the user specified are not part of the archive.
         let own = [(&args.anneal, Some(&report.anneal)), (&args.llama_bench, report.llama_bench.as_ref())];
         check_whole(
             archive,
@@ -137,7 +137,7 @@ struct Places {
 }
 
 impl Places {
-    /// Returns the programs that the user named, or else those in this program's folder.
+    /// Returns the programs that the user specified, or else the programs in this program's folder.
     fn find(args: &Args) -> Result<Self> {
         let own = std::env::current_exe().context("cannot determine the path of this program")?;
         let beside = |name: &str| own.parent().map(|folder| folder.join(name)).filter(|path| path.is_file());
@@ -149,7 +149,7 @@ impl Places {
         let Some(anneal) = named.or_else(|| beside("anneal")) else {
             return Err(exit::usage(
                 "cannot find anneal in the folder of this program\nhint: run this program from an unpacked \
-                 archive (`cargo xtask gpu-check pack` makes one), or name the engine with --anneal FILE",
+                 archive (`cargo xtask gpu-check pack` makes one), or specify the engine with --anneal FILE",
             ));
         };
         let archive = own.parent().and_then(Path::parent).and_then(Contents::beside);

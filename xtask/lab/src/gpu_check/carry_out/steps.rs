@@ -171,8 +171,8 @@ impl RunningCheck<'_> {
         engine::llama_bench(program, &self.models[model].path, &self.sizes(model), self.limit())
     }
 
-    /// Returns the sizes for a model. Prompts on F16 weights need cuBLAS, which is missing on a machine with only a
-    /// driver.
+    /// Returns the sizes for a model. Evaluating prompts with F16 weights needs cuBLAS, which is missing on a machine
+    /// with only a driver.
     fn sizes(&self, model: usize) -> Sizes {
         match self.decode_only.contains(&model) {
             true => self.options.sizes.without_prompts(),

@@ -138,7 +138,7 @@ fn a_record_that_cannot_be_written_is_no_crash_of_a_build() {
     std::fs::create_dir(stable.folder.path().join("optimize.json")).unwrap();
     let error = stable.race(&mut store).unwrap_err();
     assert!(error.to_string().contains("optimize.json"), "{error:#}");
-    assert_eq!(stable.runs(), [1, 1], "nobody is out");
+    assert_eq!(stable.runs(), [1, 1], "no build was dropped");
 }
 
 #[test]
@@ -153,5 +153,5 @@ fn no_time_is_no_verdict() {
         halving::choose(&standings, |who| who as u32, |who| format!("build {who}")).unwrap();
     assert_eq!(winner, 0, "{verdict}");
     assert!(verdict.contains("too few"), "{verdict}");
-    assert_eq!(nothing_measured(&standings, &track.outs), None, "nobody failed");
+    assert_eq!(nothing_measured(&standings, &track.outs), None, "no build failed");
 }

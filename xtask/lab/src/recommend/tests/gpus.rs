@@ -58,7 +58,7 @@ fn several_gpus_share_the_layers() {
     assert_eq!((small.layers, small.is_whole()), (2 * each.layers, false));
     let unlike = of(&[("RTX 4090", 24), ("L4", 16), ("GT 1030", 1)]);
     assert_eq!((unlike.gpu.as_str(), unlike.layers), ("L4 and RTX 4090", one.layers + each.layers));
-    // If no GPU has room, the largest GPU is named.
+    // If no GPU has room, the result contains the name of the largest GPU.
     let none = of(&[("GT 1030", 1), ("GT 1030 Ti", 1)]);
     assert_eq!((none.gpus, none.layers), (1, 0));
     // One GPU has room for a part of a layer. Experts that would need this room stay in main memory.

@@ -118,10 +118,10 @@ impl Known {
         answer.tokens.len() == answer.asked as usize && self.tokens.starts_with(&answer.tokens)
     }
 
-    /// Decides if a deviating `answer` is correct. The order of additions depends on the size of the batch, and can
-    /// decide between two tokens of nearly equal probability. A server without other clients must therefore give nearly
-    /// the same probability to the deviating token and to its own token. It must also continue from the deviating token
-    /// as the answer does.
+    /// Decides whether a deviating `answer` is correct. The order of additions depends on the size of the batch, and
+    /// can decide between two tokens of nearly equal probability. A server without other clients must therefore give
+    /// nearly the same probability to the deviating token and to its own token. It must also continue from the
+    /// deviating token as the answer does.
     pub fn judge(&self, server: &Server, answer: &SampledAnswer) -> Result<Deviation> {
         let SampledAnswer { tokens, asked } = answer;
         if tokens.len() != *asked as usize {

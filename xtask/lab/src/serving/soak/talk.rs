@@ -94,7 +94,9 @@ impl Talks {
             for api in Api::ALL {
                 let learned = ask(server, api, &body(api, talk, turn, false, false), false)
                     .map_err(anyhow::Error::msg)
-                    .and_then(|content| content.context("the idle server is busy"))
+                    .and_then(|content| {
+                        content.context("the server is busy, although it has no other clients")
+                    })
                     .with_context(|| format!("cannot collect the server's answers at {}", api.path()))?;
                 known.insert((talk, turn, api), learned);
             }

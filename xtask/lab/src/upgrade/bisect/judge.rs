@@ -16,11 +16,14 @@ pub enum Ends {
     Better,
     /// No difference was shown.
     Same,
+    /// The figure is worse, but the interval is wider than the difference, so a threshold would be arbitrary.
+    Unclear,
 }
 
 /// Judges the ends of a search. `ratio` is above 1 if the last version is faster.
 pub fn ends(ratio: &Ratio) -> Ends {
     match ratio.verdict() {
+        "lower" if ratio.high - ratio.low > 1.0 - ratio.median => Ends::Unclear,
         // The geometric mean is equally far from both ends.
         "lower" => Ends::Worse { threshold: ratio.median.max(0.0).sqrt() },
         "higher" => Ends::Better,
@@ -54,7 +57,10 @@ mod tests {
     fn the_ends_must_differ_in_the_right_direction() {
         let cases = [
             (ratio(0.80, 0.81, 0.82, 10), Ends::Worse { threshold: 0.9 }),
+            (ratio(0.90, 0.92, 0.97, 10), Ends::Worse { threshold: 0.92f64.sqrt() }),
             (ratio(1.08, 1.10, 1.12, 10), Ends::Better),
+            // Measured on a busy machine.
+            (ratio(0.600, 0.787, 0.912, 10), Ends::Unclear),
             (ratio(0.98, 1.00, 1.02, 10), Ends::Same),
             (ratio(0.999_9, 1.0, 1.000_1, 10), Ends::Same),
             // Five pairs are on one side by chance in one case in sixteen.

@@ -8,8 +8,9 @@ mod search;
 mod versions;
 
 use std::fmt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -210,8 +211,11 @@ impl BisectState {
             self.settings.versions.len()
         ));
         let candidate = workshop.fetch(version)?;
-        let outcome = workshop.build(&candidate)?;
-        CandidateBuild::at(&format!("{number}"), &outcome.folder)
+        // Found within seconds, and named more clearly than by the compiler.
+        if let Some(obstacle) = workshop.check(&candidate)?.obstacles().first() {
+            bail!("{version}: {obstacle}");
+        }
+        CandidateBuild::at(&format!("{number}"), &workshop.engine(&candidate)?)
     }
 
     /// Confirms that the ends differ in the expected direction.
@@ -219,7 +223,10 @@ impl BisectState {
         let last = self.verdicts.len() - 1;
         let (evidence, is_worse) = match &self.settings.by {
             Criterion::Speed(phase) => {
-                let ratio = self.ratio(*phase, good, bad, None, workshop)?.0;
+                let (mut ratio, samples) = self.ratio(*phase, good, bad, None, workshop)?;
+                if matches!(judge::ends(&ratio), Ends::Same | Ends::Unclear) {
+                    ratio = self.ratio(*phase, good, bad, Some(samples), workshop)?.0;
+                }
                 let phase = phase.name();
                 match judge::ends(&ratio) {
                     Ends::Worse { threshold } => self.threshold = Some(threshold),
@@ -228,9 +235,16 @@ impl BisectState {
                             "{phase} is faster in the bad version: {ratio}\nhint: swap the ends of the range"
                         )
                     }
+                    Ends::Unclear => {
+                        return Err(exit::try_again(format!(
+                            "the difference in {phase} between the ends is too uncertain: {ratio}\nhint: raise --pairs, \
+                             or try again on a quieter machine"
+                        )));
+                    }
                     Ends::Same => {
                         return Err(exit::try_again(format!(
-                            "{phase} shows no difference between the ends: {ratio}\nhint: raise --pairs"
+                            "{phase} shows no difference between the ends: {ratio}\nhint: raise --pairs, or try again \
+                             on a quieter machine"
                         )));
                     }
                 }
@@ -324,15 +338,11 @@ impl BisectState {
     fn passes(&self, good: &CandidateBuild, build: &CandidateBuild) -> Result<Option<bool>> {
         match &self.settings.by {
             Criterion::Command(command) => {
-                let status = Command::new("sh")
-                    .args(["-c", command])
-                    .env("ANNEAL", &build.path)
-                    .env("MODEL", &self.settings.model)
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::null())
-                    .status()
-                    .context("cannot run the command")?;
-                process::check_interrupted()?;
+                let mut shell = Command::new("sh");
+                shell.args(["-c", command]).env("ANNEAL", &build.path).env("MODEL", &self.settings.model);
+                let Output { status, stderr, .. } = process::output(&mut shell)?;
+                // A closed standard error must not stop the search.
+                let _ = std::io::stderr().write_all(&stderr);
                 let code = status.code().with_context(|| format!("a signal ended the command: {status}"))?;
                 Ok((code != SKIP).then_some(code == 0))
             }
@@ -346,13 +356,11 @@ impl BisectState {
         struct Answer {
             tokens: Vec<i64>,
         }
-        let output = Command::new(&build.path)
+        let mut command = Command::new(&build.path);
+        command
             .args(["run", "--json", "--greedy", "--ignore-eos", "-n", ANSWER, "-p", PROMPT, "-m"])
-            .arg(&self.settings.model)
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("cannot run {}", build.path.display()))?;
-        process::check_interrupted()?;
+            .arg(&self.settings.model);
+        let output = process::output(&mut command)?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
             bail!("{} failed: {said}", build.path.display());
@@ -378,11 +386,14 @@ impl fmt::Display for BisectState {
         let rows = rows.filter_map(|((version, verdict), evidence)| {
             Some(vec![version.to_string(), (*verdict)?.to_string(), evidence.clone()])
         });
-        writeln!(
-            f,
-            "\n{}",
-            ui::columns(&["version", "verdict", "ratio to the good version [95 % interval]"], rows)
-        )
+        let evidence = match self.settings.by {
+            Criterion::Speed(_) => "ratio to the good version [95 % interval]",
+            _ => "evidence",
+        };
+        let table = ui::columns(&["version", "verdict", evidence], rows).to_string();
+        // Remove the spaces that pad the last column.
+        writeln!(f)?;
+        table.lines().try_for_each(|line| writeln!(f, "{}", line.trim_end()))
     }
 }
 

@@ -366,7 +366,7 @@ fn tensor(form: &mut Form, random: &mut Xoshiro) -> String {
             fits = false;
             let by = *pick(&[1, 32, 4096, 1 << 20, 1 << 40, i64::MAX as u64, u64::MAX - 31], random);
             form.tensors[at].offset = form.tensors[at].offset.wrapping_add(by);
-            format!("{name} lies {by} further")
+            format!("{name} starts {by} bytes later")
         }
     };
     if fits {

@@ -46,13 +46,17 @@ impl Measured {
         let (detail, table) = match self {
             Measured::Comparison(comparison) => (comparison_detail(comparison), comparison_table(comparison)),
             Measured::Build(times) => (
-                format!("{}. The ratio compares times, so below 1 means faster.", pairs(times.ratio.pairs)),
+                format!(
+                    "{}. The ratio compares times, so a ratio below 1 means faster.",
+                    pairs(times.ratio.pairs)
+                ),
                 build_table(times),
             ),
             Measured::Overhead(overhead) => (String::new(), overhead_table(overhead)),
-            Measured::FirstMinutes(minutes) => {
-                ("Medians. The ratios compare times, so below 1 means faster.".to_string(), minutes.table())
-            }
+            Measured::FirstMinutes(minutes) => (
+                "Medians. The ratios compare times, so a ratio below 1 means faster.".to_string(),
+                minutes.table(),
+            ),
         };
         let day = date.get(..10).unwrap_or(date);
         format!("{machine}; {day}. {}\n\n`{command}`\n\n{table}", detail.trim_end())
@@ -327,6 +331,6 @@ fn a_part_is_replaced_and_a_file_of_another_kind_is_refused() {
     assert_eq!(with_results(page, &files, &mut unused), page.replace("old", "new"));
     assert_eq!(unused, BTreeSet::from(["b.json".to_string()]));
     for text in ["", "{}", "[]", r#"{"date": "x"}"#] {
-        assert!(Measured::read(text).is_err(), "{text:?} was taken");
+        assert!(Measured::read(text).is_err(), "{text:?} was accepted");
     }
 }
