@@ -75,7 +75,7 @@ pub unsafe fn quantise(
         let mut codes = [0i32; SUPER];
         if inverse != 0.0 {
             for (code, x) in codes.iter_mut().zip(x) {
-                // SAFETY: the product is finite and at most a little above 127.
+                // SAFETY: the product is finite, and its magnitude is at most slightly above 127.
                 *code = unsafe { (x * inverse).round_ties_even().to_int_unchecked() };
             }
         }

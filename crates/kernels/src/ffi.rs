@@ -89,7 +89,8 @@ fn guarded<T>(body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| abort())
 }
 
-/// Returns the kernel for weights with ggml's number `kind`, for which ggml has called [`packed_size`] before.
+/// Returns the kernel for weights with ggml's number `kind`. The process ends if there is none: ggml packs only weights
+/// for which [`packed_size`] was not 0, and a panic must not reach C++.
 fn known<I: Functions>(kind: u32) -> Kernel {
     kernel(I::SET, kind).unwrap_or_else(|| abort())
 }

@@ -54,8 +54,8 @@ pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 /// A block of one row, split into its parts. An element's value is
 /// `d * scales[sub] * (value(code) - offset) - m * mins[sub]`, where `sub` is the element's sub-block.
 ///
-/// A format with blocks of [`SMALL`] elements uses the first elements of each array; its scale is 1, and so is its
-/// minimum if it has one.
+/// A format with blocks of [`SMALL`] elements uses only the first codes, `d` and `m`. An element's value is
+/// `d * (value(code) - offset) + m`, where `m` is 0 if the format has no minima.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// Codes as stored, without a sign (8-bit codes: two's complement).

@@ -10,7 +10,7 @@ use crate::format::{FORMATS, Format};
 use crate::instruction_set::InstructionSet;
 use crate::panel::{BlockParts, ROWS, dequantise_row, pack, unpack_row};
 
-/// A column of a product.
+/// Input and output of one column of a product.
 #[derive(Clone, Copy)]
 pub struct Target {
     /// Rounded activations.

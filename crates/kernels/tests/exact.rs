@@ -82,7 +82,8 @@ fn kernels_return_the_bits_of_the_exact_rule() {
             let rows = rows(format, k, ROWS, &mut random);
             let mut panel = vec![0; panel_bytes(format, k).unwrap()];
             pack(format, k, &rows, &mut panel);
-            let columns: Vec<Column> = (0..7)
+            // Enough columns for each kind of tile.
+            let columns: Vec<Column> = (0..21)
                 .map(|at| {
                     let extreme = at == 3;
                     let x: Vec<f32> = (0..k)
@@ -179,16 +180,25 @@ fn activations_and_scales_at_the_limits_give_the_bits_of_the_exact_rule() {
                     let mut activations = vec![x; k];
                     activations[k - 1] = -x;
                     let column = Column::new(set, format, &activations);
-                    let out = products(set, format, &panel, k, &[&column]);
                     // SAFETY: the column was filled for this format and length.
-                    let exact = unsafe { dot(set, format, &panel, 5, k, column.start()) };
-                    assert_eq!(
-                        bits(out[0][5]),
-                        bits(exact),
-                        "{set:?}, {format:?}, d {d:#x}, codes {fill:#x}, x {x}"
-                    );
+                    let exact: [f32; ROWS] = std::array::from_fn(|row| unsafe {
+                        dot(set, format, &panel, row, k, column.start())
+                    });
                     if !x.is_finite() {
-                        assert!(out[0][5].is_nan(), "{set:?}, {format:?}: {x} became {}", out[0][5]);
+                        assert!(
+                            exact.iter().all(|out| out.is_nan()),
+                            "{set:?}, {format:?}: {x} became {exact:?}"
+                        );
+                    }
+                    // One column is multiplied directly, four and more by tiles of codes that were expanded first.
+                    for count in [1, 4, 21] {
+                        for out in products(set, format, &panel, k, &vec![&column; count]) {
+                            assert_eq!(
+                                out.map(bits),
+                                exact.map(bits),
+                                "{set:?}, {format:?}, d {d:#x}, codes {fill:#x}, x {x}, {count} columns"
+                            );
+                        }
                     }
                 }
             }

@@ -107,7 +107,7 @@ impl ModuleReader<'_> {
         self.file(path, module, &folder.join(&name))
     }
 
-    /// Returns the file that `path` refers to, seen from `module`; `None` if the path leads out of the crate.
+    /// Returns the file that `path` refers to, seen from `module`; `None` if the path points outside the crate.
     fn resolve(&self, module: &[String], path: &[String]) -> Option<String> {
         let mut base = module.to_vec();
         let mut rest = path;

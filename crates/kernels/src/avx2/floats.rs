@@ -1,13 +1,12 @@
 //! Products of float weights.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 use crate::floats::FloatFormat;
-use crate::kernel::{Target, float_format, store};
+use crate::kernel::{Target, float_format, parts, store, zeros};
 use crate::panel::ROWS;
 
-/// Number of columns of a tile: twelve sums, two weights and one activation fill the registers.
-const TILE: usize = 6;
 /// Number of elements of a row that are multiplied by all columns before the next elements: at most 32 KB of weights.
 const CHUNK: usize = 512;
 
@@ -18,39 +17,35 @@ const CHUNK: usize = 512;
 #[target_feature(enable = "avx2,fma,f16c")]
 pub unsafe fn multiply<const F: u32>(panel: *const u8, k: usize, rows: usize, targets: &[Target]) {
     let bytes = const { float_format(F).bytes() };
-    let mut outputs = [[0f32; ROWS]; super::COLUMNS];
+    let mut outputs = [MaybeUninit::uninit(); super::COLUMNS];
+    let out = zeros(&mut outputs, targets.len());
     for first in (0..k).step_by(CHUNK) {
         let count = CHUNK.min(k - first);
-        for (targets, outputs) in targets.chunks(TILE).zip(outputs.chunks_mut(TILE)) {
-            // SAFETY: the caller's contract.
-            unsafe {
-                let panel = panel.add(first * ROWS * bytes);
-                match targets.len() {
-                    1 => tile::<F, 1>(panel, first, count, targets, outputs),
-                    2 => tile::<F, 2>(panel, first, count, targets, outputs),
-                    3 => tile::<F, 3>(panel, first, count, targets, outputs),
-                    4 => tile::<F, 4>(panel, first, count, targets, outputs),
-                    5 => tile::<F, 5>(panel, first, count, targets, outputs),
-                    _ => tile::<F, 6>(panel, first, count, targets, outputs),
-                }
-            }
+        // SAFETY: the panel has all elements; columns and outputs belong to it.
+        unsafe {
+            let panel = panel.add(first * ROWS * bytes);
+            // A tile has at most six columns: twelve sums, two weights and one activation fill the registers.
+            parts!(targets.len(), [1, 2, 3, 4, 5, 6], |start, C| {
+                tile::<F, C>(panel, first, count, &targets[start..], out.add(ROWS * start))
+            });
         }
     }
     // SAFETY: the caller allows `rows` outputs.
-    unsafe { store(targets, outputs.as_ptr().cast(), 0..rows) };
+    unsafe { store(targets, out, 0..rows) };
 }
 
 /// Adds the products of `count` elements to the outputs of `C` columns, starting at element `first` of the columns.
 ///
 /// # Safety
-/// Same as for [`multiply`]; `panel` must point to the first of the elements.
+/// Same as for [`multiply`]; `panel` must point to the first of the elements, and `out` must be valid for `C * 16`
+/// floats.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn tile<const F: u32, const C: usize>(
     panel: *const u8,
     first: usize,
     count: usize,
     targets: &[Target],
-    outputs: &mut [[f32; ROWS]],
+    out: *mut f32,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
@@ -59,7 +54,7 @@ unsafe fn tile<const F: u32, const C: usize>(
         for column in 0..C {
             columns[column] = targets[column].column.cast::<f32>().add(first);
             for half in 0..2 {
-                sums[column][half] = _mm256_loadu_ps(outputs[column].as_ptr().add(8 * half));
+                sums[column][half] = _mm256_loadu_ps(out.add(ROWS * column + 8 * half));
             }
         }
         for at in 0..count {
@@ -76,7 +71,7 @@ unsafe fn tile<const F: u32, const C: usize>(
         }
         for column in 0..C {
             for half in 0..2 {
-                _mm256_storeu_ps(outputs[column].as_mut_ptr().add(8 * half), sums[column][half]);
+                _mm256_storeu_ps(out.add(ROWS * column + 8 * half), sums[column][half]);
             }
         }
     }

@@ -7,7 +7,6 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::avx2::attention::TILE;
-
 use crate::cache::{CacheFormat, CacheRows};
 use crate::kernel::parts;
 
