@@ -1,4 +1,4 @@
-//! Tests of the types that threads may share, and of panics.
+//! Tests that the public types can be sent to other threads or shared with them, and that panics become errors.
 
 use llama::error::Error;
 

@@ -521,11 +521,14 @@ fn read(path: &str) -> Result<String> {
     let failed = |why: String| {
         let names = builtin::NAMES.join(", ");
         Error::Usage(format!(
-            "cannot read the chat template {path}: {why}\nhint: use the path of a file, or one of {names}"
+            "cannot read the chat template \"{path}\": {why}\nhint: use the path of a file, or one of the names {names}"
         ))
     };
     let mut bytes = Vec::new();
-    let file = File::open(Path::new(path)).map_err(|error| failed(error.to_string()))?;
+    let file = File::open(Path::new(path)).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => failed("it is neither a file nor the name of a template".to_string()),
+        _ => failed(error.to_string()),
+    })?;
     // A device or a pipe may be endless.
     file.take(MAX_SOURCE as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| failed(format!("the file is not UTF-8: {error}")))

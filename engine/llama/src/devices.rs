@@ -245,10 +245,10 @@ pub fn refuse_other_users(port: u16) -> bool {
 }
 
 /// Serves `devices` to clients at `endpoint`, an IPv4 address and a port. A CPU device uses `threads` threads.
-/// Returns only if the program cannot listen at `endpoint`. ggml logs to standard output.
+/// Returns only if the program cannot listen on `endpoint`. ggml logs to standard output.
 ///
 /// # Errors
-/// [`Error::Listen`] if the program cannot listen at `endpoint`.
+/// [`Error::Listen`] if the program cannot listen on `endpoint`.
 pub fn serve_devices(endpoint: &str, threads: u32, devices: &[Device]) -> Result<()> {
     let failed = |why: String| Error::Listen { at: endpoint.to_string(), why };
     let text = CString::new(endpoint).map_err(|_| failed("it contains a NUL byte".to_string()))?;

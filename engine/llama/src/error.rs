@@ -344,7 +344,7 @@ pub enum Error {
     },
 
     /// The server cannot listen for connections.
-    #[error("cannot listen at {at}: {why}")]
+    #[error("cannot listen on {at}: {why}")]
     Listen {
         /// Path of the socket, or the address.
         at: String,

@@ -123,10 +123,10 @@ pub fn alternative() -> Option<MatrixKernels> {
 }
 
 /// True if a token's logits have the same bits whether the token is evaluated alone or in any batch. This is the case
-/// if Anneal's own kernels have computed every operation of this process that could depend on the batch. The answer can
-/// change to false when a model is evaluated that has weights, layers, caches or adapters without such kernels. The
-/// answer also changes when a sequence gets a cell before one of its earlier cells, because attention adds in the order
-/// of the cells.
+/// if Anneal's own kernels have computed every operation of this process that could depend on the batch. The result
+/// can change to false when the process evaluates a model with weights, layers, caches or adapters that Anneal's kernels
+/// do not support. The result also changes when a sequence gets a cell before one of its earlier cells, because attention
+/// adds in the order of the cells.
 pub fn are_batch_invariant() -> bool {
     // SAFETY: reads a flag of the CPU backend, which is loaded once kernels are chosen.
     choice().is_some_and(|choice| choice.is_own()) && unsafe { !llama_sys::anneal_has_other_operations() }
@@ -257,7 +257,7 @@ mod tests {
         assert!(name("avx512vnni", avx2).unwrap_err().starts_with(lacking));
         assert!(choose("avx2", WantedBy::Flag, none).unwrap_err().contains("--kernels avx2"));
         let recorded = choose("avx2", WantedBy::TuningRecord, none).expect("the default");
-        assert_eq!(recorded, ("ggml", "this CPU lacks AVX2, which Anneal's kernels need"));
+        assert_eq!(recorded, ("ggml", "this CPU lacks AVX2, FMA or F16C, which Anneal's kernels need"));
         let lacking = "ANNEAL_KERNELS=amx: this CPU lacks AMX or AVX-512 VNNI, or the system does not permit AMX\nhint: ";
         assert!(name("amx", avx512).unwrap_err().starts_with(lacking));
         let unknown = "unknown kernels \"sse\"\nhint: use auto, ggml, avx2, avxvnni, avx512vnni or amx";

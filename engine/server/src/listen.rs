@@ -158,7 +158,8 @@ fn clear(path: &Path) -> std::result::Result<(), String> {
     };
     if !found.file_type().is_socket() {
         return Err(
-            "the path exists and is not a socket\nhint: remove the file, or choose another path with --socket".to_string()
+            "the path exists and is not a socket\nhint: remove it, or choose another path with --socket"
+                .to_string(),
         );
     }
     match UnixStream::connect(path) {

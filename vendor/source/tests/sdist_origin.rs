@@ -176,9 +176,9 @@ fn a_hostile_archive_is_refused_and_writes_nothing() -> Result<()> {
     let (beyond, twice) = (inside("l/evil"), inside("src/llama.cpp"));
     use EntryType::{Fifo, Link, Regular, Symlink};
     let cases: [(&str, Vec<Entry<'_>>, &str); 8] = [
-        ("parent folders", vec![(&dots, Regular, "x")], "leads out of its folder"),
-        ("parent folders outside", vec![("../evil", Regular, "x")], "leads out of its folder"),
-        ("absolute", vec![("/evil", Regular, "x")], "leads out of its folder"),
+        ("parent folders", vec![(&dots, Regular, "x")], "points outside the archive's folder"),
+        ("parent folders outside", vec![("../evil", Regular, "x")], "points outside the archive's folder"),
+        ("absolute", vec![("/evil", Regular, "x")], "points outside the archive's folder"),
         ("symbolic link", vec![(&link, Symlink, "/etc")], "not a regular file (Symlink)"),
         (
             "through a link",

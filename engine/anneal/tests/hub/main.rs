@@ -352,7 +352,7 @@ fn an_older_one_does_where_the_hub_cannot_be_reached() {
     assert!(
         told.said.join("").contains("returned 500") && told.said.join("").contains("using the cached model")
     );
-    // The hub is queried only once, because a model in the cache is used without waiting for the hub.
+    // Each call queries the hub once: a query that fails is not repeated if the model is in the cache.
     assert_eq!(case.server.log().iter().filter(|request| request.is_listing()).count(), 2);
 }
 

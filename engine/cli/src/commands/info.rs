@@ -318,7 +318,11 @@ fn text(
     }
     lines.push(("uses", llama::system_info()));
     if let Some(choice) = llama::own_kernels::choice() {
-        lines.push(("matmul", format!("kernels {} ({})", choice.kernels, choice.because)));
+        let rest = match choice.is_own() {
+            true => "; llama.cpp's kernels multiply weights that are not repacked",
+            false => "",
+        };
+        lines.push(("matmul", format!("kernels {} ({}){rest}", choice.kernels, choice.because)));
     }
     lines.push(("allocator", AllocatorInUse::of_this_program().to_string()));
     lines.push(("pages", pages(llama::huge_pages())));
@@ -389,14 +393,16 @@ fn model_line(model: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
+    let bytes = |name: &str| Bytes(model[name].as_u64().unwrap_or(0));
     format!(
-        "{}, {} parameters, {} layers, {} vocabulary tokens, context {}, {} repacked",
+        "{}, {} parameters, {} layers, {} vocabulary tokens, context {}, {} of {} repacked",
         field("type"),
         field("parameters"),
         field("layers"),
         field("vocabulary"),
         field("trained_context"),
-        Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
+        bytes("repacked_bytes"),
+        bytes("size_bytes")
     )
 }
 

@@ -158,7 +158,9 @@ fn target(text: &str, key: Option<String>) -> Result<(ProcessTarget, Option<Serv
                 [] => bail!("{authority} has no address\nhint: check the name"),
             }
         }
-        ServerAddress::Inside(_) => bail!("internal error: a server inside this process"),
+        ServerAddress::Inside(_) => {
+            bail!("internal error: the server runs in this process, which `anneal why` cannot observe")
+        }
     };
     Ok((target, Some(address)))
 }

@@ -132,7 +132,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         slot: slot!(load_mode),
     },
     OptionSpec {
-        name: "repack", flag: Flag::Off("Keep the weights in the file's layout, which saves memory and slows decode, but often speeds up prefill"), key: OF_MODEL, group: Group::Loading,
+        name: "repack", flag: Flag::Off("Keep the weights in the file's layout: the model loads faster and servers share its pages, but llama.cpp's slower kernels compute"), key: OF_MODEL, group: Group::Loading,
         default: DefaultValue::Truth(true),
         help: "Repack weights for the CPU's kernels",
         value: Value::Truth(|all, value| all.repack = Some(value)),
@@ -354,7 +354,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "n-cpu-moe", flag: Flag::aliased("N", &["ncmoe"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends(LATER, "\"auto\""),
-        help: "Keep the experts of the first N layers in host memory: a number, all, or auto (with --gpu-layers auto, only as many layers as needed to fit the rest on the devices; otherwise none)",
+        help: "Keep the experts of the first N layers in host memory: a number, all, or auto. With --gpu-layers auto, auto keeps the experts of as many layers as needed, so that the rest of the model fits on the devices; otherwise, auto keeps none",
         value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(n_cpu_moe)),
         slot: slot!(n_cpu_moe),
     },
@@ -452,7 +452,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "seed", flag: Flag::value("N"), key: OF_MODEL.reloaded(), group: Group::Sampling,
         default: DefaultValue::depends("random for each request", "1"),
-        help: "Random seed (the same seed, build and number of threads give the same text)",
+        help: "Random seed: the same build, model, prompt, options and seed give the same text",
         value: Value::Whole { least: 0, most: u32::MAX - 1, range: "0 to 4294967294, or omit it for a random seed", set: |all, value| all.seed = Some(value) },
         slot: slot!(seed),
     },

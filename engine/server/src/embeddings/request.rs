@@ -203,7 +203,9 @@ fn texts(name: &'static str, input: Option<Result<Input, InputFault>>) -> Result
         Ok(Input::List(list)) => list.into_iter().map(one).collect(),
         Ok(input) => Ok(vec![one(input)?]),
         Err(InputFault::Many(count)) => Err(many(count)),
-        Err(InputFault::Token(value)) => Err(wrong(name, "use token numbers in a list of tokens", &value)),
+        Err(InputFault::Token(value)) => {
+            Err(wrong(name, "use only token numbers in a list of tokens", &value))
+        }
         Err(InputFault::Item(value)) => Err(ApiError::field(
             name,
             format!("use only strings and lists of tokens as list items, not {}", shown(&value)),
@@ -281,8 +283,8 @@ mod tests {
             (json!(""), Err("input: a text must not be empty")),
             (json!([]), Err("input: use 1 to 2048 texts, not 0")),
             (json!([[]]), Err("input: a text must not be empty")),
-            (json!([1, "a"]), Err("input: use token numbers in a list of tokens, not \"a\"")),
-            (json!([1.5]), Err("input: use token numbers in a list of tokens, not 1.5")),
+            (json!([1, "a"]), Err("input: use only token numbers in a list of tokens, not \"a\"")),
+            (json!([1.5]), Err("input: use only token numbers in a list of tokens, not 1.5")),
             (json!([null]), Err("input: use only strings and lists of tokens as list items, not null")),
             (json!(7), Err("input: use a string, a list of strings, or tokens, not 7")),
             (json!(vec!["a"; 2049]), Err("input: use 1 to 2048 texts, not 2049")),

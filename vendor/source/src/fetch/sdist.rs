@@ -137,7 +137,7 @@ fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
 /// Unpacks the folder `*/vendor/llama.cpp` of `archive` to `tree`, without files and folders called `.git`. The
 /// archive contains a dangling `.git` file, which would make ninja run cmake a hundred times and then fail.
 ///
-/// A path that leads out of the archive's folder is always an error. In the unpacked part, a link or a special file
+/// A path that points outside the archive's folder is always an error. In the unpacked part, a link or a special file
 /// is also an error.
 fn unpack(archive: &Path, tree: &Path) -> Result<()> {
     let file = File::open(archive).with_context(|| format!("cannot read {}", archive.display()))?;
@@ -183,7 +183,7 @@ fn below_tree(path: &Path) -> Result<Option<PathBuf>> {
         match component {
             Component::Normal(name) => names.push(name),
             Component::CurDir => {}
-            _ => bail!("the archive contains {path:?}, which leads out of its folder"),
+            _ => bail!("the archive contains the path {path:?}, which points outside the archive's folder"),
         }
     }
     let [_, vendor, llama, below @ ..] = &names[..] else { return Ok(None) };

@@ -36,7 +36,7 @@ pub fn verify(build: &Build) -> Result<Option<Blas>> {
     if build.not_run()?.is_some() {
         return recorded(planned, None).map(Some);
     }
-    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
+    let anneal = build.folder.engine()?;
     let info: Info = build.ask_engine()?;
     let loaded = Run::new("ldd", &build.log)
         .args([&anneal])

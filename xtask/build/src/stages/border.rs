@@ -24,7 +24,7 @@ pub fn check(build: &Build) -> Result<()> {
     if !build.plan.lto.across || counts {
         return Ok(());
     }
-    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
+    let anneal = build.folder.engine()?;
     if is_inlined(&anneal)? {
         return Ok(());
     }

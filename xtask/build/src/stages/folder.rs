@@ -113,6 +113,19 @@ impl Folder {
         [self.candidate(), self.anneal()].into_iter().find(|path| path.is_file())
     }
 
+    /// Returns the path of the engine that was built last.
+    ///
+    /// # Errors
+    /// If there is no engine.
+    pub fn engine(&self) -> Result<PathBuf> {
+        self.newest_engine().with_context(|| {
+            let folder = self.path.display();
+            format!(
+                "{folder} contains no program `anneal`\nhint: run the same command again, which builds it"
+            )
+        })
+    }
+
     /// Removes the stamp of `stage`, so that the stage runs again.
     pub fn forget(&self, stage: &str) {
         // The stamp may not exist.

@@ -242,7 +242,7 @@ impl<'a> Build<'a> {
     /// If a stage fails or the user stops the build.
     pub fn engine(&self) -> Result<PathBuf> {
         self.up_to_smoke_test()?;
-        self.folder.newest_engine().context("the build folder contains no anneal")
+        self.folder.engine()
     }
 
     /// Links the engine with the libraries in `prefix` and writes it to `out`. This build does not change.

@@ -91,7 +91,7 @@ pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
 
 /// Returns the engine and its shared libraries.
 fn programs(build: &Build) -> Result<Vec<PathBuf>> {
-    let mut all = vec![build.folder.newest_engine().context("the build folder contains no anneal")?];
+    let mut all = vec![build.folder.engine()?];
     if build.plan.linkage == Linkage::Shared {
         let lib = build.folder.prefix().join("lib");
         for entry in std::fs::read_dir(&lib).with_context(|| format!("cannot list {}", lib.display()))? {

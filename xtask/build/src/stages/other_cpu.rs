@@ -20,7 +20,7 @@ pub fn not_run(build: &Build) -> Result<Option<String>> {
     let Some(emulator) = &other.emulator else {
         return Ok(Some(format!("{shortfall}, and qemu-x86_64 is not installed")));
     };
-    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
+    let anneal = build.folder.engine()?;
     let mut command = build.executable(&anneal).command();
     command.arg("--version");
     let output = command.output().with_context(|| format!("cannot run {}", emulator.tool.path.display()))?;

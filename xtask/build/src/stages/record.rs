@@ -190,7 +190,7 @@ fn tools(plan: &Plan) -> BTreeMap<String, Tool> {
 
 /// Returns the artifacts: the engine and its shared libraries.
 fn artifacts(build: &Build, variants: &[CpuVariant]) -> Result<Vec<Artifact>> {
-    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
+    let anneal = build.folder.engine()?;
     let mut all = vec![artifact(&anneal, Path::new("bin/anneal"))?];
     if build.plan.linkage == plan::profile::Linkage::Shared {
         let lib = build.folder.prefix().join("lib");

@@ -43,7 +43,7 @@ pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
         let _ = std::fs::remove_file(result_path(build));
         return Ok(());
     }
-    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
+    let anneal = build.folder.engine()?;
     smoke_of(build, &anneal, progress)
 }
 
@@ -119,7 +119,7 @@ fn result_path(build: &Build) -> PathBuf {
 }
 
 fn generate(build: &Build, model: &Path) -> Result<RunJson> {
-    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
+    let anneal = build.folder.engine()?;
     generate_with(build, &anneal, model)
 }
 

@@ -81,7 +81,7 @@ pub struct Outcome {
 impl<'a> Build<'a> {
     /// Returns a run of the newest engine.
     pub(super) fn run_engine(&self) -> Result<Run<'_>> {
-        let anneal = self.folder.newest_engine().context("the build folder contains no anneal")?;
+        let anneal = self.folder.engine()?;
         // An instrumented engine would otherwise write a profile to its working folder.
         Ok(self.executable(&anneal).run(&self.log).env(profdata::VARIABLE, "/dev/null"))
     }

@@ -62,7 +62,7 @@ pub struct Args {
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Run only the tests of the engine and of `anneal`, with kernels for older CPUs
+    /// Run only the engine tests and the tests of `anneal`, with kernels for older CPUs
     #[arg(long, value_name = "LEVEL", conflicts_with = "hostile")]
     kernels: Option<Level>,
     /// Run only the attacks on `anneal` and its installer, each in full; takes at most 5 minutes after compiling
@@ -72,8 +72,8 @@ pub struct Args {
     /// Python package index and the npm registry
     #[arg(long, conflicts_with_all = ["hostile", "kernels", "filter"])]
     clients: bool,
-    /// Run only the tests of the engine whose results depend on llama.cpp, linked with the libraries of a build; BUILD
-    /// is a profile or a build folder
+    /// Run only the engine tests whose results depend on llama.cpp, and link them with the libraries of BUILD (a profile
+    /// or a build folder)
     #[arg(long, value_name = "BUILD", conflicts_with_all = ["hostile", "kernels", "clients", "filter"])]
     build: Option<String>,
     /// Run only tests whose name contains this text

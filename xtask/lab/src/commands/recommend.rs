@@ -34,7 +34,8 @@ pub struct Args {
     /// measured on the same CPU]
     #[arg(long, value_name = "FILE")]
     roofline: Option<PathBuf>,
-    /// Minimum context size in tokens [default: the preset's, or 4096; smaller if it does not fit in memory]
+    /// Context size in tokens, rounded up to a multiple of 256 [default: the preset's, or 4096; less if the model was
+    /// trained with less, or if memory is too small]
     #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
     ctx_size: Option<u32>,
 }

@@ -10,7 +10,7 @@ mod run;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use build_info::Gate;
 use build_info::gate::Case;
 use comfy_table::{CellAlignment, Table};
@@ -37,7 +37,7 @@ pub fn gate(build: &Build, progress: &mut Progress) -> Result<()> {
         build.ui.warn(format_args!("the smoke test and the gate were not run: {reason}"));
         return Ok(());
     }
-    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
+    let anneal = build.folder.engine()?;
     let folder = folder(build);
     let engine = Engine {
         anneal: &build.executable(&anneal),
