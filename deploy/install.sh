@@ -237,7 +237,7 @@ take_program() { # writes the program in the archive to $program, which is for t
         ulimit -f $((largest / 512)) 2>/dev/null || :
         $tool -dc <"$archive" | tar -xOf - "$name/bin/anneal" >"$program"
     ) 2>"$work/said" || [ ! -s "$program" ]; then
-        fail 1 "cannot unpack bin/anneal from $from: $(sed -n 1p "$work/said")" "check that the disk of $work is not full"
+        fail 1 "cannot unpack bin/anneal from $from: $(sed -n 1p "$work/said")" "copy the archive again, and check that the disk of ${TMPDIR:-/tmp} is not full"
     fi
     case $(od -An -tx1 -N20 "$program" | tr -d ' \n') in
     7f454c460201*3e00) built=x86_64 ;;

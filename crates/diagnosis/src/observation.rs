@@ -54,6 +54,8 @@ pub struct Observation {
     pub neighbours: Vec<Neighbour>,
     /// Clocks of the CPUs that computed.
     pub clocks: Option<ClockFacts>,
+    /// True if this user may not read the mapped files.
+    pub is_map_hidden: bool,
     /// Mapped libraries that matter.
     pub libraries: Vec<LibraryFacts>,
     /// ggml's CPU kernels.
@@ -72,6 +74,18 @@ pub struct Observation {
     pub speed: SeenSpeed,
     /// Readings that failed.
     pub unread: Vec<String>,
+}
+
+impl Observation {
+    /// True if the process maps neither a model nor a library of ggml, as far as this user may see.
+    pub fn maps_nothing(&self) -> bool {
+        !self.is_map_hidden && self.model.is_none() && self.kernels.is_none() && self.libraries.is_empty()
+    }
+
+    /// True if the process is no known program that runs llama.cpp, and maps nothing of it.
+    pub fn is_stranger(&self) -> bool {
+        self.kind == ProgramKind::Other && self.maps_nothing()
+    }
 }
 
 /// Thread during the observation.

@@ -62,7 +62,9 @@ impl ProgramKind {
             Self::LlamaServer | Self::Llamafile => format!("start it with -t {threads} -tb {threads}"),
             // A program that uses llama.cpp as a library has its own settings.
             Self::Other => {
-                format!("set its number of threads to {threads}; llama.cpp's options are -t and -tb")
+                format!(
+                    "set its number of threads to {threads} (llama.cpp's options are -t and -tb, others call it n_threads)"
+                )
             }
         }
     }

@@ -4,6 +4,7 @@ mod files;
 mod machine;
 mod watch;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use build_info::Host;
@@ -29,18 +30,26 @@ pub fn observe(
     let pid = window.pid;
     let folder = ProcFolder::below(root, &pid.to_string());
     let mut unread = window.unread.clone();
-    let mut need =
-        |what: &str| unread.push(format!("{what} of process {pid}; run this command as root or as its user"));
+    // The owner of the folder is this process's user.
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0);
+    let remedy = if is_root {
+        "the system refuses it even to root"
+    } else {
+        "run this command as root or as its user"
+    };
+    let mut need = |what: &str| unread.push(format!("{what} of process {pid}; {remedy}"));
 
     let arguments = folder.command_line();
     let environment = folder.environment(command_line::is_relevant).unwrap_or_else(|| {
         need("the environment");
         Default::default()
     });
-    let map = folder.memory_map().unwrap_or_else(|| {
+    let map = folder.memory_map();
+    let is_map_hidden = map.is_none();
+    if is_map_hidden {
         need("the mapped files");
-        Default::default()
-    });
+    }
+    let map = map.unwrap_or_default();
     let flags = Flags::read(&arguments, &environment);
     let program = program(&folder, &arguments);
     let paths: Vec<&str> = map.files.iter().filter_map(|file| file.path.to_str()).collect();
@@ -73,6 +82,7 @@ pub fn observe(
         stolen: window.stolen,
         clocks: machine::clocks(root, &window),
         memory,
+        is_map_hidden,
         libraries,
         kernels,
         model,

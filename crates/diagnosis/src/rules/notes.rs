@@ -15,8 +15,7 @@ pub fn notes(observation: &Observation) -> Vec<String> {
 }
 
 fn stranger(o: &Observation) -> Option<String> {
-    let is_known = o.model.is_some() || o.kernels.is_some() || !o.libraries.is_empty();
-    (!is_known).then(|| "neither a model nor a library of ggml was found in this process".to_string())
+    o.maps_nothing().then(|| "neither a model nor a library of ggml was found in this process".to_string())
 }
 
 fn idle(o: &Observation) -> Option<String> {

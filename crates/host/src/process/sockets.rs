@@ -62,6 +62,11 @@ impl ProcFolder {
         found
     }
 
+    /// True if this user may not read the open files of the process, and thus its sockets.
+    pub fn are_sockets_hidden(&self) -> bool {
+        fs::read_dir(self.path().join("fd")).is_err()
+    }
+
     fn socket_inodes(&self) -> BTreeSet<u64> {
         let links = self.open_files();
         let inode = |link: PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use build_info::words::printable;
 use diagnosis::{Observation, ProcessTarget, ProcessWatch, SeenSpeed, Window, diagnose, find, observe, page};
 use host::Root;
 use host::process::{Listener, ProcFolder};
@@ -61,6 +62,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let is_named = address.is_some();
     let address = address.or_else(|| address_of(pid, key));
     let asks = args.request || is_named && !args.no_request;
+    if args.request && address.is_none() && ProcFolder::of(pid).are_sockets_hidden() {
+        bail!(
+            "cannot find the address of process {pid}\nhint: run this command as root, or give the server's URL"
+        );
+    }
     if args.request && address.is_none() {
         bail!("cannot send a request: process {pid} accepts no connections\nhint: omit --request");
     }
@@ -68,6 +74,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let host = host::detect(&Root::live().without_gpus()).host;
     let bytes_per_token = |path: &Path| Some(Work::of(path)?.bytes_per_token());
     let mut observation = observe(Path::new(ROOT), &host, window, speed, bytes_per_token);
+    if observation.is_stranger() {
+        bail!(
+            "process {pid} ({}) does not run llama.cpp: it maps neither a model nor a library of ggml\nhint: name the \
+             process that loaded the model",
+            printable(&observation.program)
+        );
+    }
     add_roofline(&mut observation, roofline_cache::find(&host));
     let diagnosis = diagnose(&observation);
     let mut stdout = engine_core::terminal::stdout();
@@ -97,6 +110,9 @@ fn watch(
     let window = watch.end().with_context(ended)?;
     let answer = match asker {
         Some(asker) => asker.finish(),
+        None if ProcFolder::of(pid).are_sockets_hidden() => {
+            AskedSpeed { seen: None, why: "this user may not read its connections".to_string() }
+        }
         None => AskedSpeed { seen: None, why: "it accepts no connections".to_string() },
     };
     let unknown = SeenSpeed { source: answer.why, ..SeenSpeed::default() };

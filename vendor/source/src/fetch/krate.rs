@@ -53,7 +53,7 @@ fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
         .with_context(|| {
             format!(
                 "cannot fetch the crate {} {}, which contains llama.cpp: network access is needed once\nhint: on a machine \
-                 without a network, use a folder with the sources (--path DIR), or run\n    cargo fetch --locked \
+                 without a network, use a folder with the sources, or run\n    cargo fetch --locked \
                  --manifest-path {}\non another machine and copy its CARGO_HOME",
                 pin.package,
                 pin.version,
@@ -71,7 +71,7 @@ pub(crate) fn resolve(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<
     run(in_place(tools, manifest).args(["fetch", "--manifest-path"]).arg(manifest), INSTALL_CARGO).with_context(
         || {
             format!(
-                "cannot fetch the crate {} {}\nhint: `cargo xtask vendor status` lists the published versions; a version \
+                "cannot fetch the crate {} {}\nhint: `cargo xtask vendor status` lists newer versions; a version \
                  that was never downloaded needs network access once",
                 pin.package, pin.version
             )

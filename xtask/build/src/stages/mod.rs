@@ -45,8 +45,8 @@ pub use engine::rust;
 use folder::Folder;
 pub use folder::{BuildFolder, Builds, CheckoutLock};
 pub use named::{executable, named};
-use state::{AUDIT, Borrowed, COMPILE, CONFIGURE, ENGINE, GATE, INSTALL, SMOKE};
-pub use state::{Build, Outcome, jobs};
+use state::{AUDIT, Borrowed, COMPILE, CONFIGURE, GATE, INSTALL, SMOKE};
+pub use state::{Build, ENGINE, Outcome, jobs};
 pub use stored::BuildOrigin;
 
 impl<'a> Build<'a> {

@@ -23,7 +23,8 @@ use crate::workspace::Workspace;
 pub(super) const CONFIGURE: &str = "configure";
 pub(super) const COMPILE: &str = "compile";
 pub(super) const INSTALL: &str = "install";
-pub(super) const ENGINE: &str = "engine";
+/// Name of the stage that builds the engine.
+pub const ENGINE: &str = "engine";
 pub(super) const BOLT: &str = "bolt";
 pub(super) const SMOKE: &str = "smoke test";
 pub(super) const GATE: &str = "gate";

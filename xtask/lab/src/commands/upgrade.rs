@@ -15,6 +15,7 @@ use build::workload::Synthetic;
 use build::workspace::Workspace;
 use build_info::BuildInfo;
 use build_info::words::count;
+use gguf::GgufFile;
 use llama_source::{OtherSource, Patch, PatchNeed, Store};
 use measure::Objective;
 use serde::Serialize;
@@ -97,6 +98,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     if let Some(model) = &args.model {
         fs::check_model(model)?;
+        // Builds take minutes, and the model is used only after them.
+        GgufFile::open(model).with_context(|| format!("cannot use the model {}", model.display()))?;
     }
     let workshop =
         || Workshop::new(&workspace, &args.profile, args.git_url.as_deref(), args.cache, args.yes, ui);
@@ -324,14 +327,16 @@ fn bisect(args: &Args, workshop: &Workshop, range: &str, by: &Criterion) -> Resu
     };
     let path = workspace.anneal().join("upgrade/bisect.json");
     let mut state = BisectState::resume(settings, &path);
+    write_record(&path, &state)?;
     ui.say(format_args!(
-        "{} versions, at most {} builds, about {} without the races",
+        "{} versions, at most {} builds, at most {} without the races",
         state.settings.versions.len(),
         state.builds(),
         humantime::format_duration(std::time::Duration::from_secs(state.estimate(&info).as_secs()))
     ));
     state.run(workshop, &path).with_context(|| {
-        format!("not finished; the same command resumes the search, whose state is in {}", path.display())
+        let verb = if process::interrupted() { "stopped" } else { "not finished" };
+        format!("{verb}; the same command resumes the search, whose state is in {}", path.display())
     })?;
     ui.result(&state, &state)
 }

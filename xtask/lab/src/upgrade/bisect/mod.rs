@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 use base::exit;
 use build::compare::{CandidateBuild, Contest, Phase, Provenance, RunShape};
 use build::process;
+use build::stages::ENGINE as ENGINE_STAGE;
 use build::ui;
 use build_info::{BuildInfo, Policy};
 use llama_source::OtherSource;
@@ -52,6 +53,18 @@ pub enum Criterion {
     Output,
     /// Exit code of a shell command: 0 is good, 125 skips the version, any other code is bad.
     Command(String),
+}
+
+impl Criterion {
+    /// Returns the evidence for a good version, if the criterion is no speed.
+    fn holds(&self) -> &'static str {
+        if *self == Self::Output { "the same tokens as the good version" } else { "the command succeeds" }
+    }
+
+    /// Returns the evidence for a bad version, if the criterion is no speed.
+    fn breaks(&self) -> &'static str {
+        if *self == Self::Output { "other tokens than the good version" } else { "the command fails" }
+    }
 }
 
 impl fmt::Display for Criterion {
@@ -144,10 +157,16 @@ impl BisectState {
         })
     }
 
-    /// Returns an estimate of the remaining time, if every build takes as long as the present build did.
+    /// Returns an upper bound of the remaining time: every build compiles llama.cpp in the time of the present build,
+    /// and one build compiles all of the engine's crates. The others share these crates.
     pub fn estimate(&self, present: &BuildInfo) -> Duration {
-        let build: f64 = present.stages.iter().map(|stage| stage.seconds.max(0.0)).sum();
-        Duration::try_from_secs_f64(build * self.builds() as f64).unwrap_or(Duration::MAX)
+        let seconds = |is_engine: bool| -> f64 {
+            let stages = present.stages.iter().filter(|stage| (stage.name == ENGINE_STAGE) == is_engine);
+            stages.map(|stage| stage.seconds.max(0.0)).sum()
+        };
+        let builds = self.builds();
+        let all = seconds(false) * builds as f64 + if builds > 0 { seconds(true) } else { 0.0 };
+        Duration::try_from_secs_f64(all).unwrap_or(Duration::MAX)
     }
 
     /// Returns the largest number of builds that are still needed if no version is skipped.
@@ -163,9 +182,13 @@ impl BisectState {
     /// the user stops the search.
     pub fn run(&mut self, workshop: &Workshop, path: &Path) -> Result<()> {
         let last = self.verdicts.len() - 1;
-        let good = self.built(0, workshop).context("cannot build the good version")?;
+        let cannot = |error: anyhow::Error, end: &str| match process::interrupted() {
+            true => error,
+            false => error.context(format!("cannot build the {end} version")),
+        };
+        let good = self.built(0, workshop).map_err(|error| cannot(error, "good"))?;
         if self.verdicts[0].is_none() || self.verdicts[last].is_none() {
-            let bad = self.built(last, workshop).context("cannot build the bad version")?;
+            let bad = self.built(last, workshop).map_err(|error| cannot(error, "bad"))?;
             self.judge_ends(&good, &bad, workshop)?;
             self.keep(path)?;
         }
@@ -255,7 +278,7 @@ impl BisectState {
                 let Some(true) = first else {
                     bail!("the good version fails the criterion {}", self.settings.by)
                 };
-                ("fails".to_string(), second == Some(false))
+                (self.settings.by.breaks().to_string(), second == Some(false))
             }
         };
         if !is_worse {
@@ -288,8 +311,8 @@ impl BisectState {
         };
         let Criterion::Speed(phase) = &self.settings.by else {
             return Ok(match self.passes(good, &build)? {
-                Some(true) => (VersionVerdict::Good, "passes".to_string()),
-                Some(false) => (VersionVerdict::Bad, "fails".to_string()),
+                Some(true) => (VersionVerdict::Good, self.settings.by.holds().to_string()),
+                Some(false) => (VersionVerdict::Bad, self.settings.by.breaks().to_string()),
                 None => (VersionVerdict::Skipped, "the command skips this version".to_string()),
             });
         };

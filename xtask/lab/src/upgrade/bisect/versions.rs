@@ -44,7 +44,7 @@ pub fn between(range: &str, store: &Store, git_url: Option<&str>) -> Result<Vec<
     if versions.len() < 2 || versions.len() > MOST || !has(good) || !has(bad) {
         bail!(
             "{range} is not a range of two or more known versions\nhint: `cargo xtask vendor status` lists newer \
-             versions"
+             versions of the crate; a folder must exist and contain CMakeLists.txt"
         );
     }
     Ok(versions)
