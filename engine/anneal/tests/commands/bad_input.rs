@@ -409,7 +409,7 @@ fn a_process_without_llama_cpp_gets_no_diagnosis() {
     let mut sleep = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
     let pid = sleep.id().to_string();
     for more in [&[][..], &["--json"]] {
-        let (code, stdout, stderr) = parts(&anneal(&[&["why", &pid, "--seconds", "0.5"], more].concat()));
+        let (code, stdout, stderr) = parts(&anneal([&["why", &pid, "--seconds", "0.5"], more].concat()));
         assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
         assert!(stderr.contains("does not run llama.cpp"), "{stderr}");
     }
