@@ -70,7 +70,7 @@ fn find(
         // The file may exist even if it cannot be examined.
         Err(error) => Err(error).with_context(|| {
             format!(
-                "cannot determine whether there is a minisign key: cannot look for {}\nhint: check the prefix",
+                "cannot determine whether there is a minisign key: cannot examine {}\nhint: check the prefix",
                 kept.display()
             )
         }),

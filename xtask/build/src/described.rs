@@ -26,7 +26,6 @@ pub fn read_host(path: &Path) -> Result<Host> {
 /// # Errors
 /// If the file cannot be read or does not have the expected content.
 pub fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
-    let text =
-        fs::content(path).with_context(|| format!("cannot read {}, which must be {what}", path.display()))?;
+    let text = fs::content(path).with_context(|| format!("cannot read {} as {what}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not {what}", path.display()))
 }

@@ -1,5 +1,5 @@
-//! Writer of ZIP archives, the format of wheels. The bytes depend only on the names, contents and permissions of the
-//! members, on their time, and on the order in which they are written. APPNOTE.TXT of PKWARE describes the format.
+//! Writer of ZIP archives, the format of wheels. The bytes depend only on the members' names, contents, permissions and
+//! order, and on the modification time that all members share. APPNOTE.TXT of PKWARE describes the format.
 
 use std::io::{Read, Write};
 

@@ -354,7 +354,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "n-cpu-moe", flag: Flag::aliased("N", &["ncmoe"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends(LATER, "\"auto\""),
-        help: "Keep the experts of the first N layers in host memory: a number, all, or auto. With --gpu-layers auto, auto keeps the experts of as many layers as needed, so that the rest of the model fits on the devices; otherwise, auto keeps none",
+        help: "Keep the experts of the first N layers in host memory: a number, all, or auto. With --gpu-layers auto, the value auto keeps the experts of as many layers as are needed for the rest of the model to fit on the devices; otherwise, it keeps none",
         value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(n_cpu_moe)),
         slot: slot!(n_cpu_moe),
     },
@@ -452,7 +452,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "seed", flag: Flag::value("N"), key: OF_MODEL.reloaded(), group: Group::Sampling,
         default: DefaultValue::depends("random for each request", "1"),
-        help: "Random seed: the same build, model, prompt, options and seed give the same text",
+        help: "Random seed (the same build, model, prompt, options and seed give the same text)",
         value: Value::Whole { least: 0, most: u32::MAX - 1, range: "0 to 4294967294, or omit it for a random seed", set: |all, value| all.seed = Some(value) },
         slot: slot!(seed),
     },

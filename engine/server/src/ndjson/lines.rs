@@ -33,7 +33,7 @@ pub(super) struct ProgressLine<'a> {
 }
 
 impl<'a> TokenLine<'a> {
-    /// Creates the line for `piece`, whose text is split into `text`.
+    /// Creates the line for `piece`. `text` is the text of `piece`, split into answer and thoughts.
     pub(super) fn new(id: &'a Value, piece: &'a Piece, text: &'a SplitText) -> Self {
         let likelihood = piece.likelihood.as_ref();
         TokenLine {
@@ -100,7 +100,7 @@ pub(super) struct WholeAnswer {
 }
 
 impl WholeAnswer {
-    /// Adds `piece`, whose text is split into `text`.
+    /// Adds `piece`. `text` is the text of `piece`, split into answer and thoughts.
     pub(super) fn add(&mut self, piece: Piece, text: &SplitText) {
         self.text.add(text);
         self.tokens.push(piece.token);

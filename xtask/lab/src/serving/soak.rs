@@ -373,8 +373,10 @@ fn complaints(soaked: &Soaked) -> Vec<String> {
         ));
     }
     let growth = soaked.growth();
-    // The growth is NaN if it is unknown.
-    if growth.is_nan() || growth > GROWTH {
+    if growth.is_nan() {
+        complaints.push("the growth of the memory after the warm-up is unknown".to_string());
+    }
+    if growth > GROWTH {
         complaints.push(format!("memory grew by {:.1} % after the warm-up", 100.0 * growth));
     }
     if soaked.end != "exit code 0" {
@@ -467,7 +469,10 @@ mod tests {
             (Soaked { waiting: f64::NAN, ..soaked() }, "0 busy slots and NaN waiting requests"),
             (Soaked { connections: 3.0, ..soaked() }, "3 open connections"),
             (Soaked { end_bytes: 106 << 20, ..soaked() }, "grew by 6.0 %"),
-            (Soaked { warm_bytes: 0, end_bytes: 0, ..soaked() }, "memory grew"),
+            (
+                Soaked { warm_bytes: 0, end_bytes: 0, ..soaked() },
+                "the growth of the memory after the warm-up is unknown",
+            ),
             (Soaked { end: "signal: 6".to_string(), ..soaked() }, "ended with signal: 6"),
         ];
         for (soaked, words) in cases {

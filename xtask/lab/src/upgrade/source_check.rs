@@ -1,4 +1,4 @@
-//! Check of another llama.cpp before it is built: patches, C API and shim.
+//! Checks another version of llama.cpp before it is built: patches, C API and shim.
 
 use std::collections::BTreeSet;
 use std::fmt;

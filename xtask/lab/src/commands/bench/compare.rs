@@ -24,10 +24,10 @@ pub struct Args {
     /// GGUF files [default: synthetic models of two architectures and three quantisations, made once]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     models: Vec<PathBuf>,
-    /// Prompt lengths in tokens, one per shape
+    /// Prompt lengths in tokens; -n needs as many values
     #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "256")]
     prompt: Vec<u32>,
-    /// Generation lengths in tokens, one per shape
+    /// Generation lengths in tokens; each belongs to the prompt length at the same position in -p
     #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "32")]
     generate: Vec<u32>,
     /// Number of tokens in the context before the test
@@ -36,7 +36,7 @@ pub struct Args {
     /// Number of threads for both phases [default: as many as the engine uses for decode]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
-    /// Number of rounds; in each round, every build runs once on each model in each shape
+    /// Number of rounds; in each round, every build runs once on each model with each pair of lengths
     #[arg(long, default_value_t = 20)]
     pairs: usize,
     /// Stop early when the intervals of prefill and decode are at most ± this many per cent; 0 measures all pairs

@@ -25,7 +25,7 @@ pub struct Args {
     /// Commit or branch of this repository to compare with
     #[arg(long, value_name = "REVISION", default_value = "a7f9393")]
     against: String,
-    /// Steps to measure, which run in the order of the possible values below; word and test also run the build step
+    /// Steps to measure; they always run in the order of the values below. word and test also run the build step
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["help", "build", "word", "xtask-word"])]
     steps: Vec<Step>,
     /// Number of pairs of clean clones
