@@ -65,7 +65,8 @@ fn kept_or_fetched(
     .with_context(|| {
         format!(
             "cannot fetch commit {} of {}: network access is needed once\nhint: to work offline, \
-             give a clone with --git-url DIR, or use a folder that contains the sources",
+             give a clone with --git-url DIR, or a folder that contains the sources with --path DIR (`upgrade`: \
+             --to DIR)",
             pin.commit, pin.url
         )
     })?;

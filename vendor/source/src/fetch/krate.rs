@@ -53,8 +53,8 @@ fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
         .with_context(|| {
             format!(
                 "cannot fetch the crate {} {}, which contains llama.cpp: network access is needed once\nhint: on a machine \
-                 without a network, use a folder with the sources, or run\n    cargo fetch --locked \
-                 --manifest-path {}\non another machine and copy its CARGO_HOME",
+                 without a network, use a folder with the sources (--path DIR; `upgrade`: --to DIR), or \
+                 run\n    cargo fetch --locked --manifest-path {}\non another machine and copy its CARGO_HOME",
                 pin.package,
                 pin.version,
                 manifest.display()
