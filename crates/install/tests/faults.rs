@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::interference::{INTERFERENCE, library};
 use common::{BOTH, Installer, build, listed, name, order, own_command, packed, runs};
 use ship::order::Item;
 
@@ -304,46 +305,11 @@ fn whoever_is_asked_to_stop_takes_away_what_was_begun() {
     }
 }
 
-/// Compiles a library that makes fsync fail for every folder whose `current` leads to the version in NOT_TAKEN. The
-/// switch then happens, but the disk does not confirm it.
-fn failing_fsync(folder: &Path) -> PathBuf {
-    let (source, library) = (folder.join("fsync.c"), folder.join("fsync.so"));
-    let text = r#"
-        #define _GNU_SOURCE
-        #include <errno.h>
-        #include <stdio.h>
-        #include <stdlib.h>
-        #include <string.h>
-        #include <sys/syscall.h>
-        #include <unistd.h>
-        int fsync(int fd) {
-            char name[64], path[4096], current[4096];
-            snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-            ssize_t length = readlink(name, path, sizeof path - 16);
-            if (length > 0) {
-                strcpy(path + length, "/current");
-                length = readlink(path, current, sizeof current - 1);
-                current[length > 0 ? length : 0] = 0;
-                if (strstr(current, getenv("NOT_TAKEN"))) {
-                    errno = EIO;
-                    return -1;
-                }
-            }
-            return syscall(SYS_fsync, fd);
-        }
-    "#;
-    fs::write(&source, text).unwrap();
-    let compiled =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    library
-}
-
 #[test]
 fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     let temp = tempfile::tempdir().unwrap();
     let dist = archives(temp.path());
-    let library = failing_fsync(temp.path());
+    let library = library(temp.path(), INTERFERENCE);
     let prefix = temp.path().join("prefix");
     let versions = prefix.join("lib/anneal/versions");
     Installer::Program.install(&archive(&dist, "0.1.0"), &prefix);
@@ -351,7 +317,7 @@ fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     let page = prefix.join("share/man/man1/anneal.1");
     fs::remove_file(&page).unwrap();
     let failing = |mut command: Command| {
-        command.env("LD_PRELOAD", &library).env("NOT_TAKEN", name("0.2.0"));
+        command.env("LD_PRELOAD", &library).env("SWITCH", name("0.2.0")).env("FAIL", "fsync");
         common::ended(command)
     };
     let from = archive(&dist, "0.2.0");

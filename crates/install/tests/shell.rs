@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::interference::{INTERFERENCE, library};
 use common::{
     BOTH, Installer, archives, ended, name, own, own_command, runs, script, script_command, script_with,
     snapshot, stand_in, tools,
@@ -34,63 +35,6 @@ fn state(prefix: &Path) -> std::collections::BTreeMap<String, String> {
     found.retain(|name, _| !name.ends_with(".lock"));
     found
 }
-
-/// Compiles `text` to a library for LD_PRELOAD.
-fn library(folder: &Path, text: &str) -> PathBuf {
-    let (source, library) = (folder.join("library.c"), folder.join("library.so"));
-    fs::write(&source, text).unwrap();
-    let compiled =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    library
-}
-
-/// Library that interferes with the switch to the version in SWITCH. After the rename that makes this version current,
-/// the library sends the signal in SIGNAL to the process's group, or to its parent if TO is `parent`. If FAIL is
-/// `fsync`, the disk does not confirm the switch. If FAIL is `symlink`, the new link to the version cannot be made.
-const INTERFERENCE: &str = r#"
-    #define _GNU_SOURCE
-    #include <errno.h>
-    #include <signal.h>
-    #include <stdio.h>
-    #include <stdlib.h>
-    #include <string.h>
-    #include <sys/syscall.h>
-    #include <unistd.h>
-    static int is(const char *name, const char *value) {
-        return getenv(name) && !strcmp(getenv(name), value);
-    }
-    int symlink(const char *target, const char *path) {
-        if (is("FAIL", "symlink") && strstr(target, getenv("SWITCH")) && strstr(path, "current")) {
-            errno = EIO;
-            return -1;
-        }
-        return syscall(SYS_symlinkat, target, -100, path);
-    }
-    int fsync(int fd) {
-        static int asked;
-        char name[64], path[4096], current[4096];
-        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-        ssize_t length = readlink(name, path, sizeof path - 16);
-        if (length > 0) {
-            strcpy(path + length, "/current");
-            length = readlink(path, current, sizeof current - 1);
-            current[length > 0 ? length : 0] = 0;
-            if (strstr(current, getenv("SWITCH"))) {
-                if (getenv("SIGNAL") && !asked) {
-                    asked = 1;
-                    kill(is("TO", "parent") ? getppid() : 0, atoi(getenv("SIGNAL")));
-                    usleep(100000);
-                }
-                if (is("FAIL", "fsync")) {
-                    errno = EIO;
-                    return -1;
-                }
-            }
-        }
-        return syscall(SYS_fsync, fd);
-    }
-"#;
 
 /// The signal arrives directly after the switch, from ctrl-C, from a service manager, or from `kill` with the ID of the
 /// shell.

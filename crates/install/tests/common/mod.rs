@@ -1,6 +1,7 @@
 //! Both installers: `anneal self` and install.sh, which runs `anneal self` of the archive.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod interference;
 #[path = "../../../ship/tests/common/mod.rs"]
 mod packing;
 

@@ -62,12 +62,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let is_named = address.is_some();
     let address = address.or_else(|| address_of(pid, key));
     let asks = args.request || is_named && !args.no_request;
-    if args.request && address.is_none() && ProcFolder::of(pid).are_sockets_hidden() {
-        bail!(
-            "cannot find the address of process {pid}\nhint: run this command as root, or give the server's URL"
-        );
-    }
     if args.request && address.is_none() {
+        if ProcFolder::of(pid).are_sockets_hidden() {
+            bail!(
+                "cannot find the address of process {pid}\nhint: run this command as root, or give the server's URL"
+            );
+        }
         bail!("cannot send a request: process {pid} accepts no connections\nhint: omit --request");
     }
     let (window, speed) = watch(pid, address, asks, args.seconds)?;

@@ -327,7 +327,6 @@ fn bisect(args: &Args, workshop: &Workshop, range: &str, by: &Criterion) -> Resu
     };
     let path = workspace.anneal().join("upgrade/bisect.json");
     let mut state = BisectState::resume(settings, &path);
-    write_record(&path, &state)?;
     ui.say(format_args!(
         "{} versions, at most {} builds, at most {} without the races",
         state.settings.versions.len(),

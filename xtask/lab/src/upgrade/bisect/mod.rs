@@ -175,12 +175,13 @@ impl BisectState {
         search::expected_measurements(self.verdicts.len()).saturating_sub(known)
     }
 
-    /// Runs the search and writes the state to `path` after each verdict.
+    /// Runs the search, and writes the state to `path` at the start and after each verdict.
     ///
     /// # Errors
     /// If the ends do not differ in the expected direction, an end cannot be built, verdicts contradict each other, or
     /// the user stops the search.
     pub fn run(&mut self, workshop: &Workshop, path: &Path) -> Result<()> {
+        self.keep(path)?;
         let last = self.verdicts.len() - 1;
         let cannot = |error: anyhow::Error, end: &str| match process::interrupted() {
             true => error,
